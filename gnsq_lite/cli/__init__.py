@@ -1,4 +1,4 @@
 """The ``gnsq-lite`` program: one file per command, loaded when it is called.
 
-Exit codes: 0 done; 1 it failed, and standard error says why; 2 the command line was wrong; 130 interrupted.
+Exit codes: 0 success; 1 failure, with the reason on standard error; 2 wrong command line; 130 interrupted.
 """

@@ -1,4 +1,4 @@
-"""``gnsq-lite topic | channel | node``: administers all nodes of a cluster, as nsqadmin does."""
+"""``gnsq-lite topic | channel | node``: administer all nodes of a cluster, as nsqadmin does."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _confirm(steps: list[Step], as_json: bool) -> None:
 
 
 def _told(steps: list[Step], as_json: bool) -> int:
-    """Run the steps and print their results; return 1 where one failed, or where nothing was found to act on."""
+    """Run the steps and print their results; return 1 if a step failed, or if nothing was found to act on."""
     outcomes = run(steps)
     if as_json:
         echo(json.dumps([asdict(each) for each in outcomes]))
@@ -103,7 +103,7 @@ def node() -> None:
     _TOPIC,
     option("--partition-num", type=click.IntRange(1), help="Youzan's: partitions of the topic."),
     option("--replicator", type=click.IntRange(1), help="Youzan's: copies of each partition."),
-    text="Create TOPIC at every nsqlookupd, and on each --nsqd-http-address.",
+    text="Create TOPIC on every nsqlookupd, and on each --nsqd-http-address.",
 )
 def topic_create(cluster: Cluster, topic: str, partition_num: int | None, replicator: int | None) -> list[Step]:
     """Return the steps."""
@@ -122,7 +122,7 @@ def topic_delete(cluster: Cluster, topic: str) -> list[Step]:
     """Return the steps."""
     cluster.check_known(topic)
     steps = cluster.on_lookupds("delete topic", lambda client: client.delete_topic(topic))
-    if cluster.is_youzan or not cluster.has_nsqds(topic):  # Youzan's deletes on its nsqds itself
+    if cluster.is_youzan or not cluster.has_nsqds(topic):  # Youzan's nsqlookupd deletes the topic on its nsqds
         return steps
     # Find the nsqds now: the first steps make the nsqlookupds forget the topic.
     return steps + cluster.on_nsqds(topic, "delete topic", lambda client, partition: client.delete_topic(topic))
@@ -137,7 +137,7 @@ def _topic_act(name: str, text: str) -> None:
     topic.add_command(_act(name, f"topic {name} clicks", _TOPIC, text=text)(steps))
 
 
-_topic_act("empty", "Drop the messages of TOPIC that no channel has taken yet, on all nodes.")
+_topic_act("empty", "Drop the messages of TOPIC that are not in a channel yet, on all nodes.")
 _topic_act("pause", "Stop the flow from TOPIC to its channels, on all nodes.")
 _topic_act("unpause", "Resume a paused TOPIC, on all nodes.")
 
@@ -188,7 +188,7 @@ def _channel_act(name: str, text: str) -> None:
     channel.add_command(_act(name, f"channel {name} clicks archive", _TOPIC, _CHANNEL, text=text)(steps))
 
 
-_channel_act("empty", "Drop all messages of CHANNEL, those in flight and deferred included, on all nodes.")
+_channel_act("empty", "Drop all messages of CHANNEL on all nodes, including messages in flight and deferred messages.")
 _channel_act("pause", "Stop sending messages of CHANNEL to its consumers, on all nodes.")
 _channel_act("unpause", "Resume a paused CHANNEL, on all nodes.")
 
@@ -204,9 +204,9 @@ _channel_act("unpause", "Resume a paused CHANNEL, on all nodes.")
 def node_tombstone(cluster: Cluster, node: str, topic: str) -> list[Step]:
     """Return the steps."""
     known = cluster.nodes()
-    if node not in known:  # nsqlookupd would say OK
+    if node not in known:  # nsqlookupd would answer OK
         raise click.ClickException(f"no nsqlookupd knows a node {node!r}; they know {', '.join(known) or 'none'}")
     steps = cluster.on_lookupds("tombstone topic", lambda client: client.tombstone_topic(topic, node))
-    if cluster.is_youzan:  # its partitions are the cluster's to move
+    if cluster.is_youzan:  # only the cluster moves its partitions
         return steps
     return [*steps, cluster.on_nsqd(node, "delete topic", lambda client: client.delete_topic(topic))]

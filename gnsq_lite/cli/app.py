@@ -1,4 +1,4 @@
-"""The group of commands, and how errors become one line and an exit code."""
+"""The group of commands; errors become one line and an exit code."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LazyGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name."""
+        """Import and return the command *name*."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
@@ -54,7 +54,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; return 0 where the reader of its output has gone, which click treats as a failure."""
+        """Run the command; return 0 if the reader of its output has closed the pipe (click would return 1)."""
         try:
             result = super().invoke(ctx)
             if sys.stdout is not None:
@@ -86,7 +86,7 @@ def main(patch: bool) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code; errors are one line on standard error."""
+    """Run the program and return its exit code; print an error as one line on standard error."""
     try:
         result = main.main(args=arguments, prog_name="gnsq-lite", standalone_mode=False)
     except click.exceptions.Abort:
@@ -106,7 +106,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         print(f"gnsq-lite: {error}", file=sys.stderr)
         try:
             sys.stdout.flush()
-        except (OSError, AttributeError):  # it was the output's, which the interpreter's end would flush once more
+        except (OSError, AttributeError):  # of the output, which the interpreter would flush again at exit
             _drop_output()
         return FAILED
     return result if isinstance(result, int) else 0

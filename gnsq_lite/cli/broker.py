@@ -26,7 +26,7 @@ def broker_flags(function: F) -> F:
         flag = "--auth-http-address" if spec.name == "auth" else "--" + spec.name.replace("_", "-")
         default, text = spec.default, spec.metadata["doc"]
         if spec.name == "auth":
-            text = "Auth server, HOST:PORT or a URL; with one clients need AUTH."
+            text = "Auth server, HOST:PORT or a URL; clients must then send AUTH."
             option = click.option(flag, spec.name, default="", metavar="HOST:PORT", help=text)
         elif spec.name == "tls_required":
             choice = click.Choice(["false", "true", "tcp-https"])
@@ -41,9 +41,11 @@ def broker_flags(function: F) -> F:
 
 
 @tool("broker", example="broker --tcp-address 127.0.0.1:4150")
-@click.option("--tcp-address", default="127.0.0.1:4150", show_default=True, help="nsqd's TCP address; port 0: any.")
+@click.option(
+    "--tcp-address", default="127.0.0.1:4150", show_default=True, help="nsqd's TCP address; port 0: any free port."
+)
 @click.option("--http-address", default="127.0.0.1:4151", show_default=True, help="nsqd's HTTP address.")
-@click.option("--https-address", help="nsqd's HTTPS address, where it has a certificate; any port unless given.")
+@click.option("--https-address", help="nsqd's HTTPS address, if it has a certificate; default: any free port.")
 @click.option("--nsqlookupd-http-address", "lookupd_http", default="127.0.0.1:4161", show_default=True)
 @click.option("--no-lookupd", is_flag=True, help="Run no nsqlookupd.")
 @click.option("--nsqds", type=click.IntRange(0, 64), default=1, show_default=True, help="nsqds on successive ports.")
@@ -52,7 +54,7 @@ def broker_flags(function: F) -> F:
 def command(as_json: bool, **flags: Any) -> int:
     """Run an nsqd and an nsqlookupd in this process until Ctrl-C or SIGTERM.
 
-    All messages are in memory and gone when it ends: for tests and demos, not for production.
+    Messages are kept in memory only and lost at exit: for tests and demos, not for production.
     """
     broker = broker_of(flags)
     ended = Completion()

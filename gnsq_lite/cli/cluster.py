@@ -1,4 +1,4 @@
-"""What an act on a topic or channel means on each nsqlookupd and nsqd of a cluster, plain or Youzan's."""
+"""Calls to the nsqlookupds and nsqds of a cluster, plain or Youzan's, that an action on a topic or channel needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step: ``ok``, ``absent`` (there was nothing to act on) or ``failed``."""
+    """Result of a step: ``ok``, ``absent`` (there was nothing to act on) or ``failed``."""
 
     server: str
     act: str
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def run(steps: list[Step]) -> list[Outcome]:
-    """Run all of them, whatever fails."""
+    """Run all steps, also after a failure."""
     done = []
     for step in steps:
         outcome, error = "ok", None
@@ -48,9 +48,9 @@ def run(steps: list[Step]) -> list[Outcome]:
 
 
 class Cluster:
-    """The servers that were named, and what they know; asked when it is needed.
+    """The servers given by flags, and the topics and nodes they report; queried on first use.
 
-    Acts of Youzan's cluster go to the leader of its nsqlookupds, and to the leader of each partition.
+    Actions on Youzan's cluster go to the leading nsqlookupd, and to the leader of each partition.
     """
 
     def __init__(self, lookupds: list[str], nsqds: list[str], http: HTTPOptions) -> None:
@@ -63,7 +63,7 @@ class Cluster:
         def ask(client: LookupdClient) -> list[str]:
             try:
                 found = client.list_lookupds().leader
-            except HTTPStatusError:  # a plain one
+            except HTTPStatusError:  # a plain nsqlookupd
                 return []
             return [format_address(found)] if found is not None else []
 
@@ -73,7 +73,7 @@ class Cluster:
         return ask_all(tuple(self._lookupds), ask, self._http) if self._lookupds else []
 
     def on_lookupds(self, act: str, call: Callable[[LookupdClient], None]) -> list[Step]:
-        """Return *call* for each nsqlookupd that acts."""
+        """Return *call* for each nsqlookupd that performs actions."""
         return [Step(url, act, self._with(LookupdClient, url, call)) for url in self._acting]
 
     def _places(self, topic: str) -> list[tuple[str, int | None]]:
@@ -87,18 +87,18 @@ class Cluster:
         return list(places)
 
     def check_known(self, topic: str) -> None:
-        """Raise click.ClickException where neither an nsqlookupd nor an nsqd that was named knows the topic."""
+        """Raise click.ClickException if no nsqlookupd and no nsqd given by a flag knows the topic."""
         if not self._nsqds and not any(self._ask(lambda client: [client.lookup(topic).found])):
             raise click.ClickException(f"no nsqlookupd knows a topic {topic!r}")
 
     def has_nsqds(self, topic: str) -> bool:
-        """Whether an nsqd has the topic, or one was named."""
+        """Return whether an nsqd has the topic, or a flag gives an nsqd."""
         return bool(self._places(topic))
 
     def on_nsqds(self, topic: str, act: str, call: Callable[[NsqdClient, int | None], None]) -> list[Step]:
-        """Return *call*, with the partition or None, for each nsqd that has the topic and each that was named.
+        """Return *call*, with the partition or None, for each nsqd that has the topic and each nsqd given by a flag.
 
-        Raises click.ClickException where there is none.
+        Raises click.ClickException if there is none.
         """
         places = self._places(topic)
         if not places:
@@ -118,11 +118,11 @@ class Cluster:
         return Step(address, act, self._with(NsqdClient, address, call))
 
     def named(self, act: str, call: Callable[[NsqdClient], None]) -> list[Step]:
-        """Return *call* for each nsqd that was named."""
+        """Return *call* for each nsqd given by a flag."""
         return [self.on_nsqd(address, act, call) for address in self._nsqds]
 
     def needs_registration(self, topic: str) -> bool:
-        """Whether channels of the topic are made at Youzan's nsqlookupd alone."""
+        """Return whether only Youzan's nsqlookupd creates channels of the topic."""
         metas = self._ask(lambda client: client.topics_meta()) if self.is_youzan else []
         return any(meta.topic_name == topic and meta.disable_channel_auto_create for meta in metas)
 

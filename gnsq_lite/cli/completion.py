@@ -1,4 +1,4 @@
-"""What a shell offers after ``--topic`` and ``--channel``: the names that the nsqlookupds or nsqds know."""
+"""Shell completion of ``--topic`` and ``--channel`` by names that the nsqlookupds or nsqds know."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gnsq_lite.keywords import url_list
 if TYPE_CHECKING:
     from gnsq_lite.http import LookupdClient, NsqdClient
 
-#: Seconds a server may take: somebody waits with the finger on the key.
+#: Timeout in seconds for each server; the user is waiting for the completion.
 _PATIENCE = 1.0
 
 
 def topic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the topics that begin so; none where nobody answers."""
+    """Return the topics that start with the prefix; an empty list if no server answers."""
     return _names(
         ctx, lambda lookupd: lookupd.topics(), lambda nsqd: (t.topic_name for t in nsqd.stats().topics), incomplete
     )
 
 
 def channel_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the channels, of the topics that stand on the line already, that begin so."""
+    """Return the channels that start with the prefix, of the topics given earlier on the line."""
     given = ctx.params.get("topics") or ctx.params.get("topic") or ()
     topics = [given] if isinstance(given, str) else list(given)
 
@@ -42,7 +42,7 @@ def _names(
     of_nsqd: Callable[[NsqdClient], Iterable[str]],
     incomplete: str,
 ) -> list[str]:
-    from gnsq_lite.http import LookupdClient, NsqdClient  # late: every command has these flags
+    from gnsq_lite.http import LookupdClient, NsqdClient  # imported late, because every command has these flags
 
     found: set[str] = set()
     nsqds = ctx.params.get("nsqd_http") or ()
@@ -54,6 +54,6 @@ def _names(
         for url in () if nsqds else url_list(lookupds):
             with LookupdClient(url, http_timeout=_PATIENCE, http_retries=0) as lookupd:
                 found.update(of_lookupd(lookupd))
-    except NSQError:  # a shell has no place for it
+    except NSQError:  # a completion cannot show an error
         pass
     return sorted(name for name in found if name.startswith(incomplete))

@@ -36,7 +36,7 @@ _GROUPS: dict[str, Callable[[DeadLetter], str]] = {
 def command() -> None:
     """List, show, retry and drop the messages that workers have given up.
 
-    STORE is a directory, or what on_give_up takes: directory:PATH, topic:NAME, bodies:NAME, django.
+    STORE is a directory, or a store as for on_give_up: directory:PATH, topic:NAME, bodies:NAME, django.
     """
 
 
@@ -48,13 +48,13 @@ def _store(function: Callable[..., Any]) -> Callable[..., Any]:
 def _selection(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the flags that select letters."""
     for add in (
-        click.option("--topic", help="Only of this topic."),
-        click.option("--channel", help="Only of this channel."),
-        click.option("--error", help="Only with this class of exception."),
-        click.option("--nsqd", help="Only from this nsqd, HOST:PORT."),
-        click.option("--since", type=Duration(), help="Only given up within this time, such as 2h."),
-        click.option("--id", "keys", multiple=True, help="Only this letter; may be repeated."),
-        click.option("--limit", type=click.IntRange(1), help="At most so many."),
+        click.option("--topic", help="Only letters of this topic."),
+        click.option("--channel", help="Only letters of this channel."),
+        click.option("--error", help="Only letters with this exception class."),
+        click.option("--nsqd", help="Only letters from this nsqd, HOST:PORT."),
+        click.option("--since", type=Duration(), help="Only letters given up within this time, such as 2h."),
+        click.option("--id", "keys", multiple=True, help="Only the letter with this id; repeatable."),
+        click.option("--limit", type=click.IntRange(1), help="Maximum number of letters."),
     ):
         function = add(function)
     return function
@@ -80,7 +80,7 @@ def _selected(store: Store, given: dict[str, Any]) -> Iterator[DeadLetter]:
 
 @contextmanager
 def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, Callable[[str], Writer]]]:
-    """Yield the store, and a function that returns the Writer to an nsqd, or to those that the flags name."""
+    """Yield the store, and a function that returns the Writer for an nsqd, or for the nsqds given by flags."""
     where = flags.where(given.pop("nsqds"), given.pop("lookupds"))
     options = flags.secured(given)
     writers: dict[str, Writer] = {}
@@ -111,7 +111,7 @@ def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, Callable[
 
 
 def _set_up_django() -> None:
-    """Set up Django by DJANGO_SETTINGS_MODULE; the app then adds its store."""
+    """Set up Django by DJANGO_SETTINGS_MODULE; the app then registers its store."""
     if not os.environ.get("DJANGO_SETTINGS_MODULE"):
         raise click.UsageError("django: DJANGO_SETTINGS_MODULE is not set")
     sys.path.insert(0, os.getcwd())
@@ -129,7 +129,7 @@ def _one_line(letter: DeadLetter) -> str:
 @command.command("list", cls=Command, example="dead list dead --group-by error")
 @_store
 @_selection
-@click.option("--group-by", type=click.Choice(list(_GROUPS)), help="Count letters instead.")
+@click.option("--group-by", type=click.Choice(list(_GROUPS)), help="Print the number of letters by this field.")
 @flags.as_json
 def list_(store: str, group_by: str | None, as_json: bool, **given: Any) -> None:
     """List letters, or count them by error, topic, nsqd or host."""
@@ -198,13 +198,13 @@ def show(store: str, key: str, **given: Any) -> int:
 @command.command("retry", cls=Command, example="dead retry dead --error KeyError --rate 100/s")
 @_store
 @_selection
-@click.option("--to", "to_topic", metavar="TOPIC", help="Publish to this topic instead.")
-@click.option("--rate", metavar="N/s", help="Publish at most so many, such as 100/s or 30/m.")
-@click.option("--dry-run", is_flag=True, help="Only show how many would be published to which topic.")
+@click.option("--to", "to_topic", metavar="TOPIC", help="Publish to this topic, not to the letter's topic.")
+@click.option("--rate", metavar="N/s", help="Maximum rate, such as 100/s or 30/m.")
+@click.option("--dry-run", is_flag=True, help="Only print how many letters would be published to which topic.")
 def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **given: Any) -> int:
-    """Publish letters to their topic again, and remove each one when nsqd has it.
+    """Publish letters to their topic again, and remove each letter after nsqd's OK.
 
-    They go to the nsqd that they came from, unless nsqds are given.  Every channel of the topic receives them.
+    Letters go to the nsqd that they came from, unless nsqds are given.  Every channel of the topic receives them.
     """
     per = per_second("rate", rate)
     counts, failed = Counter[str](), 0
@@ -216,7 +216,7 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
                     try:
                         writer(letter.nsqd_address).publish(topic, letter.body)
                     except (NotSent, NSQConnectionError):
-                        raise  # no nsqd can be reached: the next letter would not go either
+                        raise  # no nsqd can be reached: the next letter would fail too
                     except NSQError as error:
                         failed += 1
                         errors.print(f"gnsq-lite: {letter.key} stays: {error}", markup=False)
@@ -233,10 +233,10 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
 @command.command("drop", cls=Command, example="dead drop dead --topic orders")
 @_store
 @_selection
-@click.option("--all", "drop_all", is_flag=True, help="Every letter; otherwise select some.")
-@click.option("--dry-run", is_flag=True, help="Only show how many would be removed.")
+@click.option("--all", "drop_all", is_flag=True, help="Remove every letter, without a selection.")
+@click.option("--dry-run", is_flag=True, help="Only print how many letters would be removed.")
 def drop(store: str, drop_all: bool, dry_run: bool, **given: Any) -> None:
-    """Remove letters for good."""
+    """Delete letters."""
     if not drop_all and not any(given[name] for name in ("topic", "channel", "error", "nsqd", "since", "keys")):
         raise click.UsageError("select letters, or give --all")
     counts = Counter[str]()

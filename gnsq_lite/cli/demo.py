@@ -1,4 +1,4 @@
-"""``gnsq-lite demo``: the main job on real input, with a proof that nothing was lost."""
+"""``gnsq-lite demo``: publish and consume real input, and prove that no message was lost."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gnsq_lite.cli.params import command as tool
 
 #: Messages of one MPUB.
 BATCH = 200
-#: One line in this many fails once, so that a retry is seen.
+#: One line in this many fails once, so that the demo shows a retry.
 FAILS = 5000
 
 
 @dataclass
 class Tally:
-    """What was seen on one side; the checksum does not depend on order."""
+    """Count and checksum of the records on one side; the checksum does not depend on the order."""
 
     count: int = 0
     checksum: int = 0
@@ -37,7 +37,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, number: int, record: bytes) -> bool:
-        """Count *record* once by its number; return False for one that was here before."""
+        """Count *record* once, by its number; return False for a repeated record."""
         digest = int.from_bytes(hashlib.blake2b(record, digest_size=8).digest(), "big")
         with self.lock:
             if number in self.seen:
@@ -49,19 +49,19 @@ class Tally:
 
 
 def standard_library() -> Iterator[bytes]:
-    """Yield the lines of Python's own standard library, its top-level modules."""
+    """Yield the lines of the top-level modules of Python's standard library."""
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         yield from path.read_bytes().splitlines()
 
 
 def records(lines: Iterable[bytes], limit: int | None) -> Iterator[tuple[int, bytes]]:
-    """Yield numbered records: the number makes each line unique, and none empty."""
+    """Yield numbered records: the number makes each line unique and not empty."""
     for number, line in enumerate(itertools.islice(lines, limit)):
         yield number, b"%d\t%b" % (number, line.rstrip(b"\r\n"))
 
 
 class Publishing(threading.Thread):
-    """Publishes the records beside the Reader; *failed* is what ended it early."""
+    """Publish the records while the Reader runs; *failed* is the error that ended it early."""
 
     def __init__(self, writer: Writer, topic: str, source: Iterable[tuple[int, bytes]], sent: Tally) -> None:
         super().__init__(daemon=True)
@@ -77,7 +77,7 @@ class Publishing(threading.Thread):
 
 
 class Handler:
-    """Notes each line once; sends one in FAILS back, the first time it comes."""
+    """Count each line once; requeue one line in FAILS at its first attempt."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -104,7 +104,7 @@ def publish_all(writer: Writer, topic: str, source: Iterable[tuple[int, bytes]],
 
 
 def wait_for_all(sent: Tally, handler: Handler, progress: Progress, timeout: float) -> None:
-    """Return when all that was sent was handled, or when nothing more has come for *timeout* seconds."""
+    """Return when all records were handled, or when no message has arrived for *timeout* seconds."""
     last, since = -1, time.monotonic()
     while (done := handler.tally.count) < sent.count:
         if done != last:
@@ -116,7 +116,7 @@ def wait_for_all(sent: Tally, handler: Handler, progress: Progress, timeout: flo
 
 
 def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
-    """Print what happened; return whether nothing was lost."""
+    """Print the result; return whether no message was lost."""
     handled = handler.tally
     whole = sent.count == handled.count and sent.checksum == handled.checksum
     rows: list[tuple[str, Any]] = [
@@ -137,10 +137,12 @@ def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
 @click.argument("file", type=click.File("rb"), required=False)
 @click.option("--nsqd", metavar="HOST:PORT", help="Use this nsqd instead of an embedded one.")
 @click.option("--lookupd", metavar="HOST:PORT", help="Find the nsqd through this nsqlookupd (HTTP address).")
-@click.option("--topic", help="Topic to use; by default a new ephemeral one on your nsqd, 'demo' on the embedded one.")
+@click.option("--topic", help="Topic to use; default: a new ephemeral topic on your nsqd, 'demo' on the embedded nsqd.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Publish at most N lines.")
 @click.option("--max-in-flight", type=click.IntRange(1), default=1000, show_default=True)
-@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Handlers at once.")
+@click.option(
+    "--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Number of concurrent handlers."
+)
 def command(
     file: BinaryIO | None,
     nsqd: str | None,
@@ -150,7 +152,7 @@ def command(
     max_in_flight: int,
     concurrency: int,
 ) -> int:
-    """Publish the lines of FILE ('-' is standard input), consume them, and prove that nothing was lost.
+    """Publish the lines of FILE ('-' is standard input), consume them, and prove that no line was lost.
 
     Without FILE: the sources of Python's standard library.  Without --nsqd: an nsqd and an nsqlookupd embedded in this
     process, in memory.
@@ -171,7 +173,7 @@ def command(
             print("gnsq-lite demo: there are no lines to publish", file=sys.stderr)
             return 1
         started = time.monotonic()
-        publish_all(writer, topic, first, sent)  # makes the topic, so that nsqlookupd knows it
+        publish_all(writer, topic, first, sent)  # creates the topic, so that nsqlookupd knows it
         reader = Reader(
             topic,
             "demo",
@@ -188,7 +190,7 @@ def command(
             while publishing.is_alive():
                 progress.show(published=sent.count, handled=handler.tally.count)
                 publishing.join(0.1)
-            if publishing.failed is not None:  # a sum of what had been published until then would prove nothing
+            if publishing.failed is not None:  # checksums of a part would prove nothing
                 raise publishing.failed
             wait_for_all(sent, handler, progress, timeout=30.0)
             seconds = time.monotonic() - started

@@ -23,7 +23,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """Something to change; *silent*: the program would run on without it and do something else."""
+    """A line to change; *silent*: without the change the program runs without an error, but behaves differently."""
 
     file: str
     line: int
@@ -51,7 +51,7 @@ def examine(source: str, name: str) -> list[Finding]:
 
 
 class Program:
-    """A program: what it imports, what it makes, and which of its functions are handlers."""
+    """A program: its imports, its Readers and Writers, and its functions that are handlers."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
@@ -98,7 +98,7 @@ class Program:
                 yield from self._of_handler(node)
 
     def _origin(self, node: ast.AST) -> tuple[str, str] | None:
-        """Return (library, name there) of what *node* names, the last part of a dotted one; None: not theirs."""
+        """Return (library, name there) for the name in *node*, or None if it is not of pynsq or gnsq."""
         if isinstance(node, ast.Name):
             return self._imported.get(node.id)
         if isinstance(node, ast.Attribute):
@@ -115,7 +115,7 @@ class Program:
         if tops & set(_LIBRARIES):
             yield node.lineno, "from gnsq_lite import Reader, Writer, Requeue"
         if "tornado" in tops and "pynsq" in self.libraries:
-            yield node.lineno, "Tornado's loop is not needed for NSQ: calls block, and a Reader runs beside it"
+            yield node.lineno, "NSQ needs no Tornado loop: calls block, and a Reader runs in the background"
 
     def _of_call(self, node: ast.Call) -> Iterator[tuple[int, str]]:
         origin = self._origin(node.func)
@@ -134,7 +134,8 @@ class Program:
             if library == "gnsq" and "requeue_delay" not in given:
                 yield (
                     node.lineno,
-                    rules.SILENT + "a failed message came again at once: give requeue_delay=0, or wait 90 s",
+                    rules.SILENT
+                    + "gnsq requeues a failed message without a delay: pass requeue_delay=0; the default here is 90 s",
                 )
         for keyword in node.keywords:
             if keyword.arg in rules.KEYWORDS[library]:
@@ -204,7 +205,7 @@ class Program:
             if isinstance(part, ast.Return):
                 yield from _of_return(part, self.libraries)
             elif isinstance(part, (ast.Yield, ast.YieldFrom, ast.Await)):
-                yield part.lineno, "a coroutine: a handler is a plain function; it may block"
+                yield part.lineno, "a coroutine: a handler must be a plain function; it may block"
             elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == message:
                 if part.attr in rules.MESSAGE:
                     yield part.lineno, _said(f"message.{part.attr}", rules.MESSAGE[part.attr])
@@ -223,10 +224,12 @@ def _imported_by_call(node: ast.AST) -> str:
 
 def _of_return(node: ast.Return, libraries: set[str]) -> Iterator[tuple[int, str]]:
     value = node.value
-    if isinstance(value, ast.Constant) and value.value is False and "pynsq" in libraries:  # gnsq finishes it too
-        yield node.lineno, rules.SILENT + "return False finishes the message here: raise Requeue()"
+    if (
+        isinstance(value, ast.Constant) and value.value is False and "pynsq" in libraries
+    ):  # gnsq finishes the message too
+        yield node.lineno, rules.SILENT + "return False finishes the message: raise Requeue()"
     elif value is not None and not isinstance(value, ast.Constant) and "pynsq" in libraries:
-        yield (node.lineno, rules.SILENT + "the return value is ignored: raise Requeue() where it is false")
+        yield (node.lineno, rules.SILENT + "the return value is ignored: raise Requeue() if it is false")
 
 
 def _said(name: str, text: str) -> str:
@@ -235,7 +238,7 @@ def _said(name: str, text: str) -> str:
 
 
 def _last(node: ast.AST, back: int) -> str:
-    """Return the last part of a dotted name; *back*: the one so many before it."""
+    """Return the last part of a dotted name, or the part *back* places before it."""
     for _ in range(back):
         node = node.value if isinstance(node, ast.Attribute) else ast.Constant(None)
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
@@ -247,7 +250,7 @@ def _last(node: ast.AST, back: int) -> str:
 def command(files: tuple[Path, ...], as_json: bool) -> int:
     """List what to change in programs written for pynsq or gnsq, by line, without running them.
 
-    "silent" marks code that would run without an error and behave differently.  Exit codes: 0 nothing to change, 1
+    "silent" marks code that runs without an error but behaves differently.  Exit codes: 0 nothing to change, 1
     changes are needed.
     """
     found = []

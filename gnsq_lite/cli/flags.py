@@ -32,7 +32,7 @@ nsqd_http = option(
     multiple=True,
     metavar="HOST:PORT",
     section=CONNECTION,
-    help="An nsqd's HTTP; repeatable.",
+    help="An nsqd's HTTP address; repeatable.",
 )
 as_json = option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print JSON.")
 topics = option(
@@ -53,7 +53,7 @@ http_timeout = option(
 )
 
 _SECURITY = (
-    option("--tls", is_flag=True, section=SECURITY, help="Use TLS, verified; fail where nsqd does not offer it."),
+    option("--tls", is_flag=True, section=SECURITY, help="Use TLS with verification; fail if nsqd does not offer TLS."),
     option(
         "--tls-root-ca-file",
         metavar="FILE",
@@ -69,7 +69,7 @@ _SECURITY = (
         "--auth-secret",
         metavar="SECRET",
         section=SECURITY,
-        help="AUTH secret; better in the environment: NSQ_AUTH_SECRET.",
+        help="AUTH secret; prefer the environment variable NSQ_AUTH_SECRET.",
     ),
 )
 
@@ -79,7 +79,7 @@ _DIALECT = option(
     default="nsq",
     show_default=True,
     section=CONNECTION,
-    help="Protocol: plain NSQ's or Youzan's.",
+    help="Protocol: of plain NSQ or of Youzan's NSQ.",
 )
 
 
@@ -105,7 +105,7 @@ def where(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[str, Any]:
 
 
 def lookupd_urls(lookupds: tuple[str, ...]) -> list[str]:
-    """Return the nsqlookupds to ask: the flags, else NSQ_LOOKUPD_HTTP_ADDRESSES, else 127.0.0.1:4161."""
+    """Return the nsqlookupds to query: the flags, else NSQ_LOOKUPD_HTTP_ADDRESSES, else 127.0.0.1:4161."""
     return url_list(list(lookupds) or os.environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES") or "127.0.0.1:4161")
 
 

@@ -1,4 +1,4 @@
-"""Translates error texts: the library's options become the program's flags."""
+"""Replace the library's option names in error texts by the program's flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPOKEN_OF = re.compile(rf"(?<![\w-])({'|'.join(_FLAGS)})(?![\w-])")
 
 
 def in_flags(error: Exception | str) -> str:
-    """Return the text of *error*, with flags in place of library options."""
+    """Return the text of *error* with flags in place of option names."""
     if isinstance(error, OptionError):
         flag = _FLAGS.get(error.name, f"--{error.name.replace('_', '-')}")
         return f"{flag} {error.value!r}: {in_flags(error.why)}"

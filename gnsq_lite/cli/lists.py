@@ -25,9 +25,9 @@ _told: set[str] = set()
 def ask_all(
     lookupds: tuple[str, ...], ask: Callable[[LookupdClient], Iterable[T]], options: HTTPOptions | None = None
 ) -> list[T]:
-    """Return the answers of every nsqlookupd, doubles removed.  Raises where all fail.
+    """Return the answers of all nsqlookupds without duplicates.  Raises AllFailed if all fail.
 
-    A failure is printed, each problem once.
+    Each different failure is printed once.
     """
     found: dict[Any, T] = {}
     failed: HTTPError | None = None
@@ -47,7 +47,7 @@ def ask_all(
 
 
 class AllFailed(click.ClickException):
-    """No nsqlookupd answered; the reasons have been printed."""
+    """No nsqlookupd answered; the reasons are already printed."""
 
     def show(self, file: Any = None) -> None:
         """Print nothing more."""

@@ -1,4 +1,4 @@
-"""Output for people: colour and live progress on a terminal, plain lines elsewhere."""
+"""Output of commands: colour and live progress on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rich.text import Text
 
 
 class Output(Console):
-    """A Console that raises BrokenPipeError, where rich would silently exit with 1.
+    """A Console that raises BrokenPipeError; rich's Console would exit with 1 silently.
 
-    ``:a:`` stays what it is, in an IPv6 address for one; rich would make an emoji of it.
+    ``:a:``, for example in an IPv6 address, is printed unchanged; rich would print an emoji.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -40,7 +40,7 @@ _BAR = 24
 
 
 class Progress:
-    """Growing counts with their rates: a live line on a terminal, a line every few seconds elsewhere."""
+    """Print counts with their rates: a live line on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, title: str, *, every: float = 2.0) -> None:
         self._title, self._every = title, every

@@ -33,7 +33,7 @@ def seconds(text: str) -> float:
 
 
 class Duration(_Seconds):
-    """Seconds as a float, from *low* to *high*."""
+    """Click type: a duration in seconds as a float, from *low* to *high*."""
 
     name = "duration"
 
@@ -41,7 +41,7 @@ class Duration(_Seconds):
         self._low, self._high = low, high
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds; fail as click's types do."""
+        """Return the seconds.  Raises click.BadParameter."""
         try:
             found = float(value) if isinstance(value, (int, float)) else seconds(value.strip())
         except ValueError as error:
@@ -52,12 +52,12 @@ class Duration(_Seconds):
 
 
 class Size(_Bytes):
-    """Bytes as an int: a number with k, m, g or t."""
+    """Click type: a number of bytes, with k, m, g or t."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes; fail as click's types do."""
+        """Return the bytes.  Raises click.BadParameter."""
         found = re.fullmatch(r"(\d+)([kmgt]?)b?", str(value).strip().lower(), re.ASCII)
         if found is None:
             self.fail(f"{value!r} is not a size: write 65536, 64k, 16m or 1g", param, ctx)
@@ -65,7 +65,7 @@ class Size(_Bytes):
 
 
 class Option(click.Option):
-    """An option under a heading of ``--help``."""
+    """An option with a heading in ``--help``."""
 
     def __init__(self, *arguments: Any, section: str = "Options", **settings: Any) -> None:
         super().__init__(*arguments, **settings)

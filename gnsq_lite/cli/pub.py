@@ -28,7 +28,7 @@ _READ = 64 * 1024
 
 
 class Read:
-    """How much of the input has been read, and how much there is; 0: not known."""
+    """Bytes of the input that were read, and its size; 0: not known."""
 
     def __init__(self, files: Iterable[BinaryIO]) -> None:
         self.bytes = 0
@@ -44,18 +44,18 @@ class Read:
             self.total += status.st_size
 
     def part(self) -> float | None:
-        """Return the part that was read, 0 to 1; None where the whole is not known."""
+        """Return the fraction that was read, 0 to 1; None if the size is not known."""
         return min(1.0, self.bytes / self.total) if self.total else None
 
 
 def pieces(files: Iterable[BinaryIO], delimiter: bytes, count: Read) -> Iterator[bytes]:
-    """Yield what stands between delimiters, empty pieces left out; a piece may span two reads."""
+    """Yield the text between delimiters, without empty pieces; a piece may span two reads."""
     for file in files:
         rest = bytearray()
         read = getattr(file, "read1", file.read)
         while data := read(_READ):
             count.bytes += len(data)
-            searched = max(0, len(rest) + 1 - len(delimiter))  # a line may be long: look at each byte of it once
+            searched = max(0, len(rest) + 1 - len(delimiter))  # a line may be long: search each byte only once
             rest += data
             if rest.find(delimiter, searched) >= 0:
                 *whole, last = bytes(rest).split(delimiter)
@@ -66,9 +66,9 @@ def pieces(files: Iterable[BinaryIO], delimiter: bytes, count: Read) -> Iterator
 
 
 class Rate:
-    """Waits so that *per_second* messages pass in a second; 0: no limit.  The clock and the wait are arguments.
+    """Wait so that *per_second* messages pass in a second; 0: no limit.  The clock and the wait are arguments.
 
-    What a wait or a publish took too long is made up for, within a second.
+    A delay by a wait or a publish is made up within a second.
     """
 
     def __init__(self, per_second: float, now: Any = time.monotonic, wait: Any = time.sleep) -> None:
@@ -76,7 +76,7 @@ class Rate:
         self._next = now()
 
     def take(self, count: int) -> None:
-        """Wait for the time of *count* messages."""
+        """Wait until *count* more messages may pass."""
         if self._per_second:
             left = self._next - self._now()
             if left > 0:
@@ -85,7 +85,7 @@ class Rate:
 
 
 class Stopped(BaseException):
-    """A signal came; *number* is its own.  Not to be taken for an error of the work that it stops."""
+    """A signal with *number* arrived.  No subclass of Exception, so that ``except Exception`` does not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -94,7 +94,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def stoppable(*more: int) -> Iterator[None]:
-    """Have SIGINT, SIGTERM and *more* raise :class:`Stopped`, in the main thread, until the block ends."""
+    """Make SIGINT, SIGTERM and *more* raise :class:`Stopped` in the main thread until the block ends."""
 
     def stop(number: int, frame: Any) -> None:
         raise Stopped(number)
@@ -123,26 +123,26 @@ def batches(bodies: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 def _separator(delimiter: str) -> bytes:
-    if len(delimiter.encode("utf-8", "surrogateescape")) == 1:  # one byte, which may be no UTF-8
+    if len(delimiter.encode("utf-8", "surrogateescape")) == 1:  # one byte, perhaps not UTF-8
         return delimiter.encode("utf-8", "surrogateescape")
     try:
         separator = delimiter.encode().decode("unicode_escape").encode("latin-1")
     except UnicodeError as error:
-        raise click.UsageError(f"--delimiter {delimiter!r} cannot be understood: {error}") from error
+        raise click.UsageError(f"--delimiter {delimiter!r} is invalid: {error}") from error
     if not separator:
         raise click.UsageError("--delimiter must not be empty")
     return separator
 
 
 class Publisher:
-    """Publishes to each of the writers, and counts."""
+    """Publish to each of the writers, and count."""
 
     def __init__(self, writers: Sequence[Writer], topic: str, defer: float) -> None:
         self._writers, self._topic, self._defer = writers, topic, defer
         self.sent = self.confirmed = 0
 
     def publish(self, bodies: list[bytes]) -> None:
-        """Publish them; they count as sent before, and as confirmed when every nsqd said OK."""
+        """Publish *bodies*: they count as sent at once, and as confirmed after every nsqd's OK."""
         self.sent += len(bodies)
         for writer in self._writers:
             if len(bodies) == 1:
@@ -152,7 +152,7 @@ class Publisher:
         self.confirmed += len(bodies)
 
     def close_soon(self) -> None:
-        """Close the writers without waiting for what is not confirmed."""
+        """Close the writers without waiting for confirmations."""
         for writer in self._writers:
             writer.close(0.0)
 
@@ -166,11 +166,16 @@ class Publisher:
 @flags.addresses
 @option("--any-nsqd", is_flag=True, section=CONNECTION, help="Publish to one of several nsqds, not to each of them.")
 @option("--delimiter", default="\\n", show_default=True, help="Separator of messages; \\n, \\t and \\0 are escapes.")
-@option("--rate", type=click.FloatRange(0), default=0.0, help="Messages a second; 0: no limit.")
-@option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Messages of one MPUB.")
-@option("--defer", type=Duration(), default=0.0, help="How long nsqd holds each message back.")
+@option("--rate", type=click.FloatRange(0), default=0.0, help="Messages per second; 0: no limit.")
+@option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Messages per MPUB.")
+@option("--defer", type=Duration(), default=0.0, help="Delay before nsqd delivers each message.")
 @option(
-    "--timeout", type=Duration(low=0.1), default="15s", show_default=True, section=CONNECTION, help="For each publish."
+    "--timeout",
+    type=Duration(low=0.1),
+    default="15s",
+    show_default=True,
+    section=CONNECTION,
+    help="Time limit of each publish.",
 )
 @flags.security
 def command(

@@ -42,9 +42,9 @@ _KEPT = ("retain", "retain_bytes", "max_in_flight", "connections_per_nsqd", "con
 @click.argument("url")
 @flags.addresses
 @storage
-@option("--retain", type=Duration(), default=0.0, help="How long rows stay, such as 7d; by default for ever.")
-@option("--retain-bytes", type=Size(), help="Bytes of all logs that stay, such as 200g.")
-@option("--until-empty", is_flag=True, help="End when the backlog of this moment is recorded.")
+@option("--retain", type=Duration(), default=0.0, help="Remove rows after this time, such as 7d; default: never.")
+@option("--retain-bytes", type=Size(), help="Maximum bytes of all logs, such as 200g.")
+@option("--until-empty", is_flag=True, help="Exit after recording the messages that the channel holds now.")
 @option("--metrics", metavar="HOST:PORT", section=OUTPUT, help="Serve /metrics, /healthz and /readyz.")
 @option("--max-in-flight", type=click.IntRange(1), default=2500, show_default=True, section=CONNECTION)
 @option(
@@ -53,10 +53,13 @@ _KEPT = ("retain", "retain_bytes", "max_in_flight", "connections_per_nsqd", "con
     default=1,
     show_default=True,
     section=CONNECTION,
-    help="Connections, each with --max-in-flight; more where a write takes long.",
+    help="Connections per nsqd, each with --max-in-flight; raise it if a write takes long.",
 )
 @option(
-    "--msg-timeout", type=Duration(low=1.0), section=CONNECTION, help="How long nsqd waits for FIN; default: nsqd's."
+    "--msg-timeout",
+    type=Duration(low=1.0),
+    section=CONNECTION,
+    help="Time after which nsqd requeues an unfinished message; default: nsqd's setting.",
 )
 @option(
     "--connect-timeout",
@@ -140,8 +143,8 @@ class RecorderPages:
             "log_bytes": ("gauge", "Bytes of the log", reader.size()),
             "oldest_row": ("gauge", "Number of the first row of the log", bounds.first),
             "newest_row": ("gauge", "Number of the last row of the log", bounds.last),
-            "unstored_messages": ("gauge", "Messages that are received and not stored", recorder.in_flight()),
-            "missing_nsqds": ("gauge", "nsqds that are known and not subscribed to", len(missing)),
+            "unstored_messages": ("gauge", "Messages received and not stored yet", recorder.in_flight()),
+            "missing_nsqds": ("gauge", "Known nsqds without a subscription", len(missing)),
         }
         lines = []
         for metric, (kind, text, value) in values.items():
@@ -156,7 +159,7 @@ class RecorderPages:
         return True, {"pid": os.getpid()}
 
     def ready(self) -> Verdict:
-        """Return whether some nsqd is subscribed to."""
+        """Return whether the recorder is subscribed to an nsqd."""
         return self._recorder.is_connected(), {"missing": self._recorder.missing()}
 
     def live(self, brief: bool) -> Document:

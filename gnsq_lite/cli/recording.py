@@ -1,4 +1,4 @@
-"""``gnsq-lite recording``: looks after the logs of a recording."""
+"""``gnsq-lite recording``: list, verify, trim and retire the logs of a recording."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ storage = option(
     metavar="NAME=VALUE",
     multiple=True,
     section=CONNECTION,
-    help="A setting of the object store, such as region=eu-central-1; the environment has them too.",
+    help="A setting of the object store, such as region=eu-central-1; settings may also be environment variables.",
 )
 
 
@@ -37,7 +37,7 @@ def opened(url: str, settings: tuple[str, ...]) -> Any:
 
 
 def existing(url: str, settings: tuple[str, ...]) -> Any:
-    """Return a recording that is there.  Raises UsageError where none is."""
+    """Return an existing recording.  Raises UsageError."""
     recording = opened(url, settings)
     try:
         recording.meta()
@@ -89,10 +89,10 @@ def verify_command(url: str, storage: tuple[str, ...]) -> int:
 @command.command("trim", cls=Command, example="recording trim /var/lib/clicks --retain 7d")
 @_URL
 @storage
-@option("--retain", type=Duration(), default=0.0, help="Remove what is older, such as 7d.")
-@option("--retain-bytes", type=Size(), help="Remove the oldest until so many bytes are left, such as 200g.")
+@option("--retain", type=Duration(), default=0.0, help="Remove files older than this, such as 7d.")
+@option("--retain-bytes", type=Size(), help="Remove the oldest files until at most this size is left, such as 200g.")
 def trim_command(url: str, storage: tuple[str, ...], retain: float, retain_bytes: int | None) -> int:
-    """Remove the oldest packs or objects of URL; the newest of each log stays."""
+    """Remove the oldest files or objects of URL; the newest of each log stays."""
     if not retain and retain_bytes is None:
         raise click.UsageError("give --retain or --retain-bytes")
     recording = existing(url, storage)
@@ -107,7 +107,7 @@ def trim_command(url: str, storage: tuple[str, ...], retain: float, retain_bytes
 @click.argument("log")
 @storage
 def retire_command(url: str, log: str, storage: tuple[str, ...]) -> int:
-    """End LOG of URL: no recorder continues it, and its rows stay readable."""
+    """Retire LOG of URL: no recorder continues it, and its rows stay readable."""
     existing(url, storage).retire(log)
     echo(f"{log} retired")
     return 0

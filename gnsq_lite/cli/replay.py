@@ -1,4 +1,4 @@
-"""``gnsq-lite replay``: publishes the messages of a recording again."""
+"""``gnsq-lite replay``: publish the messages of a recording again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST, MOST_BYTES = 1000, 1 << 20
 
 
 def moment(text: str) -> float:
-    """Return seconds since 1970 of ``2h`` (ago) or an ISO time, UTC unless it says other.  Raises ValueError."""
+    """Return seconds since 1970 for ``2h`` (ago) or an ISO time (UTC without a zone).  Raises ValueError."""
     try:
         return time.time() - seconds(text)
     except ValueError:
@@ -37,12 +37,12 @@ def moment(text: str) -> float:
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]
-    """A time: how long ago, or an ISO time."""
+    """Click type: a time, as an age or an ISO time."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds since 1970; fail as click's types do."""
+        """Return seconds since 1970.  Raises click.BadParameter."""
         try:
             return value if isinstance(value, float) else moment(value)
         except ValueError:
@@ -50,7 +50,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
 
 
 class State:
-    """How far a replay came, in a file: read at the start, replaced after each confirmed MPUB."""
+    """Position of a replay, in a file: read at the start, replaced after each confirmed MPUB."""
 
     def __init__(self, path: str | None, since: float | None, until: float | None, url: str, to: str) -> None:
         self._path = None if path is None else Path(path)
@@ -67,7 +67,7 @@ class State:
         self.position, self.since, self.until = found["position"], found["since"], found["until"]
 
     def note(self, position: dict[str, int]) -> None:
-        """Replace the file, and return when it is synced."""
+        """Replace the file and sync it."""
         self.position = position
         if self._path is not None:
             state = {**self._of, "since": self.since, "until": self.until, "position": position}
@@ -82,13 +82,18 @@ class State:
 @option("--to", "topic", required=True, shell_complete=topic_names, help="Topic to publish to.")
 @flags.addresses
 @storage
-@option("--since", type=Moment(), help="Only messages published since then: 2h (ago), or an ISO time.")
-@option("--until", type=Moment(), help="Only messages published before then.")
-@option("--rate", type=click.FloatRange(0), default=0.0, help="Messages a second; 0: no limit.")
-@option("--state", metavar="FILE", help="Notes how far the replay came; a replay that is started again goes on there.")
-@option("--force", is_flag=True, help="Publish to the recorded topic too, which records the messages once more.")
+@option("--since", type=Moment(), help="Only messages published after this time: 2h (ago), or an ISO time.")
+@option("--until", type=Moment(), help="Only messages published before this time.")
+@option("--rate", type=click.FloatRange(0), default=0.0, help="Messages per second; 0: no limit.")
+@option("--state", metavar="FILE", help="File with the position; a replay that is started again continues there.")
+@option("--force", is_flag=True, help="Allow publishing to the recorded topic, which records the messages again.")
 @option(
-    "--timeout", type=Duration(low=0.1), default="15s", show_default=True, section=CONNECTION, help="For each publish."
+    "--timeout",
+    type=Duration(low=0.1),
+    default="15s",
+    show_default=True,
+    section=CONNECTION,
+    help="Time limit of each publish.",
 )
 @flags.security
 def command(
@@ -105,14 +110,14 @@ def command(
     timeout: float,
     **options: Any,
 ) -> int:
-    """Publish the bodies of the recording at URL, as they are, up to the rows that are there now.
+    """Publish the bodies of the recording at URL unchanged, up to the last row stored now.
 
-    Each log in order.  Headers, trace ids and keys of Youzan's NSQ are not published.
+    Each log is published in order.  Headers, trace ids and keys of Youzan's NSQ are not published.
     """
     check_topic(topic)
     recording = existing(url, storage)
     if recording.meta().topic == topic and not force:
-        raise click.UsageError(f"{recording.url} is a recording of {topic}: give --force to publish to it")
+        raise click.UsageError(f"{recording.url} is a recording of {topic}: pass --force to publish to it")
     noted = State(state, since, until, recording.url, topic)
     limit, sent = Rate(rate), 0
     settings = {**flags.where(nsqds, lookupds), **flags.secured(options), "publish_timeout": timeout}
@@ -136,7 +141,7 @@ def command(
 
 
 def gather(rows: Iterable[tuple[dict[str, int], Any]]) -> Iterator[tuple[dict[str, int], list[bytes]]]:
-    """Yield the bodies of small pieces together, with the position behind the last piece."""
+    """Join small pieces; yield their bodies with the position after the last piece."""
     bodies: list[bytes] = []
     position: dict[str, int] = {}
     for position, batch in rows:
@@ -149,7 +154,7 @@ def gather(rows: Iterable[tuple[dict[str, int], Any]]) -> Iterator[tuple[dict[st
 
 
 def lists(bodies: list[bytes]) -> list[list[bytes]]:
-    """Return *bodies* in lists of at most MOST_BYTES, a larger one alone."""
+    """Split *bodies* into lists of at most MOST_BYTES; a larger body gets its own list."""
     found: list[list[bytes]] = []
     size = MOST_BYTES
     for body in bodies:

@@ -31,7 +31,7 @@ from gnsq_lite.options import HTTPOptions
 def gather(
     nsqds: Iterable[str], topic: str | None, channel: str | None, http: HTTPOptions | None = None
 ) -> tuple[list[Row], list[str]]:
-    """Return a row per channel summed over the nsqds, and what could not be asked."""
+    """Return a row per channel, summed over the nsqds, and the failed requests."""
     rows: dict[tuple[str, str], Row] = {}
     failed = []
     for address in nsqds:
@@ -65,7 +65,7 @@ def _add(row: Row, source: Any, is_channel: bool) -> None:
 
 
 def addresses(nsqd_http: tuple[str, ...], lookupds: tuple[str, ...], http: HTTPOptions | None = None) -> list[str]:
-    """Return the HTTP addresses of the nsqds to ask."""
+    """Return the HTTP addresses of the nsqds to query."""
     if nsqd_http:
         return list(nsqd_http)
     nodes = ask_all(lookupds, LookupdClient.nodes, http)
@@ -77,9 +77,9 @@ def addresses(nsqd_http: tuple[str, ...], lookupds: tuple[str, ...], http: HTTPO
 @flags.lookupds
 @option("--topic", shell_complete=topic_names, help="Only this topic.")
 @option("--channel", shell_complete=channel_names, help="Only this channel.")
-@option("--interval", type=Duration(low=0.01), default="2s", show_default=True, help="Between samples.")
-@option("--count", type=click.IntRange(1), help="End after so many samples.")
-@option("--once", is_flag=True, help="Print one sample and end.")
+@option("--interval", type=Duration(low=0.01), default="2s", show_default=True, help="Time between samples.")
+@option("--count", type=click.IntRange(1), help="Exit after this many samples.")
+@option("--once", is_flag=True, help="Print one sample and exit.")
 @flags.http_timeout
 @option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print each sample as a line of JSON.")
 def command(
@@ -117,7 +117,7 @@ def command(
                 if left == 0:
                     return 1 if failed and not rows else 0
                 time.sleep(interval)
-    except Stopped:  # Ctrl-C is how it always ends
+    except Stopped:  # Ctrl-C is the usual end
         return 0
 
 

@@ -1,4 +1,4 @@
-"""How ``gnsq-lite stat`` shows channels: a table that fits the terminal."""
+"""The table of channels that ``gnsq-lite stat`` prints, fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gnsq_lite.cli.output import visible
 
 BARS = "▁▂▃▄▅▆▇█"
 
-#: Samples that a sparkline shows.
+#: Samples in a sparkline.
 WIDTH = 16
 
-#: Columns that a name keeps on a narrow terminal before a column of numbers is left out.
+#: Minimum width of a name before a column of numbers is left out on a narrow terminal.
 _NAME = 20
 
 #: Spaces between two columns.
@@ -28,7 +28,7 @@ Key = tuple[str, str]
 
 @dataclass
 class Row:
-    """One channel, or a topic that has none, over all nsqds."""
+    """One channel, or a topic without channels, summed over all nsqds."""
 
     topic: str
     channel: str
@@ -48,7 +48,7 @@ class Row:
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """Return the values as a line of bars, the highest as a full one."""
+    """Return the values as a line of bars; the highest value is a full bar."""
     known = list(values)
     top = max(known, default=0.0)
     if top <= 0:
@@ -76,7 +76,7 @@ class History:
         self._at = now
 
 
-#: Heading -> text of a cell; the columns that a narrow terminal loses first stand last.
+#: Heading -> text of a cell; a narrow terminal omits the last columns first.
 _NUMBERS: dict[str, Callable[[Row], str]] = {
     "depth": lambda row: f"{row.depth:,}",
     "msgs/s": lambda row: "-" if row.rate is None else f"{row.rate:,.0f}",
@@ -95,9 +95,9 @@ _NUMBERS: dict[str, Callable[[Row], str]] = {
 def table(
     rows: list[Row], rates: Mapping[Key, Iterable[float]], width: int, height: int | None = None
 ) -> list[RenderableType]:
-    """Return a table of at most *width* columns and *height* lines (None: any number), and notes below it.
+    """Return a table of at most *width* columns and *height* lines (None: no limit), and notes below it.
 
-    Numbers are never cut.  Columns that do not fit are left out and named in a note; of too many channels the
+    Numbers are never cut.  A note names the columns that do not fit; if there are too many channels, the
     deepest are shown.
     """
     shown = rows if height is None else sorted(rows, key=lambda row: -row.depth)[: max(1, height - 4)]
@@ -126,9 +126,13 @@ def table(
         style = "red" if row.depth and row.channel and not row.clients else "yellow" if row.depth else ""
         found.add_row(*names[number], *(cells[each][number] for each in used), style=style)
     missing = [name for name in cells if name not in used]
-    notes = ["yellow: messages wait; red: and no client reads them"]
+    notes = ["yellow: messages wait; red: messages wait and no client is connected"]
     notes += [f"no room for: {', '.join(missing)}"] if missing else []
-    notes += [f"and {len(rows) - len(shown)} channels of less depth; --topic selects"] if len(shown) < len(rows) else []
+    notes += (
+        [f"and {len(rows) - len(shown)} channels with a smaller depth; --topic selects"]
+        if len(shown) < len(rows)
+        else []
+    )
     return [found, *(Text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in notes)]
 
 

@@ -24,7 +24,7 @@ from gnsq_lite.net.signals import until_signal
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.supervise import logs
 
-#: Seconds that closing may take.
+#: Time limit of close, in seconds.
 _DRAIN = 2.0
 
 
@@ -47,9 +47,9 @@ def as_record(message: Message) -> bytes:
 
 
 class Printer:
-    """Writes bodies to standard output, whole lines at a time, and stops after a given number.
+    """Write bodies to standard output, whole lines at a time, and stop after a given number.
 
-    Where that is a terminal, what could command it is shown as an escape; elsewhere a body stays as it is.
+    On a terminal control characters are shown as escapes; elsewhere a body is written unchanged.
     """
 
     def __init__(self, most: int, as_json: bool, print_topic: bool, done: Completion) -> None:
@@ -69,7 +69,7 @@ class Printer:
             try:
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
-            except OSError as error:  # the disk is full, or the reader of the output has gone
+            except OSError as error:  # the disk is full, or the reader of the output has closed the pipe
                 message.requeue(0.0, backoff=False)
                 self._done.settle(error=error)
                 return
@@ -89,7 +89,7 @@ class Printer:
 @option(
     "--channel",
     shell_complete=channel_names,
-    help="Channel; by default a new ephemeral one, so that no other consumer misses a message.",
+    help="Channel; default: a new ephemeral channel, so that no other consumer misses a message.",
 )
 @option("-n", "most", type=click.IntRange(0), default=0, help="Stop after N messages; 0: never.")
 @option(
@@ -98,10 +98,10 @@ class Printer:
     default=200,
     show_default=True,
     section=CONNECTION,
-    help="Most messages in flight.",
+    help="Maximum messages in flight.",
 )
 @option("--print-topic", is_flag=True, section=OUTPUT, help="Print the topic before each message.")
-@option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print each message as a line of JSON, losslessly.")
+@option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print each message as a line of JSON, without loss.")
 @flags.security
 def command(
     nsqds: tuple[str, ...],
@@ -116,14 +116,14 @@ def command(
 ) -> int:
     """Print the messages of topics as they arrive.
 
-    On a terminal, control characters of a body are shown as escapes; elsewhere its bytes stay as they are.
+    On a terminal, control characters of a body are shown as escapes; elsewhere its bytes are written unchanged.
     """
     if sys.stdout is None:
         raise click.UsageError("standard output is closed")
     done = Completion()
     printer = Printer(most, as_json, print_topic, done)
     channel = channel or f"tail{uuid.uuid4().hex[:8]}#ephemeral"
-    # No max_attempts: what is not printed goes back at once, and may come again many times before the end.
+    # No max_attempts: messages that are not printed are requeued at once, perhaps many times.
     limits = {"max_in_flight": min(most or max_in_flight, max_in_flight), "concurrency": 1, "max_attempts": 0}
     keywords = {"backoff": False, **flags.where(nsqds, lookupds), **flags.secured(options), **limits}
     readers = [Reader(topic, channel, printer, **keywords) for topic in dict.fromkeys(topics)]
@@ -132,7 +132,7 @@ def command(
 
 
 class _Formatter(logging.Formatter):
-    """Writes log lines of the library with flags in place of its options."""
+    """Format the library's log lines with flags in place of option names."""
 
     def __init__(self, inner: logging.Formatter | None) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class _Formatter(logging.Formatter):
 
 
 def _run(readers: Sequence[Reader], done: Completion) -> None:
-    """Run *readers* until Ctrl-C, SIGTERM, *done*, or an error that ends a Reader, which is raised; then close them."""
+    """Run *readers* until Ctrl-C, SIGTERM, *done* or an error that ends a Reader; close them, and raise the error."""
     logs.configure("brief", "warning", "main")
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_Formatter(handler.formatter))

@@ -1,4 +1,4 @@
-"""``gnsq-lite worker``: runs a Worker in supervised processes."""
+"""``gnsq-lite worker``: run a Worker in supervised processes."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @_flags
 @click.option("--patch", is_flag=True, help="Monkey-patch with gevent before the module is imported.")
 def command(target: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...], patch: bool, **flags: Any) -> int:
-    """Run the handlers of a Worker: MODULE is imported, WORKER is its name there ("worker").
+    """Run the handlers of a Worker: MODULE is imported; WORKER is the Worker's name in it (default "worker").
 
-    SIGTERM or Ctrl-C drains: no new messages, running handlers finish.  A second one ends it at once.  SIGHUP replaces
-    the processes one by one: a new one is ready before the old one drains.  SIGUSR1 pauses, SIGUSR2 resumes.
+    SIGTERM or Ctrl-C drains: no new messages, running handlers finish.  A second signal ends at once.  SIGHUP replaces
+    the processes one by one: each new process is ready before the old one drains.  SIGUSR1 pauses, SIGUSR2 resumes.
 
     Exit codes: 0 drained; 1 an error that no retry can mend; 2 the module or an option is wrong; 3 not drained: a
     second signal or the time limit cut handlers short, and their messages went back to nsqd.
