@@ -35,7 +35,7 @@ from gnsq_lite.options import (
 )
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.wire.names import check_channel, check_topic
-from gnsq_lite.youzan.by_name import resolve
+from gnsq_lite.youzan.dialect import resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

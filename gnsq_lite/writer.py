@@ -28,7 +28,7 @@ from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.constants import MAX_INT32
 from gnsq_lite.wire.names import check_topic
-from gnsq_lite.youzan.by_name import resolve
+from gnsq_lite.youzan.dialect import resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -6,7 +6,7 @@ Where each rule lives:
 YZ-1           ``lookupds.LookupSet``
 YZ-2           ``lookup.lookup_path``, ``lookup.parse_layout``
 YZ-3, YZ-4     ``commands``, ``dialect``
-YZ-5           ``hashing``, ``partitions.PartitionChooser``, ``router``
+YZ-5           ``partitions``, ``router``
 YZ-6, YZ-13    ``ordered.OrderedPartition``, ``tail.to_tail``
 YZ-7           ``errors.SubOrderIsMustError``
 YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``, ``leader_search``

@@ -77,19 +77,13 @@ class StartOffset:
 # -- subscribing ------------------------------------------------------------------------------------------------------
 
 
-def subscribe(topic: str, channel: str, partition: int | None = None) -> bytes:
-    """SUB of one partition; None: the one this node leads (YZ-3).  Raises InvalidName, OptionError."""
-    return _subscribe(b"SUB", topic, channel, partition)
+def subscribe(topic: str, channel: str, partition: int | None = None, verb: bytes = b"SUB") -> bytes:
+    """SUB of one partition; None: the one this node leads (YZ-3).  Raises InvalidName, OptionError.
 
-
-def subscribe_ordered(topic: str, channel: str, partition: int | None = None) -> bytes:
-    """SUB_ORDERED: one message at a time (YZ-6).  Raises InvalidName, OptionError."""
-    return _subscribe(b"SUB_ORDERED", topic, channel, partition)
-
-
-def subscribe_order(topic: str, channel: str, partition: int | None = None) -> bytes:
-    """SUB_ORDER, which older servers call SUB_ORDERED (YZ-6).  Raises InvalidName, OptionError."""
-    return _subscribe(b"SUB_ORDER", topic, channel, partition)
+    With SUB_ORDERED as *verb* one message at a time; older servers call it SUB_ORDER (YZ-6).
+    """
+    names = verb + b" " + check_topic(topic) + b" " + check_channel(channel)
+    return names + b"\n" if partition is None else names + b" %d\n" % check_partition(partition)
 
 
 def subscribe_advanced(
@@ -100,7 +94,7 @@ def subscribe_advanced(
     The server ignores the partition where *start* is given (protocol_v2.go:1034 counts four words) and takes one that
     the node leads: only safe on a node that leads one partition of the topic.  Raises InvalidName, OptionError.
     """
-    line = _subscribe(b"SUB_ADVANCED", topic, channel, partition)
+    line = subscribe(topic, channel, partition, b"SUB_ADVANCED")
     if start is None:
         return line
     if partition is None:
@@ -108,21 +102,24 @@ def subscribe_advanced(
     return line[:-1] + b" " + start.encode() + b"\n"
 
 
-def _subscribe(verb: bytes, topic: str, channel: str, partition: int | None) -> bytes:
-    names = verb + b" " + check_topic(topic) + b" " + check_channel(channel)
-    return names + b"\n" if partition is None else names + b" %d\n" % check_partition(partition)
-
-
 # -- publishing -------------------------------------------------------------------------------------------------------
 
 
-def publish(topic: str, body: bytes, partition: int | None = None) -> bytes:
-    """PUB to a partition (YZ-4); answered with OK.
+def publish(
+    topic: str, body: bytes, partition: int | None = None, *, trace_id: int | None = None, header: bytes | None = None
+) -> bytes:
+    """PUB to a partition (YZ-4), PUB_TRACE with *trace_id* (YZ-9), PUB_EXT with *header* (YZ-15).
 
+    A header is the JSON of ``headers.encode_headers``.  The answer is OK, or a trace reply if a trace id was sent.
     Raises InvalidName, OptionError, BodyTypeError, InvalidBody, MessageTooLarge.
     """
     check_body(body)
-    return publish_head(topic, partition) + _size(len(body)) + body
+    verb, before = b"PUB", b""
+    if header is not None:
+        verb, before = b"PUB_EXT", _u16(len(header)) + header
+    elif trace_id is not None:
+        verb, before = b"PUB_TRACE", _u64(check_trace_id(trace_id))
+    return _head(verb, topic, partition) + _size(len(before) + len(body)) + before + body
 
 
 def publish_head(topic: str, partition: int | None) -> bytes:
@@ -130,52 +127,28 @@ def publish_head(topic: str, partition: int | None) -> bytes:
     return _head(b"PUB", topic, partition)
 
 
-def multipublish(topic: str, bodies: Iterable[bytes], partition: int | None = None) -> bytes:
-    """MPUB to a partition (YZ-4); answered with OK.  Raises as :func:`publish`."""
-    return multipublish_packed(_head(b"MPUB", topic, partition), listed(bodies))
-
-
-def publish_trace(topic: str, body: bytes, partition: int | None = None, trace_id: int = 0) -> bytes:
-    """PUB_TRACE (YZ-9); answered with a trace reply.  The size counts the trace id.  Raises as :func:`publish`."""
-    check_body(body)
-    payload = _u64(check_trace_id(trace_id)) + body
-    return _head(b"PUB_TRACE", topic, partition) + _size(len(payload)) + payload
-
-
-def multipublish_trace(
-    topic: str, bodies: Iterable[bytes], partition: int | None = None, trace_ids: Sequence[int] | int = 0
+def multipublish(
+    topic: str,
+    bodies: Iterable[bytes],
+    partition: int | None = None,
+    *,
+    trace_ids: Sequence[int] | None = None,
+    headers: Sequence[bytes] | None = None,
 ) -> bytes:
-    """MPUB_TRACE; answered with one trace reply: id and offset of the first message, the size of all.
+    """MPUB to a partition (YZ-4), MPUB_TRACE with *trace_ids*, MPUB_EXT with *headers*; one of these for each body.
 
-    *trace_ids* is one for each body, or one for all.  Raises as :func:`publish`.
+    A header is JSON, or ``b""`` for a body without.  The answer is OK; to MPUB_TRACE it is one trace reply: id and
+    offset of the first message, the size of all.  After it has refused MPUB_EXT the server does not read the rest of
+    the body: the connection is of no use any more.  Raises as :func:`publish`.
     """
-    checked = check_bodies(bodies)
-    ids = [trace_ids] * len(checked) if isinstance(trace_ids, int) else list(trace_ids)
-    parts = [_u64(check_trace_id(one)) + body for one, body in zip(ids, checked, strict=True)]
-    return _head(b"MPUB_TRACE", topic, partition) + multipublish_body(parts)
-
-
-def publish_ext(topic: str, body: bytes, header: bytes, partition: int | None = None) -> bytes:
-    """PUB_EXT with the JSON of ``headers.encode_headers`` (YZ-15).
-
-    Answered with OK, or with a trace reply where the header has a trace id.  Raises as :func:`publish`.
-    """
-    check_body(body)
-    payload = _u16(len(header)) + header + body
-    return _head(b"PUB_EXT", topic, partition) + _size(len(payload)) + payload
-
-
-def multipublish_ext(
-    topic: str, bodies: Iterable[bytes], headers: Sequence[bytes], partition: int | None = None
-) -> bytes:
-    """MPUB_EXT; *headers* has one JSON for each body, ``b""`` for a body without; answered with OK.
-
-    After an error the server does not read the rest of the body: the connection is of no use any more.  Raises as
-    :func:`publish`.
-    """
-    checked = check_bodies(bodies)
-    parts = [_u16(len(header)) + header + body for header, body in zip(headers, checked, strict=True)]
-    return _head(b"MPUB_EXT", topic, partition) + multipublish_body(parts)
+    if headers is not None:
+        verb, before = b"MPUB_EXT", [_u16(len(header)) + header for header in headers]
+    elif trace_ids is not None:
+        verb, before = b"MPUB_TRACE", [_u64(check_trace_id(each)) for each in trace_ids]
+    else:
+        return multipublish_packed(_head(b"MPUB", topic, partition), listed(bodies))
+    parts = [head + body for head, body in zip(before, check_bodies(bodies), strict=True)]
+    return _head(verb, topic, partition) + multipublish_body(parts)
 
 
 @lru_cache(10_000, typed=True)  # True is no 1

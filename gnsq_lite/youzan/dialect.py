@@ -21,11 +21,13 @@ from gnsq_lite.dialect import (
     Lookup,
     MessageFactory,
     Packer,
+    PlainDialect,
     PublishRequest,
     Role,
     RouterHost,
 )
 from gnsq_lite.errors import OptionError
+from gnsq_lite.option_fields import check_choice
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.constants import OK
@@ -39,13 +41,10 @@ from gnsq_lite.youzan.lookupds import LookupSet
 from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.ordered import GiveUp, OrderedPartition
-from gnsq_lite.youzan.partitions import PartitionChooser, should_reroute
+from gnsq_lite.youzan.partitions import check_place, should_reroute
 from gnsq_lite.youzan.router import LeaderRouter
 
 log = logging.getLogger("gnsq_lite.reader")
-
-#: Seconds after which a topic is believed to have fewer partitions than it had.
-_BELIEVED_AFTER = 60.0
 
 
 class YouzanDialect(Dialect):
@@ -66,10 +65,7 @@ class YouzanDialect(Dialect):
         except TypeError as error:
             raise OptionError("dialect", self.name, str(error)) from None
         self._clock = clock
-        self._chooser = PartitionChooser(self.options.key_mapping)
         self._layouts: dict[str, TopicLayout] = {}
-        #: Since when every answer says that a topic has fewer partitions than are known.
-        self._fewer: dict[str, float] = {}
         #: Topics of which it was said that they lack partitions that are to be read.
         self._told: set[str] = set()
         # Ids of one Writer follow each other; those of two start as far apart as their starts, in nanoseconds.
@@ -93,22 +89,12 @@ class YouzanDialect(Dialect):
         return Lookup(endpoints, layout, layout.left_out)
 
     def _steady(self, topic: str, layout: TopicLayout) -> TopicLayout:
-        """Return *layout* with as many partitions as are known where it has fewer: keys would go elsewhere (YZ-5).
+        """Return *layout* with as many partitions as are known if it has fewer: keys would go elsewhere (YZ-5).
 
-        Fewer are believed once each answer of a minute has said so: no topic loses partitions but by being made anew.
+        No topic loses partitions but by being made again; an nsqlookupd may answer what was true before it got more.
         """
         known = self.layout_of(topic).partition_num
-        if not layout.has_meta:
-            return layout
-        if layout.partition_num >= known:
-            self._fewer.pop(topic, None)
-            return layout
-        now = self._clock.now()
-        if now - self._fewer.setdefault(topic, now) >= _BELIEVED_AFTER:
-            del self._fewer[topic]
-            log.warning("%s has %d partitions; it had %d", topic, layout.partition_num, known)
-            return layout
-        return replace(layout, partition_num=known)
+        return replace(layout, partition_num=known) if layout.has_meta and layout.partition_num < known else layout
 
     def _chosen(self, layout: TopicLayout, chosen: Any) -> list[Endpoint]:
         if layout.has_partitions:
@@ -171,10 +157,7 @@ class YouzanDialect(Dialect):
         """
         partition, start = endpoint.partition, self.options.start_offset
         if self.is_ordered(topic):
-            return (
-                commands.subscribe_ordered(topic, channel, partition),
-                commands.subscribe_order(topic, channel, partition),
-            )
+            return tuple(commands.subscribe(topic, channel, partition, v) for v in (b"SUB_ORDERED", b"SUB_ORDER"))
         if start is not None:
             led = self.layout_of(topic).led_by(endpoint.address)
             if len(led) > 1:
@@ -222,11 +205,11 @@ class YouzanDialect(Dialect):
 
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> LeaderRouter:
         """Return what sends each publish to the leader of its partition."""
-        return LeaderRouter(host, self, self._chooser, self._clock, nsqds, self.options)
+        return LeaderRouter(host, self, self._clock, nsqds, self.options)
 
     def check_place(self, key: bytes | None, partition: int | None) -> None:
         """Raise OptionError for what no topic has."""
-        self._chooser.check(key, partition)
+        check_place(key, partition, self.options.key_mapping)
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
         """Return *request* with its headers encoded; nsqd counts headers and trace ids as parts of messages.
@@ -235,7 +218,7 @@ class YouzanDialect(Dialect):
         """
         if request.defer:
             raise OptionError("defer", request.defer, "Youzan's NSQ cannot defer a publish (it has no DPUB)")
-        self._chooser.check(request.key, request.partition)
+        check_place(request.key, request.partition, self.options.key_mapping)
         if request.headers is not None:
             request = replace(request, batch_headers=(encode_headers(request.headers, self._trace_id(request)),))
         if request.trace_id is not None:
@@ -288,21 +271,16 @@ class YouzanDialect(Dialect):
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """PUB, PUB_TRACE, PUB_EXT or the batch form of each (YZ-4, YZ-9, YZ-15).  Raises OptionError."""
-        topic, partition, trace_id = request.topic, endpoint.partition, self._trace_id(request)
-        if request.batch_headers is not None and request.batch:
+        topic, partition, headers = request.topic, endpoint.partition, request.batch_headers
+        trace_id, trace_ids = self._trace_id(request), request.trace_ids
+        if not request.batch:
+            header = None if headers is None else headers[0]
+            return commands.publish(topic, request.bodies[0], partition, trace_id=trace_id, header=header)
+        if headers is not None:
             self._check_takes_headers(request, route)
-            return commands.multipublish_ext(topic, request.bodies, request.batch_headers, partition)
-        if request.batch_headers is not None:
-            return commands.publish_ext(topic, request.bodies[0], request.batch_headers[0], partition)
-        if request.trace_ids is not None:
-            return commands.multipublish_trace(topic, request.bodies, partition, request.trace_ids)
-        if trace_id is None:
-            if request.batch:
-                return commands.multipublish(topic, request.bodies, partition)
-            return commands.publish(topic, request.bodies[0], partition)
-        if request.batch:
-            return commands.multipublish_trace(topic, request.bodies, partition, trace_id)
-        return commands.publish_trace(topic, request.bodies[0], partition, trace_id)
+        if trace_id is not None:
+            trace_ids = [trace_id] * len(request.bodies)
+        return commands.multipublish(topic, request.bodies, partition, trace_ids=trace_ids, headers=headers)
 
     def _check_takes_headers(self, request: PublishRequest, route: Lookup | None) -> None:
         """Raise OptionError for a topic without headers: refusing MPUB_EXT, nsqd loses its place in the stream."""
@@ -320,3 +298,13 @@ class YouzanDialect(Dialect):
         return None if body == OK else parse_trace_reply(body)
 
     should_reroute = staticmethod(should_reroute)
+
+
+def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
+    """Return the dialect of that name, made with *options*, or *dialect* itself.  Raises OptionError."""
+    if isinstance(dialect, str):
+        check_choice("dialect", dialect, PlainDialect.name, YouzanDialect.name)
+        return PlainDialect(**options) if dialect == PlainDialect.name else YouzanDialect(**options)
+    for name, value in options.items():
+        raise OptionError(name, value, f"is an option of the dialect: give it to {type(dialect).__name__}")
+    return dialect

@@ -12,9 +12,9 @@ from gnsq_lite.option_fields import check_choice, check_ranges, documented, size
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.youzan.commands import StartOffset, check_partition
 from gnsq_lite.youzan.compression import NUMBERS, Codec
-from gnsq_lite.youzan.hashing import KeyMapping
 from gnsq_lite.youzan.headers import check_tag
 from gnsq_lite.youzan.ordered import GiveUp
+from gnsq_lite.youzan.partitions import KeyMapping
 
 _FILTERS = {"exact": 1, "regex": 2, "glob": 3, "list": 4}
 

@@ -18,7 +18,7 @@ from gnsq_lite.errors import NotSent, NSQError, PartitionUnavailable
 from gnsq_lite.youzan.commands import publish_head
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout
 from gnsq_lite.youzan.options import YouzanOptions
-from gnsq_lite.youzan.partitions import PartitionChooser
+from gnsq_lite.youzan.partitions import partition_for
 
 #: Seconds between two lookups of a topic: at least, and while publishes wait for its leaders.
 _PAUSE = 0.05
@@ -58,6 +58,8 @@ class _Topic:
         self.held: dict[int, list[tuple[int, RoutedPublish]]] = {}
         #: The line of a PUB to each partition.
         self.heads: dict[int, bytes] = {}
+        #: Numbers of the publishes without a key and partition; drawn in any thread.
+        self.turns = itertools.count()
         self.timer: Timer | None = None
         self.asked_at = 0.0
 
@@ -94,13 +96,12 @@ class LeaderRouter:
         self,
         host: RouterHost,
         encoder: Encoder,
-        chooser: PartitionChooser,
         clock: Clock,
         nsqds: Sequence[Endpoint],
         options: YouzanOptions,
     ) -> None:
-        self._host, self._encoder, self._chooser, self._clock = host, encoder, chooser, clock
-        self._nsqds, self._traces, self._by_load = nsqds, options.trace, options.balance == "load"
+        self._host, self._encoder, self._clock, self._nsqds = host, encoder, clock, nsqds
+        self._mapping, self._traces, self._by_load = options.key_mapping, options.trace, options.balance == "load"
         self._topics: dict[str, _Topic] = {}
         self._numbers: Iterator[int] = itertools.count(1)
         self._closed = False
@@ -149,7 +150,7 @@ class LeaderRouter:
         if key is None and number is None:
             return _ANY
         try:
-            return self._chooser.partition_for(topic.name, topic.layout, key, number)
+            return partition_for(topic.name, topic.layout, key, number, self._mapping)
         except NotSent:
             if topic.lookups is None:
                 raise
@@ -167,7 +168,7 @@ class LeaderRouter:
             endpoints, avoids = topic.endpoints, self._host.avoids
             first = publish.leader
             if first is None or first not in endpoints:  # else it keeps its turn: a thread has chosen, or it was held
-                first = publish.leader = endpoints[self._chooser.turn(topic.name) % len(endpoints)]
+                first = publish.leader = endpoints[next(topic.turns) % len(endpoints)]
             if not (self._by_load or avoids(first)):
                 yield first
             at = endpoints.index(first)

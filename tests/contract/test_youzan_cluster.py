@@ -22,8 +22,8 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.youzan.commands import StartOffset
 from gnsq_lite.youzan.dialect import YouzanDialect
-from gnsq_lite.youzan.hashing import partition_of
 from gnsq_lite.youzan.messages import PublishReceipt
+from gnsq_lite.youzan.partitions import partition_of
 from tests.youzan_broker import YouzanBroker
 from tests.youzan_broker.session import YouzanSession
 

@@ -176,5 +176,5 @@ def test_of_nsqlookupds_that_are_named_without_end_a_hundred_are_asked_and_remem
         gevent.sleep(0.01)
         clock.advance(100.0)
     poll(discovery)
-    assert len(members[0].addresses()) == 100
+    assert len(members[0].due()) == 100
     assert len({address for address, _ in cluster.asked}) == 100

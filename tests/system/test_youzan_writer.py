@@ -10,7 +10,7 @@ import pytest
 
 from gnsq_lite import Writer, errors
 from gnsq_lite.youzan.dialect import YouzanDialect
-from gnsq_lite.youzan.hashing import partition_of
+from gnsq_lite.youzan.partitions import partition_of
 from tests.native import native_lock
 from tests.proxy import Proxy
 from tests.youzan_broker import YouzanBroker

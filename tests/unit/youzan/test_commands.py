@@ -22,20 +22,20 @@ SENT: list[tuple[str, int, bytes]] = [
     ("pub_ok", 1, commands.publish("gplain", b"hello", 0)),
     ("pub_ok", 2, commands.publish("gplain", b"hello")),
     ("mpub_ok", 1, commands.multipublish("gplain", [b"a", b"bc"], 0)),
-    ("pub_trace", 1, commands.publish_trace("gplain", b"traced", 0, TRACE)),
-    ("pub_trace_zero", 1, commands.publish_trace("gplain", b"traced", 1)),
-    ("mpub_trace", 1, commands.multipublish_trace("gplain", [b"one", b"two"], 0, [TRACE, 0])),
-    ("pub_ext", 1, commands.publish_ext("gext", b"body1", HEADER, 0)),
-    ("pub_ext_trace", 1, commands.publish_ext("gext", b"body1", encode_headers({}, 4660), 0)),
-    ("mpub_ext", 1, commands.multipublish_ext("gext", [b"a", b"b"], [HEADER, b""], 0)),
+    ("pub_trace", 1, commands.publish("gplain", b"traced", 0, trace_id=TRACE)),
+    ("pub_trace_zero", 1, commands.publish("gplain", b"traced", 1, trace_id=0)),
+    ("mpub_trace", 1, commands.multipublish("gplain", [b"one", b"two"], 0, trace_ids=[TRACE, 0])),
+    ("pub_ext", 1, commands.publish("gext", b"body1", 0, header=HEADER)),
+    ("pub_ext_trace", 1, commands.publish("gext", b"body1", 0, header=encode_headers({}, 4660))),
+    ("mpub_ext", 1, commands.multipublish("gext", [b"a", b"b"], 0, headers=[HEADER, b""])),
     ("sub_plain", 1, commands.subscribe("gplain", "c1", 0)),
     ("sub_advanced", 1, commands.subscribe_advanced("gplain", "c2", 0)),
     ("sub_advanced_end", 1, commands.subscribe_advanced("gplain", "c3", 0, StartOffset.end())),
     ("sub_advanced_count", 1, commands.subscribe_advanced("gplain", "c4", 0, StartOffset.at_message(1))),
     ("sub_advanced_byte", 1, commands.subscribe_advanced("gplain", "c5", 0, StartOffset.at_byte(0))),
     ("sub_advanced_time", 1, commands.subscribe_advanced("gplain", "c6", 0, StartOffset.at_time(1_000_000_000.9))),
-    ("sub_ordered", 1, commands.subscribe_ordered("gordered", "c1", 0)),
-    ("error_sub_order", 1, commands.subscribe_order("gordered", "c1", 0)),
+    ("sub_ordered", 1, commands.subscribe("gordered", "c1", 0, b"SUB_ORDERED")),
+    ("error_sub_order", 1, commands.subscribe("gordered", "c1", 0, b"SUB_ORDER")),
 ]
 
 
@@ -55,15 +55,14 @@ def test_a_subscription_without_a_partition_names_none() -> None:
 
 NAMED: list[Callable[[str], bytes]] = [
     lambda topic: commands.subscribe(topic, "c", 0),
-    lambda topic: commands.subscribe_ordered(topic, "c", 0),
-    lambda topic: commands.subscribe_order(topic, "c", 0),
+    lambda topic: commands.subscribe(topic, "c", 0, b"SUB_ORDERED"),
     lambda topic: commands.subscribe_advanced(topic, "c", 0),
     lambda topic: commands.publish(topic, b"x", 0),
     lambda topic: commands.multipublish(topic, [b"x"], 0),
-    lambda topic: commands.publish_trace(topic, b"x", 0),
-    lambda topic: commands.multipublish_trace(topic, [b"x"], 0),
-    lambda topic: commands.publish_ext(topic, b"x", b"{}", 0),
-    lambda topic: commands.multipublish_ext(topic, [b"x"], [b"{}"], 0),
+    lambda topic: commands.publish(topic, b"x", 0, trace_id=0),
+    lambda topic: commands.multipublish(topic, [b"x"], 0, trace_ids=[0]),
+    lambda topic: commands.publish(topic, b"x", 0, header=b"{}"),
+    lambda topic: commands.multipublish(topic, [b"x"], 0, headers=[b"{}"]),
 ]
 
 
@@ -77,10 +76,10 @@ def test_a_bad_topic_is_refused_before_bytes_exist(make: Callable[[Any], bytes],
 BODIED: list[Callable[[Any], bytes]] = [
     lambda body: commands.publish("t", body, 0),
     lambda body: commands.multipublish("t", [body], 0),
-    lambda body: commands.publish_trace("t", body, 0),
-    lambda body: commands.multipublish_trace("t", [body], 0),
-    lambda body: commands.publish_ext("t", body, b"{}", 0),
-    lambda body: commands.multipublish_ext("t", [body], [b"{}"], 0),
+    lambda body: commands.publish("t", body, 0, trace_id=0),
+    lambda body: commands.multipublish("t", [body], 0, trace_ids=[0]),
+    lambda body: commands.publish("t", body, 0, header=b"{}"),
+    lambda body: commands.multipublish("t", [body], 0, headers=[b"{}"]),
 ]
 
 
@@ -100,16 +99,11 @@ def test_a_partition_out_of_range_is_refused(partition: Any) -> None:
     assert commands.check_partition(254) == 254
 
 
-@pytest.mark.parametrize("trace_id", [-1, 2**64, True, "5", None])
+@pytest.mark.parametrize("trace_id", [-1, 2**64, True, "5"])
 def test_a_trace_id_out_of_range_is_refused(trace_id: Any) -> None:
     with pytest.raises(OptionError, match="trace_id"):
-        commands.publish_trace("t", b"x", 0, trace_id)
-    assert b"\xff" * 8 + b"x" in commands.publish_trace("t", b"x", 0, 2**64 - 1)
-
-
-def test_one_trace_id_may_be_that_of_a_whole_batch() -> None:
-    one_for_all = commands.multipublish_trace("t", [b"a", b"b"], 0, 7)
-    assert one_for_all == commands.multipublish_trace("t", [b"a", b"b"], 0, [7, 7])
+        commands.publish("t", b"x", 0, trace_id=trace_id)
+    assert b"\xff" * 8 + b"x" in commands.publish("t", b"x", 0, trace_id=2**64 - 1)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +172,8 @@ def test_headers_may_have_65506_bytes_and_no_more() -> None:
     # nsqd takes some more, and panics at each delivery of such a message, after each restart again
     most = encode_headers({"a": "x" * 65498})
     assert len(most) == 65506
-    assert commands.publish_ext("t", b"x", most).count(most) == 1
-    assert commands.multipublish_ext("t", [b"x", b"y"], [most, most]).count(most) == 2
+    assert commands.publish("t", b"x", header=most).count(most) == 1
+    assert commands.multipublish("t", [b"x", b"y"], headers=[most, most]).count(most) == 2
     assert len(encode_headers({"a": "x" * 65481}, trace_id=0)) == 65506
     for refuse in (
         lambda: encode_headers({"a": "x" * 65499}),

@@ -23,7 +23,7 @@ from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.leader_search import look_up_after
 from gnsq_lite.youzan.messages import PublishReceipt, YouzanMessage
 from gnsq_lite.youzan.options import ExtFilter, YouzanOptions
-from tests.fakes import FakeClock, decode_message
+from tests.fakes import decode_message
 from tests.golden.youzan import answer, conversation
 
 OWNER = SimpleNamespace(read_at=0.0, topic="t", channel="c", address="a:1", msg_timeout=60.0, max_msg_timeout=900.0)
@@ -254,20 +254,7 @@ def test_a_batch_with_headers_is_not_sent_to_a_topic_that_takes_none() -> None:
 
 
 @pytest.mark.rule("YZ-5")
-def test_fewer_partitions_are_believed_once_a_minute_of_answers_said_so() -> None:
-    clock = FakeClock()
-    dialect = YouzanDialect(clock=clock)
-
-    def known(leaders: list[Endpoint | None]) -> int:
-        return int(said(dialect, leaders).meta.partition_num)
-
-    assert known([A, B, A, B]) == 4
-    assert known([A, B]) == 4
-    clock.advance(59.0)
-    assert known([A, B, A, B, A]) == 5
-    assert known([A]) == 5
-    clock.advance(59.9)
-    assert known([A]) == 5
-    clock.advance(0.1)
-    assert known([A]) == 1
-    assert known([]) == 1
+def test_a_topic_does_not_lose_partitions() -> None:
+    dialect = YouzanDialect()
+    known = [said(dialect, leaders).meta.partition_num for leaders in ([A, B], [A, B, A, B], [A, B], [])]
+    assert known == [2, 4, 4, 4]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gnsq_lite._core import murmur3_32
 from gnsq_lite.errors import OptionError
-from gnsq_lite.youzan.hashing import java_string_hash, partition_of
+from gnsq_lite.youzan.partitions import java_string_hash, partition_of
 
 GO = [
     (b"a", 0x3C2569B2),

@@ -1,4 +1,4 @@
-"""Lookupds are found, retried, put last when they fail, and taken back when they answer (YZ-1)."""
+"""Nsqlookupds are found, queried again when they fail, left alone for a minute, and queried after it (YZ-1)."""
 
 from __future__ import annotations
 
@@ -7,96 +7,79 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite.dialect import Verdict
-from gnsq_lite.youzan.lookupds import LookupSet
+from gnsq_lite.youzan.lookupds import REST, LookupSet
 from tests.fakes import FakeClock
 
 pytestmark = pytest.mark.rule("YZ-1")
 
 
-def a_set(*seeds: str, retries: int = 1) -> tuple[LookupSet, FakeClock]:
+def a_set(*seeds: str) -> tuple[LookupSet, FakeClock]:
     clock = FakeClock()
-    return LookupSet(seeds, clock, retries=retries, rest=10.0, longest_rest=35.0), clock
+    return LookupSet(seeds, clock), clock
 
 
-def fail_round(lookupds: LookupSet, address: str, retries: int = 1) -> Verdict:
-    for _ in range(retries):
-        assert lookupds.failed(address) is Verdict.RETRY
+def fail_twice(lookupds: LookupSet, address: str) -> Verdict:
+    assert lookupds.failed(address) is Verdict.RETRY
     return lookupds.failed(address)
 
 
-def rest_of(lookupds: LookupSet, clock: FakeClock, address: str) -> float:
-    """Let time pass until the one that rests is asked again; return how long that took."""
-    began = clock.now()
-    while address not in lookupds.due():
-        clock.advance(0.25)
-    return clock.now() - began
-
-
-def test_a_failed_one_is_retried_then_rests_and_is_asked_last() -> None:
+def test_one_that_fails_is_queried_again_and_then_left_alone_for_a_minute() -> None:
     lookupds, clock = a_set("a", "b")
     assert lookupds.due() == ("a", "b")
-    assert fail_round(lookupds, "a") is Verdict.RESTS
-    assert lookupds.addresses() == ("b", "a")
+    assert fail_twice(lookupds, "a") is Verdict.RESTS
     assert lookupds.due() == ("b",)
-    clock.advance(9.99)
+    clock.advance(REST - 0.01)
     assert lookupds.due() == ("b",)
     clock.advance(0.01)
-    assert lookupds.due() == ("b", "a")  # awake, and still behind the one that works
+    assert lookupds.due() == ("a", "b")
+    assert fail_twice(lookupds, "a") is Verdict.RESTS
     lookupds.succeeded("a")
     assert lookupds.due() == ("a", "b")
 
 
-def test_rests_grow_to_a_limit_and_start_anew_after_a_success() -> None:
+def test_all_are_queried_while_all_fail() -> None:
     lookupds, clock = a_set("a", "b")
-    for rest in (10.0, 20.0, 35.0, 35.0):
-        fail_round(lookupds, "a")
-        assert rest_of(lookupds, clock, "a") == rest
-    lookupds.succeeded("a")
-    fail_round(lookupds, "a")
-    assert rest_of(lookupds, clock, "a") == 10.0
-
-
-def test_all_are_asked_when_all_rest() -> None:
-    lookupds, clock = a_set("a", "b")
-    fail_round(lookupds, "a")
+    fail_twice(lookupds, "a")
     clock.advance(1.0)
-    fail_round(lookupds, "b")
-    assert lookupds.due() == ("a", "b")  # soonest awake first
+    fail_twice(lookupds, "b")
+    assert lookupds.due() == ("a", "b")
 
 
-def test_thousands_of_failures_overflow_nothing() -> None:
-    lookupds, clock = a_set("a", "b", retries=0)
-    for _ in range(5000):  # a float ends at 2 ** 1024
-        lookupds.failed("a")
-    assert rest_of(lookupds, clock, "a") == 35.0
+def test_an_answer_between_two_failures_counts() -> None:
+    lookupds, _ = a_set("a", "b")
+    for _ in range(3):
+        assert lookupds.failed("a") is Verdict.RETRY
+        lookupds.succeeded("a")
 
 
 def test_found_ones_are_added_once_and_forgotten_only_when_they_fail_and_are_not_listed() -> None:
-    lookupds, _ = a_set("a")
+    lookupds, clock = a_set("a")
     assert lookupds.found(["a", "b", "b"]) == ("b",)
     assert lookupds.found(["a", "b"]) == ()
-    assert fail_round(lookupds, "b") is Verdict.RESTS  # still listed
+    assert fail_twice(lookupds, "b") is Verdict.RESTS  # still listed
     lookupds.found(["a", "c"])
-    assert lookupds.addresses() == ("a", "c", "b")
-    assert fail_round(lookupds, "b") is Verdict.FORGOTTEN
-    assert lookupds.addresses() == ("a", "c")
+    clock.advance(REST)
+    assert lookupds.due() == ("a", "b", "c")
+    assert fail_twice(lookupds, "b") is Verdict.FORGOTTEN
+    assert lookupds.due() == ("a", "c")
     assert lookupds.failed("b") is Verdict.FORGOTTEN
     lookupds.succeeded("b")
-    assert lookupds.addresses() == ("a", "c")
+    assert lookupds.due() == ("a", "c")
 
 
 def test_a_seed_is_never_forgotten_though_nobody_lists_it() -> None:
-    lookupds, _ = a_set("a")
+    lookupds, clock = a_set("a")
     lookupds.found(["b"])
-    assert fail_round(lookupds, "a") is Verdict.RESTS
-    assert set(lookupds.addresses()) == {"a", "b"}
+    assert fail_twice(lookupds, "a") is Verdict.RESTS
+    clock.advance(REST)
+    assert lookupds.due() == ("a", "b")
 
 
 def test_an_empty_listing_says_nothing_about_the_others() -> None:
     lookupds, _ = a_set("a")
     lookupds.found(["b"])
     assert lookupds.found([]) == ()
-    assert fail_round(lookupds, "b") is Verdict.RESTS
+    assert fail_twice(lookupds, "b") is Verdict.RESTS
 
 
 EVENTS = st.lists(
@@ -106,7 +89,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_there_is_always_somebody_to_ask_and_seeds_stay(events: list[tuple[str, str, float]]) -> None:
+def test_there_is_always_one_to_query_and_seeds_stay(events: list[tuple[str, str, float]]) -> None:
     lookupds, clock = a_set("a", "b")
     for what, address, seconds in events:
         if what == "fail":
@@ -118,7 +101,5 @@ def test_there_is_always_somebody_to_ask_and_seeds_stay(events: list[tuple[str, 
         else:
             clock.advance(seconds)
         assert lookupds.due()
-        assert set(lookupds.due()) <= set(lookupds.addresses())
-        assert {"a", "b"} <= set(lookupds.addresses())
-    clock.advance(35.0)
-    assert set(lookupds.due()) == set(lookupds.addresses())  # nobody rests for ever
+    clock.advance(REST)
+    assert {"a", "b"} <= set(lookupds.due())  # nobody is left alone for ever

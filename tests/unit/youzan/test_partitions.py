@@ -23,9 +23,8 @@ from gnsq_lite.errors import (
     PubFailedError,
     TopicNotExistError,
 )
-from gnsq_lite.youzan.hashing import partition_of
 from gnsq_lite.youzan.lookup import TopicLayout
-from gnsq_lite.youzan.partitions import PartitionChooser, should_reroute
+from gnsq_lite.youzan.partitions import partition_for, partition_of, should_reroute
 
 
 def layout(count: int, *listed: int) -> TopicLayout:
@@ -36,48 +35,36 @@ def layout(count: int, *listed: int) -> TopicLayout:
 WHOLE = layout(4, 0, 1, 2, 3)
 
 
-@pytest.mark.rule("YZ-4")
-def test_turns_are_counted_per_topic() -> None:
-    chooser = PartitionChooser()
-    assert [chooser.turn("t"), chooser.turn("t"), chooser.turn("other")] == [0, 1, 0]
-    assert chooser.partition_for("t", WHOLE, None, 2) == 2
-
-
 @pytest.mark.rule("YZ-5")
 @given(st.binary(max_size=12), st.sampled_from(["go", "java"]))
 def test_a_key_goes_to_its_partition(key: bytes, mapping: Any) -> None:
-    chooser = PartitionChooser(mapping)
     try:
         wanted = partition_of(key, 8, mapping)
     except OptionError:
         with pytest.raises(OptionError):
-            chooser.partition_for("t", layout(8), key, None)
+            partition_for("t", layout(8), key, None, mapping)
     else:
-        assert chooser.partition_for("t", layout(8, 1), key, None) == wanted
+        assert partition_for("t", layout(8, 1), key, None, mapping) == wanted
 
 
 def test_the_number_of_partitions_and_not_the_listed_ones_decides_the_mapping() -> None:
     for key in (b"a", b"key1", b"order-123"):
-        assert PartitionChooser().partition_for("t", layout(4, 0), key, None) == partition_of(key, 4)
+        assert partition_for("t", layout(4, 0), key, None) == partition_of(key, 4)
 
 
 def test_a_key_without_a_known_number_of_partitions_is_not_sent() -> None:
     with pytest.raises(NotSent, match="how many"):
-        PartitionChooser().partition_for("t", TopicLayout(producers=(Endpoint("a", 1),)), b"k", None)
+        partition_for("t", TopicLayout(producers=(Endpoint("a", 1),)), b"k", None)
 
 
 def test_what_contradicts_itself_or_the_topic_is_an_option_error() -> None:
-    chooser = PartitionChooser()
+    assert partition_for("t", WHOLE, None, 2) == 2
     with pytest.raises(OptionError, match="together with a key"):
-        chooser.partition_for("t", WHOLE, b"k", 0)
-    with pytest.raises(OptionError, match="no partition is given"):
-        chooser.partition_for("t", WHOLE, None, None)
+        partition_for("t", WHOLE, b"k", 0)
     with pytest.raises(OptionError, match="4 partitions"):
-        chooser.partition_for("t", WHOLE, None, 4)
+        partition_for("t", WHOLE, None, 4)
     with pytest.raises(OptionError, match="between 0 and 254"):
-        chooser.partition_for("t", WHOLE, None, -1)
-    with pytest.raises(OptionError, match="key_mapping"):
-        PartitionChooser("rust")  # type: ignore[arg-type]
+        partition_for("t", WHOLE, None, -1)
 
 
 # -- what calls for a fresh lookup --
