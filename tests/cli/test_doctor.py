@@ -90,7 +90,7 @@ def line_of(source: str, part: str) -> int:
         (PYNSQ, "writer.dpub", "[silent] dpub"),
         (PYNSQ, "nsq.run()", "reader.start()"),
         (GNSQ, "from gnsq import", "from gnsq_lite import"),
-        (GNSQ, "consumer = ", "[silent] a failed message"),
+        (GNSQ, "consumer = ", "[silent] gnsq requeues a failed message"),
         (GNSQ, "def handler", "def handler(message)"),
         (GNSQ, "is_starved", "[silent] is_starved"),
         (GNSQ, "requeue(1000)", "[silent] requeue"),

@@ -157,7 +157,7 @@ def test_stat_that_does_not_fit_the_height_stays_in_place(broker: Broker, termin
     assert running.end() == 0
     screen = running.screen()
     assert sum("depth" in line and "channel " in line for line in screen) == 1
-    assert b" channels of less depth" in running.raw, screen
+    assert b" channels with a smaller depth" in running.raw, screen
 
 
 def test_controls_in_a_body_never_reach_a_terminal(broker: Broker, terminal: Any) -> None:

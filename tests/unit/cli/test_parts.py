@@ -1,4 +1,4 @@
-"""Parts of the tools: rates, escaped control characters, the table of channels."""
+"""Parts of the tools: escaped control characters, the table of channels."""
 
 from __future__ import annotations
 
@@ -9,51 +9,7 @@ import pytest
 from rich.console import Console, Group
 
 from gnsq_lite.cli.output import visible
-from gnsq_lite.cli.pub import Rate
 from gnsq_lite.cli.statview import History, Row, table
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-# -- where a call goes
-
-
-# -- rate
-
-
-@pytest.mark.parametrize("batch", [1, 7])
-@pytest.mark.parametrize("slow", [0.0, 0.0015])
-def test_a_rate_is_kept_although_waits_and_publishes_take_their_time(batch: int, slow: float) -> None:
-    clock = Clock()
-    rate = Rate(500, clock, lambda seconds: clock.sleep(seconds + 0.0004))
-    began = clock.now
-    for _ in range(2000 // batch):
-        rate.take(batch)
-        clock.now += slow
-    assert 2000 / (clock.now - began) == pytest.approx(500, rel=0.02)
-
-
-def test_a_pause_is_made_up_for_within_a_second_only() -> None:
-    clock = Clock()
-    rate = Rate(100, clock, clock.sleep)
-    clock.now += 3600.0
-    began = clock.now
-    for _ in range(300):
-        rate.take(1)
-    assert clock.now - began == pytest.approx(2.0, abs=0.1)
-
-
-# -- trouble that comes again
-
 
 # -- what reaches a terminal
 
@@ -106,18 +62,9 @@ def test_a_table_that_is_too_high_shows_the_deepest_channels_and_counts_the_othe
     assert "and 44 channels" in shown[-1]
 
 
-def test_a_name_cannot_command_a_terminal() -> None:
-    text = "".join(lines([Row("t\x1b[2J", "c\r")], width=200))
-    assert "\x1b" not in text
-    assert "\r" not in text
-
-
 def test_a_rate_is_that_since_the_last_sample() -> None:
     history = History()
     for at, count in ((0.0, 100), (2.0, 300)):
         sample = [Row("t", "c", messages=count)]
         history.add(sample, at)
     assert sample[0].rate == 100.0
-
-
-# -- JSON that is relayed

@@ -21,9 +21,8 @@ from gnsq_lite.errors import (
 from gnsq_lite.youzan.commands import StartOffset
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.leader_search import look_up_after
-from gnsq_lite.youzan.messages import PublishReceipt, YouzanMessage
+from gnsq_lite.youzan.messages import PublishReceipt
 from gnsq_lite.youzan.options import ExtFilter, YouzanOptions
-from tests.fakes import decode_message
 from tests.golden.youzan import answer, conversation
 
 OWNER = SimpleNamespace(read_at=0.0, topic="t", channel="c", address="a:1", msg_timeout=60.0, max_msg_timeout=900.0)
@@ -80,23 +79,6 @@ def test_named_partitions_of_a_server_alone_are_all_there() -> None:
     assert lookup.endpoints == (Endpoint("10.0.0.1", 4150, 0), Endpoint("10.0.0.1", 4150, 1))
 
 
-@pytest.mark.rule("YZ-3")
-def test_sub_names_the_partition() -> None:
-    dialect = YouzanDialect()
-    assert dialect.subscribe("t", "c", Endpoint("a", 1, 3)) == (b"SUB t c 3\n",)
-    assert YouzanDialect(positions=True).subscribe("t", "c", Endpoint("a", 1, 3)) == (b"SUB_ADVANCED t c 3\n",)
-    assert dialect.ready_limit("t", A) is None
-    assert dialect.sequence("t", A) is None
-
-
-@pytest.mark.rule("YZ-6")
-def test_ordered_tries_sub_ordered_and_then_the_older_name() -> None:
-    dialect = YouzanDialect(ordered=True)
-    assert dialect.subscribe("t", "c", Endpoint("a", 1, 3)) == (b"SUB_ORDERED t c 3\n", b"SUB_ORDER t c 3\n")
-    assert dialect.ready_limit("t", A) == 1
-    assert dialect.sequence("t", A) is not dialect.sequence("t", A) is not None
-
-
 @pytest.mark.rule("YZ-7")
 def test_an_ordered_topic_subscribed_without_ordered_says_what_to_change() -> None:
     assert "ordered=True" in str(SubOrderIsMustError("E_SUB_ORDER_IS_MUST", "x"))
@@ -134,28 +116,6 @@ def test_tag_and_filter_are_in_identify() -> None:
     assert extra["ext_filter"]["filter_data"] == "v"
 
 
-@pytest.mark.rule("YZ-15")
-@pytest.mark.parametrize(
-    ("name", "keywords", "meta"),
-    [
-        ("sub_plain", {}, {}),
-        ("sub_advanced", {"positions": True}, {}),
-        ("sub_ordered", {"ordered": True}, {}),
-        ("sub_ext", {}, {"extend_support": True}),
-        ("sub_ext_advanced", {"positions": True}, {"extend_support": True}),
-        ("sub_ext_ordered", {"ordered": True}, {"extend_support": True}),
-    ],
-)
-def test_messages_are_read_by_the_layout_that_topic_and_subscription_make(name: str, keywords: Any, meta: Any) -> None:
-    dialect = YouzanDialect(**keywords)
-    said(dialect, [A], role="read", **meta)
-    make = dialect.message_factory("t", Endpoint("a", 1, 0), 0, None)
-    frames = [data for kind, data in conversation(name).frames() if kind == 2]
-    message = make(OWNER, *decode_message(frames[0]))
-    assert isinstance(message, YouzanMessage)
-    assert message.body in (b"hello", b"adv", b"first", b"withext")
-
-
 @pytest.mark.rule("YZ-12")
 def test_a_later_answer_without_metainfo_does_not_make_it_forget() -> None:
     dialect = YouzanDialect()
@@ -180,13 +140,6 @@ def test_an_ordered_partition_stops_unless_something_else_was_chosen() -> None:
     assert YouzanDialect(ordered=True, give_up="drop").give_up("t", False) == "drop"
     assert YouzanDialect(give_up="stop").give_up("t", True) == "stop"
     assert YouzanDialect().give_up("t", False) == "drop"
-
-
-@pytest.mark.rule("YZ-1")
-def test_it_asks_for_the_other_lookupds() -> None:
-    dialect = YouzanDialect()
-    assert dialect.lookupds_path() == "/listlookup"
-    assert len(dialect.parse_lookupds(answer("listlookup")["body"]["data"])) == 1
 
 
 # -- publishing --
