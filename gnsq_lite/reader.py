@@ -8,8 +8,8 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from gnsq_lite.consume.closing import CLOSE_TIMEOUT, close_all, drain_on_signals
-from gnsq_lite.consume.consumer import Consumer
+from gnsq_lite.consume.closing import CLOSE_TIMEOUT
+from gnsq_lite.consume.consumer import Consumer, close_all
 from gnsq_lite.consume.pools import pool_kind
 from gnsq_lite.consume.settings import ConsumerSettings, ReaderOptions
 from gnsq_lite.consume.snapshot import reader_stats
@@ -187,12 +187,10 @@ class Reader:
         if loop is None or core is None or self._claim(core, loop) is not core:
             raise ClosedError("a Reader can be started only once; make a new one")
         forget_on_fork(self)
-        if self._settings.handle_signals:
-            drain_on_signals(core.end)
         run_in_loop(loop, core.flow.set_paused, self._is_paused)
         begin = partial(run_in_loop, loop, core.start)
         if block:
-            until_signal(core.ended, partial(close_all, core.end), begin, handle_sigterm=self._settings.handle_signals)
+            until_signal(core.ended, partial(close_all, core), begin, handle_sigterm=self._settings.handle_signals)
         else:
             begin()
 
@@ -209,7 +207,7 @@ class Reader:
         look_for_fork()
         core, loop = self._claim(_NEVER, None), self._loop
         if loop is not None and core is not None and not (core.ended.done() or loop.stopped):
-            core.end.close_from_anywhere(timeout, wait=wait)
+            core.close_from_anywhere(timeout, wait=wait)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the Reader has ended, at most *timeout* seconds (None: no limit); return whether it has ended.
@@ -223,7 +221,7 @@ class Reader:
         """
         core = self._started()
         if not (
-            or_sigterm(core.ended, partial(close_all, core.end), timeout)
+            or_sigterm(core.ended, partial(close_all, core), timeout)
             if self._settings.handle_signals
             else core.ended.wait(timeout)
         ):

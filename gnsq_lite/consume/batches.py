@@ -1,4 +1,4 @@
-"""Lists of messages for a handler that wants batches, and what takes messages out again that wait for a handler."""
+"""Lists of messages for a handler that takes batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.pools import Pool
-from gnsq_lite.message import Message
+from gnsq_lite.message import Message, is_expired
 from gnsq_lite.net.loop import Loop
 
 
@@ -58,56 +58,22 @@ class BatchFeeder:
             self._timer = None
 
     def _hand_on(self) -> None:
-        batches = self.take()
-        if batches:
-            self._pool.submit(batches)
+        batch = self.take()
+        if batch:
+            self._pool.submit([batch])
 
     def waiting(self) -> int:
         """Return how many messages are in the list that is not full yet."""
         return len(self._held)
 
-    def drop(self, useless: Callable[[Message], bool]) -> list[Message]:
-        """Remove and return those in that list that are *useless*."""
-        dropped, kept = _split(self._held, useless)
-        self._held = kept
-        return dropped
+    def purge(self) -> list[Message]:
+        """Remove and return the messages that nsqd has taken back."""
+        gone = list(filter(is_expired, self._held))
+        self._held = [message for message in self._held if not is_expired(message)]
+        return gone
 
-    def take(self) -> list[list[Message]]:
-        """Remove and return what was not handed on."""
+    def take(self) -> list[Message]:
+        """Remove and return the messages that were not handed on."""
         self._stop_timer()
         held, self._held = self._held, []
-        return [held] if held else []
-
-
-def take_queued(pool: Pool, batches: BatchFeeder | None) -> list[Message]:
-    """Remove and return the messages that no handler has begun, in the pool's queue or in a list that is not full."""
-    jobs = pool.take_queued() + (batches.take() if batches is not None else [])
-    return [m for job in jobs for m in (job if isinstance(job, list) else (job,))]
-
-
-def drop(pool: Pool, batches: BatchFeeder | None, useless: Callable[[Message], bool]) -> list[Message]:
-    """Remove and return the *useless* ones of those that no handler has begun, out of batches too.
-
-    The others keep their order.  In the loop's thread, where all messages are queued; a handler's thread that asks
-    for work meanwhile finds none, and is woken again.
-    """
-    dropped: list[Message] = []
-    kept: list[Any] = []
-    for job in pool.take_queued():
-        out, left = _split(job if isinstance(job, list) else [job], useless)
-        dropped += out
-        if left:
-            kept.append(left if isinstance(job, list) else job)
-    if kept:
-        pool.submit(kept)
-    if batches is not None:
-        dropped += batches.drop(useless)
-    return dropped
-
-
-def _split(messages: list[Message], useless: Callable[[Message], bool]) -> tuple[list[Message], list[Message]]:
-    """Return the *useless* messages, and the others."""
-    found: tuple[list[Message], list[Message]] = [], []
-    for message in messages:
-        found[not useless(message)].append(message)
-    return found
+        return held

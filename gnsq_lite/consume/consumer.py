@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import random
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.consume.batches import BatchFeeder, drop, take_queued
-from gnsq_lite.consume.closing import Closing
-from gnsq_lite.consume.endpoints import Losses, StoppedPartitions
+from gnsq_lite.consume.batches import BatchFeeder
+from gnsq_lite.consume.closing import CLOSE_TIMEOUT, Closing
+from gnsq_lite.consume.endpoints import Losses, name_of
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.pools import default_concurrency, make_pool
@@ -30,23 +32,30 @@ from gnsq_lite.errors import (
     InvalidError,
     NsqdError,
     NSQError,
+    OptionError,
     PartitionStopped,
     ReqFailedError,
 )
-from gnsq_lite.message import Message, is_expired, send_back
+from gnsq_lite.message import Message, is_open, send_back
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.connection import Target
 from gnsq_lite.net.discovery import Discovery
+from gnsq_lite.net.io_thread import on_fork
 from gnsq_lite.net.link import Again, Link
-from gnsq_lite.net.loop import PAUSE, Loop, current_greenlet, sleep
+from gnsq_lite.net.loop import PAUSE, Loop, current_greenlet, in_task, sleep
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.stream import DeliveryStalled
 from gnsq_lite.net.user_hooks import LossLog, UserHooks, log_safely
-from gnsq_lite.net.waiting import Completion
+from gnsq_lite.net.waiting import Completion, in_hub, run_in_loop
 from gnsq_lite.policy.attempts import Tries, requeue_delay
 
 log = logging.getLogger("gnsq_lite.reader")
+
+#: Seconds that close() waits beyond its timeout for the end.
+_PATIENCE = 5.0
+#: What is summed over all connections, those that are gone too.
+COUNTED = ("received", "finished", "requeued", "expired")
 
 
 class Consumer:
@@ -56,71 +65,50 @@ class Consumer:
         self.loop, self.settings, self.clock = loop, settings, clock
         self.rng = random.Random()
         self.ended = Completion()
+        #: The error that ended the Reader; None after close().
+        self.error: BaseException | None = None
         self.connections: dict[Endpoint, Subscribed] = {}
+        self._subscriptions: dict[Endpoint, Subscription] = {}
+        self._greenlets: list[Any] = []
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
-        self.flow = self._make_flow()
         self.tries = Tries(settings.retry.max_attempts)
         self.outcomes = HandlerOutcomes(
             loop, settings, self.tries, self.hooks, stop_partition=self.stop_partition, on_exit=self.fail
         )
         make = make_batch_runner if settings.batch_size else make_runner
         run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
-        self._concurrency_given = settings.concurrency is not None
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
         self.limits = TimeLimits(loop, settings, clock, self.pool, self._concurrency, self.outcomes, self.hooks)
-        self.batches = self._make_batches()
-        #: Where messages go that come: to the handlers or, once the end has begun, back.
-        self.handle: Callable[[list[Message]], None] = self.batches.add if self.batches else self.pool.submit
+        # Where handlers' threads leave hooks to the loop, the hooks count as running handlers.
+        self.end = Closing(clock, busy=lambda: self.limits.busy() + self.hooks.left)
+        self.search = settings.dialect.leader_search(loop.timer, self.rng, self._is_read, self._ask)
+        #: The messages at which partitions were stopped (YZ-13), by the partition's name.
+        self.stopped: dict[int | str, tuple[str, bytes]] = {}
+        self._loss_log = LossLog(log, clock)
+        self.before: Counter[str] = Counter()
         self.late_answers = self.answers_lost = self.reconnects = 0
-        #: Counts of connections that are gone.
-        self.received_before = self.finished_before = self.requeued_before = self.expired_before = 0
         #: Messages whose connection was gone before a handler began them.
         self.dropped = 0
-        #: What it ends with, if not an orderly close.
-        self.error: BaseException | None = None
-        self.end = Closing(
-            loop,
-            clock,
-            self.ended,
-            connections=self.connections.values,
-            take_queued=self._take_queued,
-            busy=lambda: self.limits.busy() + self.hooks.left,  # else a handler's thread calls them, and is busy
-            in_handler=self._in_handler,
-            refuse=self._refuse,
-            stop_discovery=self._stop_discovery,
-            end=self._end,
-        )
-        self._subscriptions: dict[Endpoint, Subscription] = {}
-        self.stopped = StoppedPartitions(self.tries)
-        self.losses = Losses(settings.reconnect, clock=clock, rng=self.rng)
-        self._loss_log = LossLog(log, clock)
-        self.search = settings.dialect.leader_search(loop.timer, self.rng, self._is_read, self._ask)
-        self.discovery: Discovery | None = None
-        self._greenlets: list[Any] = []
         self._is_started = False
+        self._make_parts()
         loop.cores.add(self)
         close_at_exit(self)
+        if settings.handle_signals:
+            _drained[id(self)] = self
 
-    def _make_flow(self) -> FlowControl:
-        on_backoff = partial(self.hooks.call, "on_backoff")
-        return FlowControl(self.settings, self.clock, self.rng, on_backoff)
-
-    def _make_batches(self) -> BatchFeeder | None:
+    def _make_parts(self) -> None:
+        """Make, or replace, the parts that an unexpected exception may have left half changed."""
         settings = self.settings
-        if not settings.batch_size:
-            return None
-        size, wait = settings.batch_size, settings.batch_wait or 1.0
-        return BatchFeeder(self.loop, size, wait, self.pool, self.clock, self.flow.is_starved)
-
-    # -- starting
-
-    def start(self) -> None:
-        """Connect to the direct nsqds, ask the nsqlookupds, begin to tick."""
-        if self.closing:
-            return  # close() was quicker
-        self._is_started = True
-        settings = self.settings
+        self.losses = Losses()
+        self.flow = FlowControl(settings, self.clock, self.rng, partial(self.hooks.call, "on_backoff"))
+        self.batches: BatchFeeder | None = None
+        #: Takes the messages of a read: to the handlers or, once the end has begun, back to nsqd.
+        self.handle: Callable[[list[Message]], None] = self.pool.submit
+        if settings.batch_size:
+            size, wait = settings.batch_size, settings.batch_wait or 1.0
+            self.batches = BatchFeeder(self.loop, size, wait, self.pool, self.clock, self.flow.is_starved)
+            self.handle = self.batches.add
         self.discovery = Discovery(
             settings,
             settings.topic,
@@ -131,30 +119,37 @@ class Consumer:
             on_forget=self._forgotten,
             on_lookup=self._renew,
         )
+
+    # -- starting
+
+    def start(self) -> None:
+        """Connect to the direct nsqds, ask the nsqlookupds, begin to tick."""
+        if self.closing:
+            return  # close() was quicker
+        self._is_started = True
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
         if self.limits.is_needed:
             self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
         self._connect_given()
-        if settings.lookupds:
+        if self.settings.lookupds:
             self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))
 
     def reset(self) -> None:
         """Close all connections and begin again with fresh state; running handlers go on (see Loop)."""
         if self.ended.done() or not self._is_started:
             return
-        self._stop_all("an unexpected exception has ended all connections")
+        discovery, flow, batches = self.discovery, self.flow, self.batches
+        self.pool.reset()
+        self._make_parts()
+        discovery.stop()
+        if batches is not None:
+            batches.take()
+        self._disconnect("an unexpected exception has ended all connections")
         if self.closing:
             self._end()
             return
-        self.pool.reset()
-        before, self.flow = self.flow, self._make_flow()
-        self.flow.max_in_flight = before.max_in_flight
-        self.flow.set_paused(before.paused)
-        if self.batches is not None:
-            self.batches.take()
-        self.batches = self._make_batches()
-        self.handle = self.batches.add if self.batches else self.pool.submit
-        self.losses = Losses(self.settings.reconnect, clock=self.clock, rng=self.rng)
+        self.flow.set_max_in_flight(flow.max_in_flight)
+        self.flow.set_paused(flow.paused)
         self._greenlets = [self.loop.spawn("begin again", self._begin_again)]
 
     def _begin_again(self) -> None:
@@ -162,36 +157,14 @@ class Consumer:
         self._greenlets.clear()
         self.start()
 
-    def _stop_all(self, why: str) -> None:
-        """Close all connections, and end the greenlets that are not the caller's and run no handlers."""
-        subscriptions = list(self._subscriptions.values())
-        for connection in list(self.connections.values()):
-            self._count(connection)
-        self.connections.clear()
-        self._subscriptions.clear()  # now their greenlets end by themselves: inline handlers run in them
-        for subscription in subscriptions:
-            subscription.link.close(ConnectionLost(str(subscription.endpoint), why))
-        if self.discovery is not None:
-            self.discovery.stop()
-        self._stop_search()
-        self.loop.kill(self._greenlets)
-
-    def _count(self, connection: Subscribed) -> None:
-        """Keep the counts of a connection that is gone."""
-        self.received_before += connection.received
-        self.finished_before += connection.finished
-        self.requeued_before += connection.requeued
-        self.expired_before += connection.expired
-
     def _connect_given(self) -> None:
         for endpoint in self.settings.endpoints:
             self._connect(endpoint, direct=True)
 
     def _found(self, endpoints: Iterable[Endpoint]) -> None:
-        """Discovery says: connect to these, which are not connected."""
+        """Connect to endpoints that discovery found and that are not connected."""
         for endpoint in endpoints:
-            if not self.losses.rests(endpoint):
-                self._connect(endpoint, direct=False)
+            self._connect(endpoint, direct=False)
 
     def _forgotten(self, endpoints: Iterable[Endpoint]) -> None:
         """Forget endpoints that are disconnected and no longer listed."""
@@ -206,9 +179,10 @@ class Consumer:
                 connection.close(ConnectionLost(connection.address, f"{topic} was changed"))
 
     def _connect(self, endpoint: Endpoint, *, direct: bool) -> None:
-        if self.discovery is not None and endpoint in self.stopped:
-            self.discovery.disconnected(endpoint)  # once it goes on it is to be found
-        if self.closing or endpoint in self._subscriptions or endpoint in self.stopped:
+        is_stopped = name_of(endpoint) in self.stopped
+        if is_stopped:
+            self.discovery.disconnected(endpoint)  # so that it is found after resume_partition()
+        if self.closing or endpoint in self._subscriptions or is_stopped:
             return
         subscription = self._subscriptions[endpoint] = Subscription(self, endpoint, direct=direct)
         subscription.task = self.loop.spawn(f"nsqd {endpoint}", subscription.serve)
@@ -223,8 +197,7 @@ class Consumer:
         """Its greenlet has ended: a poll may find the endpoint again."""
         if self._subscriptions.get(subscription.endpoint) is subscription:  # not since it was stopped
             del self._subscriptions[subscription.endpoint]
-            if self.discovery is not None:
-                self.discovery.disconnected(subscription.endpoint)
+            self.discovery.disconnected(subscription.endpoint)
 
     def on_connected(self, connection: Subscribed) -> None:
         """A connection is subscribed."""
@@ -233,8 +206,7 @@ class Consumer:
         self.losses.joined(endpoint)
         if self.search is not None:
             self.search.found(endpoint)
-        if self.discovery is not None:
-            self.discovery.connected(endpoint)
+        self.discovery.connected(endpoint)
         self.flow.joined(connection)
         said, settings = "%s: connected, subscribed to %s/%s", self.settings
         fields = settings.log_fields(endpoint)
@@ -244,39 +216,11 @@ class Consumer:
     def on_disconnected(self, connection: Subscribed) -> None:
         """A connection is gone."""
         if self.connections.get(connection.endpoint) is connection:
-            self.flow.parted(connection)
-            self._drop_queued(connection)
-            self._count(connection)
             del self.connections[connection.endpoint]
+            self.flow.parted(connection)
+            for name in COUNTED:
+                self.before[name] += getattr(connection, name)
         self.end.look()
-
-    def _look_around(self, now: float) -> bool:
-        """Look at silent connections and late messages; return whether a handler is free and nothing waits for it."""
-        for connection in list(self.connections.values()):
-            connection.check(now)
-            late = connection.count_out(now)
-            if late:
-                self._on_late(connection, late)
-        self._drop_cut()
-        self.pool.look()
-        self.limits.look()
-        return not self.queued() and self.limits.busy() < self._concurrency
-
-    def _drop_cut(self) -> None:
-        """Take what waits of connections that are gone, though their greenlet has not noticed: it runs a handler."""
-        for connection in list(self.connections.values()):
-            if not connection.is_open():
-                self._drop_queued(connection)
-
-    def _drop_queued(self, connection: Subscribed) -> None:
-        """nsqd sends again what a connection that is gone has brought: no handler needs to begin it here."""
-        gone = drop(self.pool, self.batches, lambda message: message._connection is connection)
-        gone += connection.cut()
-        if gone:
-            self.dropped += len(gone)
-            said = "%s: %d messages that waited for a handler are dropped; nsqd sends them again"
-            fields = self.settings.log_fields(connection.endpoint)
-            log_safely(log, logging.INFO, said, connection.address, len(gone), extra=fields)
 
     def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
         """Tell, look up again where the leader may have moved, and end the Reader where nothing was or can be had."""
@@ -289,61 +233,84 @@ class Consumer:
         if self.losses.is_hopeless(() if self.settings.lookupds else self.settings.endpoints):
             self.fail(reason)  # asking on would only hide the mistake
 
+    def _is_read(self, lost: Endpoint) -> bool:
+        """Return whether its partition has a connection again; if that one fails, the search begins again."""
+        return any(endpoint.partition == lost.partition for endpoint in self._subscriptions)
+
+    def _ask(self, lost: Endpoint) -> bool:
+        """Ask the nsqlookupds now; return whether to look for it further."""
+        self.discovery.poke()
+        return lost.partition is not None and name_of(lost) not in self.stopped
+
     def stop_partition(self, message: Message) -> None:
         """Read a partition no further: its message cannot be handled, and no later one may come before it (YZ-13)."""
-        for endpoint, connection in list(self.connections.items()):
-            if connection is message._connection:
-                self.stopped.stop(endpoint, message)
-                error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
-                log_safely(log, logging.ERROR, "%s", error, extra=self.settings.log_fields(endpoint))
-                self.hooks.call("on_error", error)
-                connection.close(error)
-                subscription = self._subscriptions.get(endpoint)
-                if subscription is not None:
-                    subscription.direct = False
-                    self.on_end(subscription)
+        from_: Any = message._connection
+        endpoint: Endpoint = from_.endpoint
+        connection = self.connections.get(endpoint)
+        if connection is None or connection is not from_:
+            return  # lost meanwhile: the message comes again
+        self.stopped[name_of(endpoint)] = key_of(message)
+        error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
+        log_safely(log, logging.ERROR, "%s", error, extra=self.settings.log_fields(endpoint))
+        self.hooks.call("on_error", error)
+        connection.close(error)
+        subscription = self._subscriptions.get(endpoint)
+        if subscription is not None:
+            subscription.direct = False
+            self.on_end(subscription)
 
     def resume_partition(self, name: int | str) -> None:
-        """Read a stopped partition on.  Raises OptionError."""
-        self.stopped.resume(name)
-        if self.discovery is not None:
-            self.discovery.poke()
+        """Read a stopped partition on: its message is handled once more.  Raises OptionError if it is not stopped."""
+        if name not in self.stopped:
+            stopped = ", ".join(map(str, self.stopped)) or "none is"
+            raise OptionError("partition", name, f"is not stopped ({stopped})")
+        self.tries.not_begun(self.stopped.pop(name))
+        self.discovery.poke()
         self._connect_given()
-
-    def fail(self, error: BaseException) -> None:
-        """End the Reader at once with *error*, which start() or join() raises; what is unanswered goes back."""
-        settings, said = self.settings, "the Reader of %s/%s ends: %s"
-        log_safely(log, logging.ERROR, said, settings.topic, settings.channel, error, extra=settings.log_fields())
-        self.error = self.error or error
-        if not self.closing:
-            self.end.close(0.0)
 
     # -- messages
 
+    def _look_around(self, now: float) -> bool:
+        """Look at silent connections and late messages; return whether a handler is free and nothing waits for it."""
+        for connection in list(self.connections.values()):
+            connection.check(now)
+            late = connection.count_out(now)
+            if late:
+                self._on_late(connection, late)
+        self.pool.look()
+        self.limits.look()
+        return not self.queued() and self.limits.busy() < self._concurrency
+
     def _on_late(self, connection: Subscribed, late: list[Message]) -> None:
         """nsqd has taken these back: those that no handler has begun leave the queue, and slow the connection down."""
-        others: list[Message] = []
-
-        def useless(message: Message) -> bool:
-            if not is_expired(message):
-                others.append(message)
-            return is_expired(message)
-
-        waiting = drop(self.pool, self.batches, useless)
-        not_begun = {id(message) for message in waiting}
+        waiting = self._purge()
+        not_begun = set(map(id, waiting))
         for message in late:
             if id(message) not in not_begun:
                 self.tries.tried(key_of(message), message.attempts)
-        for message in waiting:
+        if waiting:
+            running = sum(m._connection is connection and is_open(m) for m in self.pool.running())
+            self.flow.stalled(connection, len(waiting), running)
+
+    def on_closed(self, connection: Subscribed) -> None:
+        """A connection was closed with unanswered messages: no handler needs to begin one, nsqd sends them again."""
+        count = len(self._purge())
+        if count:
+            self.dropped += count
+            said = "%s: %d messages that waited for a handler are dropped; nsqd sends them again"
+            fields = self.settings.log_fields(connection.endpoint)
+            log_safely(log, logging.INFO, said, connection.address, count, extra=fields)
+
+    def _purge(self) -> list[Message]:
+        """Remove and return the messages that nsqd has taken back before a handler began them."""
+        gone = self.pool.purge() + (self.batches.purge() if self.batches is not None else [])
+        for message in gone:
             self.outcomes.on_expired(message)
-        if not_begun:
-            running = connection.in_flight.count - sum(message._connection is connection for message in others)
-            self.flow.stalled(connection, len(not_begun), running)
+        return gone
 
     def on_answers_lost(self, count: int) -> None:
         """Answers came when their connection was gone."""
         self.answers_lost += count
-        self._drop_cut()
 
     def on_response(self, connection: Subscribed, body: bytes) -> None:
         """CLOSE_WAIT, while closing."""
@@ -365,60 +332,89 @@ class Consumer:
     def set_max_in_flight(self, count: int) -> None:
         """Change it (RDY-8); the default concurrency follows."""
         self.flow.set_max_in_flight(count)
-        if not self._concurrency_given:
+        if self.settings.concurrency is None:
             self._concurrency = default_concurrency(self.settings.pool, count)
             self.limits.set_concurrency(self._concurrency)
 
     def queued(self) -> int:
-        """Messages that wait for a handler."""
+        """Messages that wait for a handler, or lists of them."""
         return self.pool.queued() + (self.batches.waiting() if self.batches is not None else 0)
 
-    # -- the end; CLOSE-1 is in gnsq_lite.consume.closing
+    def _take_queued(self) -> list[Message]:
+        """Remove and return the messages that no handler has begun."""
+        return self.pool.take_queued() + (self.batches.take() if self.batches is not None else [])
+
+    # -- the end (CLOSE-1)
 
     @property
     def closing(self) -> bool:
         """Whether it is being closed, or was."""
         return self.end.begun
 
-    def _in_handler(self) -> bool:
-        return any(seat[0] in (current_greenlet(), native_ident()) for seat in tuple(self.pool.seats))
+    def close_from_anywhere(self, timeout: float, *, wait: bool) -> None:
+        """Close, from any thread or greenlet; with *wait* wait for the end, unless the end waits for the caller."""
+        me = current_greenlet(), native_ident()
+        in_handler = any(seat[0] in me for seat in tuple(self.pool.seats))
+        if not wait or in_handler or in_hub() or in_task():
+            self.loop.call_soon(partial(self.close, timeout))
+        else:
+            run_in_loop(self.loop, self.close, timeout)
+            self.ended.wait(timeout + _PATIENCE)
 
-    def _refuse(self) -> None:
-        self.handle = send_back
+    def close(self, timeout: float) -> None:
+        """Begin to stop in order, within *timeout* seconds; returns at once.
 
-    def _take_queued(self) -> list[Message]:
-        return take_queued(self.pool, self.batches)
+        A second call changes nothing but the time left, which it can only shorten: 0 ends at once.
+        """
+        if self.end.begin(timeout):
+            self.handle = send_back
+            self.loop.spawn("closing", self._close)
 
-    def _is_read(self, lost: Endpoint) -> bool:
-        """Return whether its partition has a connection again; if that one fails, the search begins again."""
-        return any(endpoint.partition == lost.partition for endpoint in self._subscriptions)
-
-    def _ask(self, lost: Endpoint) -> bool:
-        """Ask the nsqlookupds now; return whether to look for it further."""
-        if self.discovery is not None:
-            self.discovery.poke()
-        return lost.partition is not None and lost not in self.stopped
-
-    def _stop_search(self) -> None:
-        if self.search is not None:
-            self.search.close()
-
-    def _stop_discovery(self) -> None:
-        if self.discovery is not None:
+    def _close(self) -> None:
+        try:
             self.discovery.stop()
+            connections = list(self.connections.values())
+            for connection in connections:
+                connection.send_close(self.end.look)
+            send_back(self._take_queued())
+            self.end.drain(connections)
+        finally:
+            self._end()
+
+    def fail(self, error: BaseException) -> None:
+        """End the Reader at once with *error*, which start() or join() raises; what is unanswered goes back."""
+        settings, said = self.settings, "the Reader of %s/%s ends: %s"
+        log_safely(log, logging.ERROR, said, settings.topic, settings.channel, error, extra=settings.log_fields())
+        self.error = self.error or error
+        if not self.closing:
+            self.close(0.0)
 
     def _end(self) -> None:
-        """Close what is open and end every greenlet but the caller's."""
+        self.discovery.stop()
         self.pool.close()
-        for connection in list(self.connections.values()):
-            connection.close(ConnectionLost(connection.address, "the Reader was closed"))
-        self._stop_search()
-        self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
+        self._disconnect("the Reader was closed")
         self.ended.settle(error=self.error)
+
+    def _disconnect(self, why: str) -> None:
+        """Close all connections, and end all greenlets but the caller's and those in which inline handlers run."""
+        subscriptions = list(self._subscriptions.values())
+        self._subscriptions.clear()
+        for subscription in subscriptions:
+            subscription.link.close(ConnectionLost(str(subscription.endpoint), why))
+        for connection in list(self.connections.values()):
+            self.on_disconnected(connection)
+        self._kill(subscriptions)
+
+    def _kill(self, subscriptions: Iterable[Subscription]) -> None:
+        if self.search is not None:
+            self.search.close()
+        running = [seat[0] for seat in self.pool.seats]
+        greenlets = (*(each.task for each in subscriptions), *self._greenlets)
+        self.loop.kill(each for each in greenlets if each not in running)
 
     def close_for_exit(self, timeout: float) -> int:
         """Give back at once what is unanswered, and wait for the end; return 0: it has published nothing."""
-        self.end.close(0.0)
+        self.close(0.0)
         self.ended.wait(timeout)
         return 0
 
@@ -430,11 +426,25 @@ class Consumer:
         self.pool.abandon()
         if not self.loop.gone:  # monkey-patched: the loop came along, with its greenlets and lists
             self._take_queued()
-            if self.discovery is not None:
-                self.discovery.abandon()
-            self._stop_search()
-            self.loop.kill((*(s.task for s in self._subscriptions.values()), *self._greenlets))
+            self.discovery.abandon()
+            self._kill(self._subscriptions.values())
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))
+
+
+#: The Readers that SIGTERM closes, by id; a copy of the references is one step, which no other thread can come between.
+_drained: weakref.WeakValueDictionary[int, Consumer] = weakref.WeakValueDictionary()
+on_fork(_drained.clear)
+
+
+def close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
+    """Close *core* and the Readers that SIGTERM closes, all in the same *timeout* seconds; wait for their ends."""
+    cores = {core, *(each for each in (ref() for ref in _drained.valuerefs()) if each is not None)}
+    open_ones = [each for each in cores if not (each.ended.done() or each.loop.stopped or each.loop.gone)]
+    for each in open_ones:
+        each.loop.call_soon(partial(each.close, timeout))
+    ends = SYSTEM_CLOCK.now() + timeout + _PATIENCE
+    for each in open_ones:
+        each.ended.wait(max(0.0, ends - SYSTEM_CLOCK.now()))
 
 
 class Subscription:
@@ -446,6 +456,7 @@ class Subscription:
     def __init__(self, owner: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
         self._owner, self.endpoint, self.direct = owner, endpoint, direct
         self.link = Link[Subscribed](endpoint, self, owner.settings.reconnect, owner.rng, log)
+        self.on_connected, self.on_disconnected = owner.on_connected, owner.on_disconnected
         self.task: Any = None
         #: Which of the dialect's ways to subscribe is tried, and how many there are.
         self._way, self._ways = 0, 1
@@ -462,14 +473,6 @@ class Subscription:
     def is_over(self) -> bool:
         """Whether the Reader is closing, or has begun again without this one."""
         return self._owner.is_over(self)
-
-    def on_connected(self, connection: Subscribed) -> None:
-        """It is subscribed."""
-        self._owner.on_connected(connection)
-
-    def on_disconnected(self, connection: Subscribed) -> None:
-        """It is gone."""
-        self._owner.on_disconnected(connection)
 
     def on_lost(self, reason: NSQError) -> Again:
         """Try the next way to subscribe at once, where this server may know another name for it."""

@@ -108,8 +108,10 @@ class InFlight:
         self._keep_open()
         return late
 
-    def clear(self) -> None:
-        """The connection is gone; so is its claim on what it brought."""
+    def drop(self) -> bool:
+        """Count out all messages: the connection is closed.  Return whether any was unanswered."""
+        count = sum(message._expire() for message in self.unanswered())
         self._reads.clear()
         self._at = self._kept = 0
         self._count = self.finished_by_handlers
+        return count > 0

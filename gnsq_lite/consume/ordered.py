@@ -78,22 +78,19 @@ class OrderedConnection(Subscribed):
         """Its time had passed before a handler began."""
         self._ask_soon(self._sequence.expired, message)
 
-    def give_back(self) -> None:
-        """The Reader closes: what is held goes back now."""
+    def send_close(self, on_answered: Callable[[], None]) -> None:
+        """Send CLS, and send back the messages that are held."""
+        super().send_close(on_answered)
         self._end_finished()
         self._ask(self._sequence.close)
-
-    def cut(self) -> list[Message]:
-        """The connection is gone: nothing more of it is handed out; return what waited in here."""
-        self._end_finished()
-        return list(self._sequence.cut())
 
     def _ask_soon(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
         self.loop.call_soon(partial(self._ask, decide, *about))
 
     def _ask(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
-        for decision in decide(*about):
-            self._carry_out(decision)
+        if self.is_open():  # else its messages are nsqd's again
+            for decision in decide(*about):
+                self._carry_out(decision)
 
     def _carry_out(self, decision: Decision) -> None:
         """A message to be held waits for its time, one for a handler goes to the pool."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from gnsq_lite._core import TURN_OVER, Runner
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.consume.run_handler import HandlerRaised
-from gnsq_lite.message import TimeLimitExceeded
+from gnsq_lite.message import Message, TimeLimitExceeded, is_expired
 from gnsq_lite.net.io_thread import end_child, enter_thread, leave_thread
 from gnsq_lite.net.loop import SLICE, Loop, after_io, current_greenlet, let_io
 from gnsq_lite.net.os_threads import is_patched, native_held_lock, native_ident, native_rlock, start_native_thread
@@ -28,6 +28,11 @@ DEFAULT_GREENLETS = 100
 DEFAULT_THREADS = 8
 #: Seconds for which the system, which has refused a thread, is not asked for another.
 _REFUSED = 1.0
+
+
+def messages_of(job: Any) -> list[Message]:
+    """Return the messages of a job, which is a message or a list of them."""
+    return job if isinstance(job, list) else [job]
 
 
 class Pool:
@@ -48,8 +53,28 @@ class Pool:
         """Queue *jobs*; in the loop's thread; never waits."""
         raise NotImplementedError
 
-    def take_queued(self) -> list[Any]:
-        """Remove and return the jobs that no handler has begun."""
+    def take_queued(self) -> list[Message]:
+        """Remove and return the messages that no handler has begun."""
+        return [message for job in self._take_jobs() for message in messages_of(job)]
+
+    def purge(self) -> list[Message]:
+        """Remove and return the messages that nsqd has taken back before a handler began them; in the loop's thread.
+
+        The others keep their order.  A handler's thread that looks for work meanwhile finds none, and is woken again.
+        """
+        gone: list[Message] = []
+        kept: list[Any] = []
+        for job in self._take_jobs():
+            messages = messages_of(job)
+            left = [message for message in messages if not is_expired(message)]
+            gone += filter(is_expired, messages)
+            if left:
+                kept.append(left if isinstance(job, list) else job)
+        if kept:
+            self.submit(kept)
+        return gone
+
+    def _take_jobs(self) -> list[Any]:
         jobs = []
         while self._queue:
             try:
@@ -62,10 +87,10 @@ class Pool:
         """Return how many jobs no handler has begun."""
         return len(self._queue)
 
-    def jobs(self) -> list[Any]:
-        """Return the jobs that no handler has begun, and those that handlers run."""
-        # In this order: a job that a thread takes meanwhile is seen twice.
-        return [*self._queue, *(seat[1] for seat in tuple(self.seats))]
+    def running(self) -> list[Message]:
+        """Return the messages that handlers have begun; from any thread."""
+        jobs = [seat[1] for seat in tuple(self.seats)]
+        return [message for job in jobs if job is not None for message in messages_of(job)]
 
     def busy(self) -> int:
         """Return how many handlers run now."""

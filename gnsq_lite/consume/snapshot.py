@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gnsq_lite.consume.consumer import Consumer
+from gnsq_lite.consume.consumer import COUNTED, Consumer
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.stats import ConnectionStats, ReaderStats
@@ -23,14 +23,11 @@ def reader_stats(core: Consumer) -> ReaderStats:
         in_flight=_total(c.in_flight.count for c in connections),
         ready=_total(c.ready for c in connections),
         share=core.flow.allocator.total_ready,
-        received=core.received_before + _total(c.received for c in connections),
-        finished=core.finished_before + _total(c.finished for c in connections),
-        requeued=core.requeued_before + _total(c.requeued for c in connections),
+        **{name: core.before[name] + _total(getattr(c, name) for c in connections) for name in COUNTED},
         failures=core.outcomes.failures,
         given_up=core.outcomes.given_up,
         late_answers=core.late_answers,
         answers_lost=core.answers_lost,
-        expired=core.expired_before + _total(c.expired for c in connections),
         reconnects=core.reconnects,
         queued=core.queued(),
         handlers_running=core.pool.busy(),
@@ -38,12 +35,12 @@ def reader_stats(core: Consumer) -> ReaderStats:
         backoff_level=core.flow.backoff_level,
         backoff_for=core.flow.backoff_for,
         starved=core.flow.is_starved(),
-        lookupds=core.discovery.health() if core.discovery is not None else {},
+        lookupds=core.discovery.health(),
         dropped=core.dropped,
         oldest_handler=core.limits.look(),
         handlers_overdue=core.limits.overdue,
         unavailable={str(endpoint): str(reason) for endpoint, reason in core.losses.reasons().items()},
-        stopped=core.stopped.names(),
+        stopped=tuple(core.stopped),
         error=None if core.error is None else str(core.error) or type(core.error).__name__,
     )
 

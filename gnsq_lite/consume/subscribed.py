@@ -53,6 +53,9 @@ class MessageOwner(Owner, Protocol):
     def handle(self) -> Callable[[list[Message]], None]:
         """Hands messages to the handlers; while the Reader closes it sends them back."""
 
+    def on_closed(self, connection: Any) -> None:
+        """*connection* was closed with unanswered messages, which nsqd sends again."""
+
     def on_answers_lost(self, count: int) -> None:
         """*count* answers came after the connection had closed."""
 
@@ -325,7 +328,14 @@ class Subscribed(Connection):
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
         """Queue the answer to a message that was counted out: should nsqd have sent it here again, it still counts."""
-        self.send(commands.finish(message.id) if finished else commands.requeue(message.id, 0.0))
+        if self.is_open():
+            self.send(commands.finish(message.id) if finished else commands.requeue(message.id, 0.0))
+        else:
+            self.loop.call_soon(partial(self._on_answers_lost, 1))
+
+    def _on_answers_lost(self, count: int) -> None:
+        self.answers_lost += count
+        self._messages_to.on_answers_lost(count)
 
     def touch(self, message: Message) -> None:
         """Queue TOUCH; from any thread."""
@@ -338,13 +348,6 @@ class Subscribed(Connection):
 
     def skipped(self, message: Message) -> None:
         """Its time had passed before a handler began."""
-
-    def give_back(self) -> None:
-        """The Reader closes: what is held goes back now."""
-
-    def cut(self) -> list[Message]:
-        """The connection is gone: hand nothing more of it out; return what waited in here."""
-        return []
 
     # -- writing
 
@@ -373,8 +376,9 @@ class Subscribed(Connection):
         fins, finished = self._fins.take()
         data = data + fins if data else fins
         if self._stream is None or self._stream.closed is not None:
-            self.answers_lost += finished + requeued
-            self._messages_to.on_answers_lost(finished + requeued)
+            self._on_answers_lost(finished + requeued)
+            if self._stream is not None and self._stream.closed is not None:
+                self.close(self._stream.closed)  # its greenlet may not have noticed: it runs an inline handler
             return
         if finished or requeued:
             self._finished += finished
@@ -456,7 +460,8 @@ class Subscribed(Connection):
         self._end_delivery()
         if len(self._fins):  # answers that waited: they are lost now
             self._flush_soon()
-        self.in_flight.clear()
+        if self.in_flight.drop():
+            self._messages_to.on_closed(self)
         self._room.set()
 
     def send_close(self, on_answered: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Any
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.consume.pools import Pool
+from gnsq_lite.consume.pools import Pool, messages_of
 from gnsq_lite.consume.run_handler import HandlerOutcomes, HandlerRaised
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.message import Message, TimeLimitExceeded
@@ -128,7 +128,7 @@ class TimeLimits:
             self._warn(run)
 
     def _warn(self, run: _Running) -> None:
-        for message in _messages(run.job):
+        for message in messages_of(run.job):
             said = "the handler of %r (attempt %d) has run for %g s"
             log_safely(log, logging.WARNING, said, message.id, message.attempts, self._soft, extra=_fields(message))
             self._hooks.call("on_slow", message, self._soft)
@@ -141,7 +141,7 @@ class TimeLimits:
     def _write_off(self, run: _Running) -> None:
         """Answer its messages, in a place where on_give_up may wait; look() gives its place to another."""
         error = self._error()
-        for message in _messages(run.job):
+        for message in messages_of(run.job):
             said = "the handler of %r does not end; another takes its place"
             log_safely(log, logging.ERROR, said, message.id, extra=_fields(message))
         if self._settings.pool != "thread":
@@ -169,10 +169,6 @@ class TimeLimits:
 
     def _error(self) -> TimeLimitExceeded:
         return TimeLimitExceeded(self._hard or 0.0)
-
-
-def _messages(job: Any) -> list[Message]:
-    return job if isinstance(job, list) else [job]
 
 
 def _fields(message: Message) -> dict[str, Any]:

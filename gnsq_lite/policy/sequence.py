@@ -57,6 +57,3 @@ class Sequence(Protocol):
     def expired(self, message: Any) -> List[Decision]: ...
 
     def close(self) -> List[Decision]: ...
-
-    def cut(self) -> List[Any]:
-        """The connection is gone, and what came over it nsqd's again; return what no handler had begun."""

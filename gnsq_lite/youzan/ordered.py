@@ -126,15 +126,6 @@ class OrderedPartition:
         self._queue.clear()
         return decisions
 
-    def cut(self) -> list[OrderedMessage]:
-        """The connection is gone, and what came over it the server's again; return what no handler had begun."""
-        waiting = [*([self._again] if self._again is not None else []), *self._queue]
-        self._again = None
-        self._queue.clear()
-        if self._held:
-            self._current, self._held = None, False
-        return waiting
-
     def _hand_out_again(self) -> list[Decision]:
         newest, self._again = self._again, None
         self._current, self._returned = newest, False

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.consume.batches import BatchFeeder, drop, take_queued
+from gnsq_lite.consume.batches import BatchFeeder
 from tests.fakes import FakeClock
 
 
@@ -54,10 +54,6 @@ class Bench:
     def submit(self, jobs: list[Any]) -> None:
         self.jobs += jobs
 
-    def take_queued(self) -> list[Any]:
-        jobs, self.jobs = self.jobs, []
-        return jobs
-
     def busy(self) -> int:
         return self.running
 
@@ -102,12 +98,3 @@ def test_a_starved_reader_hands_on_at_once_unless_a_handler_runs() -> None:
     bench.running = 0
     bench.add("b")
     assert (bench.handed_on(), bench.due) == (["ab"], None)
-
-
-def test_useless_messages_are_taken_out_of_lists_that_wait_full_or_not() -> None:
-    bench = Bench()
-    bench.add("a", "b", "a", "b", "a")
-    pool: Any = bench
-    assert [message.body for message in drop(pool, bench.feeder, lambda message: message.body == "a")] == ["a"] * 3
-    assert [message.body for message in take_queued(pool, bench.feeder)] == ["b", "b"]
-    assert bench.due is None

@@ -9,6 +9,7 @@ import pytest
 
 from gnsq_lite import Reader
 from gnsq_lite._core import Fins
+from gnsq_lite.consume.closing import Closing
 from gnsq_lite.consume.consumer import Consumer
 from gnsq_lite.message import Message
 from gnsq_lite.net.loop import loop_here
@@ -26,7 +27,7 @@ def test_what_comes_once_the_end_has_begun_goes_back(batch_size: int | None) -> 
     messages = [Message(connection, 1, 1, b"%016d" % number, b"") for number in range(4)]
     core.handle(messages[:1])
     assert core.queued() == 1
-    core.end.close(0.0)
+    core.close(0.0)
     core.handle(messages[1:])
     assert connection.told == [("requeue", message.id, 0.0, False) for message in messages[1:]]
     assert core.ended.wait(5.0)
@@ -34,22 +35,21 @@ def test_what_comes_once_the_end_has_begun_goes_back(batch_size: int | None) -> 
 
 
 @pytest.mark.rule("CLOSE-1")
-def test_who_has_just_had_messages_is_heard_a_moment_longer_than_close_wait() -> None:
-    core = Consumer(loop_here(), Reader("t", "c", print, nsqd_tcp_addresses="127.0.0.1:1")._settings, clock=FakeClock())
-    clock: Any = core.clock
-    core.end.close(0.0)
-    core.end._asked_at = clock.now()
-    in_flight = SimpleNamespace(count=0, received_at=clock.now() - 0.5)
-    connection: Any = SimpleNamespace(is_open=lambda: True, in_flight=in_flight, read_at=clock.now())
-    assert not core.end._is_settled(connection)
+def test_a_connection_is_read_for_20_ms_after_its_last_byte_and_while_a_message_is_unanswered() -> None:
+    clock = FakeClock()
+    closing = Closing(clock, busy=lambda: 0)
+    in_flight = SimpleNamespace(count=0)
+    connection: Any = SimpleNamespace(
+        is_open=lambda: True, in_flight=in_flight, read_at=clock.now(), close_waited=True, unsent=lambda: 0
+    )
+    assert not closing._are_done([connection])
     clock.advance(0.015)
-    in_flight.count, in_flight.received_at, connection.read_at = 1, clock.now(), clock.now()  # it was under way
+    in_flight.count, connection.read_at = 1, clock.now()  # nsqd was sending it while it answered CLS
     clock.advance(0.1)
-    assert not core.end._is_settled(connection)
+    assert not closing._are_done([connection])
     in_flight.count = 0
-    assert core.end._is_settled(connection)
-    in_flight.received_at, connection.read_at = clock.now() - 60.0, clock.now()  # nothing came for long
-    assert core.end._is_settled(connection)
+    assert closing._are_done([connection])
+    connection.close_waited = False
+    assert not closing._are_done([connection])
     connection.is_open, in_flight.count = lambda: False, 1
-    assert core.end._is_settled(connection)
-    core.end.ended.wait(5.0)
+    assert closing._are_done([connection])

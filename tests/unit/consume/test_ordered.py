@@ -13,6 +13,7 @@ from greenlet import getcurrent
 
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.dialect import Endpoint
+from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import Target
 from gnsq_lite.options import ConnectionOptions
@@ -36,7 +37,7 @@ class Bench:
         self.clock, self.due = FakeClock(), list[Callable[[], None]]()
         self.sent: list[bytes] = []
         self.handled: list[Message] = []
-        self.counted = 0
+        self.counted = self.lost = 0
         self.flow, self._handle = self, handle
         self.hub: Any = SimpleNamespace(loop=None)
         self.spawned: list[tuple[Any, ...]] = []
@@ -97,6 +98,12 @@ class Bench:
 
     def close(self, reason: Any) -> None:
         self.closed = reason
+
+    def on_closed(self, connection: Any) -> None:
+        pass
+
+    def on_answers_lost(self, count: int) -> None:
+        self.lost += count
 
     # -- what has to be true when all is answered
 
@@ -184,12 +191,23 @@ def test_a_req_counts_for_each_delivery_of_its_message() -> None:
 def test_what_goes_back_unanswered_at_the_end_goes_back_once() -> None:
     bench = Bench()
     bench.read(1, 2)
-    bench.connection.give_back()
-    assert bench.turn() == req(2)
+    bench.connection.send_close(lambda: None)
+    assert bench.turn() == b"CLS\n" + req(2)
     assert bench.connection.in_flight.unanswered() == bench.handled
     bench.handled[0].finish()
     bench.turn()
     bench.assert_nothing_is_in_flight()
+
+
+@pytest.mark.rule("MSG-5")
+@pytest.mark.parametrize("answer", [Message.finish, Message.requeue])
+def test_nothing_more_is_handled_of_a_connection_that_is_closed(answer: Callable[[Message], None]) -> None:
+    bench = Bench()
+    bench.read(1, 2)
+    bench.connection.close(ConnectionLost("nsqd:4150", "reset"))
+    answer(bench.handled[0])
+    assert bench.turn() == b""
+    assert (len(bench.handled), bench.lost, bench.connection.in_flight.count) == (1, 1, 0)
 
 
 @pytest.mark.rule("MSG-6")

@@ -263,22 +263,3 @@ def test_whatever_fails_messages_are_finished_in_order_and_one_is_handled_at_a_t
     numbers = [int(id) for id in order]
     assert numbers == sorted(numbers)
     assert handled or held or unanswered or 50 - len(server.left) > 0  # it never gets stuck
-
-
-def test_after_a_cut_the_current_one_ends_alone_and_nothing_follows_it() -> None:
-    partition, _ = a_partition()
-    first, again, second = Note(b"1", 60), Note(b"1", 90, 2), Note(b"2", 60)
-    assert partition.arrived(first) == [Handle(first)]
-    assert partition.arrived(again) == partition.arrived(second) == []
-    assert partition.cut() == [again, second]
-    assert partition.handler_returned(first) == partition.finished(first) == []
-    assert partition.is_idle
-
-
-def test_a_message_that_is_held_is_forgotten_by_a_cut() -> None:
-    partition, _ = a_partition()
-    first = Note(b"1", 60)
-    partition.arrived(first)
-    assert partition.failed(first, 5.0) == [Hold(first, 5.0)]
-    assert partition.cut() == partition.release(first) == []
-    assert partition.is_idle
