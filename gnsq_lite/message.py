@@ -101,6 +101,12 @@ class Answers(Protocol):
 
     def touch(self, message: Message) -> None: ...
 
+    def left_open(self, message: Message) -> None:
+        """Take that the handler of a message has returned, and answers later."""
+
+    def skipped(self, message: Message) -> None:
+        """Take that nsqd has taken a message back before its handler began."""
+
 
 class _Truth(int):
     """True or False that can also be called: a method in gnsq and pynsq, a property here."""

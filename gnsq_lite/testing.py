@@ -57,6 +57,12 @@ class Recorder:
         """Note TOUCH."""
         self.answers.append(("touch",))
 
+    def left_open(self, message: Message) -> None:
+        """The message has no answer yet, which deliver() returns as None."""
+
+    def skipped(self, message: Message) -> None:
+        """It does not expire."""
+
 
 class RecordedMessage(Message):
     """A Message as a handler gets it, that remembers how it was answered."""
@@ -107,18 +113,9 @@ class _Outcomes:
             asked = error if isinstance(error, Requeue) else Requeue()
             job.requeue(asked.delay, asked.backoff) if not isinstance(error, GiveUp) else job.finish()
 
-    def gives_up(self, message: Message) -> bool:
-        """Never: deliver() knows no limit."""
+    def gave_up(self, message: Message) -> bool:
+        """Return False: deliver() has no limit."""
         return False
-
-    def on_too_many_attempts(self, message: Message) -> None:
-        """Not asked for: deliver() knows no limit."""
-
-    def on_left_open(self, message: Message) -> None:
-        """The message has no answer yet, which deliver() returns as None."""
-
-    def on_expired(self, message: Message) -> None:
-        """It does not expire."""
 
 
 def deliver(handler: Callable[[Message], None], message: RecordedMessage) -> Answer | None:

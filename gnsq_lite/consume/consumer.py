@@ -305,7 +305,7 @@ class Consumer:
         """Remove and return the messages that nsqd has taken back before a handler began them."""
         gone = self.pool.purge() + (self.batches.purge() if self.batches is not None else [])
         for message in gone:
-            self.outcomes.on_expired(message)
+            message._connection.skipped(message)
         return gone
 
     def on_answers_lost(self, count: int) -> None:

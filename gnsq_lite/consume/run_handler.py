@@ -35,23 +35,14 @@ class HandlerRaised(BaseException):
     """A handler raised its cause, which is no Exception: its message was answered, and its worker ends."""
 
 
-class HandlerEvents(Protocol):
-    """What is done with a handler's outcome other than "finish it"."""
+class Failures(Protocol):
+    """Answers messages whose handler did not return, in the place of the handler; may wait."""
 
     def on_exception(self, job: Any, error: BaseException) -> None:
-        """The handler raised: requeue, log, call the hooks.  Runs where the handler ran."""
+        """Requeue or give up the messages of a handler that raised."""
 
-    def gives_up(self, message: Message) -> bool:
-        """Whether a message that came more than max_attempts times is not to be handled."""
-
-    def on_too_many_attempts(self, message: Message) -> object:
-        """Give the message up (MSG-4).  Runs where handlers run; it may wait."""
-
-    def on_left_open(self, message: Message) -> None:
-        """The handler returned; it answers later."""
-
-    def on_expired(self, message: Message) -> None:
-        """No handler was called: nsqd has taken the message back."""
+    def gave_up(self, message: Message) -> bool:
+        """Give up a message that came more than max_attempts times, instead of handling it; False: handle it."""
 
 
 RETURNED_FALSE = "the handler returned False, but its message is finished anyway: raise Requeue() to requeue it"
@@ -70,7 +61,13 @@ def refuse_unrun(returned: object, by: str = "the handler") -> None:
         raise TypeError(f"{by} returned a {type(returned).__name__}, which is never run")
 
 
-def make_runner(handler: Callable[[Message], Any], outcomes: HandlerEvents, max_attempts: int) -> Runner:
+def _failed(failures: Failures, job: Any, error: BaseException) -> None:
+    failures.on_exception(job, error)
+    if not isinstance(error, Exception):
+        raise HandlerRaised from error
+
+
+def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attempts: int) -> Runner:
     """Return what handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
 
     An exception of any kind is the message's failure; HandlerRaised follows if it is no Exception (KeyboardInterrupt,
@@ -81,17 +78,14 @@ def make_runner(handler: Callable[[Message], Any], outcomes: HandlerEvents, max_
     def run(message: Message) -> None:
         if not is_open(message):  # nsqd has taken it back while it was queued here, or the Reader sent it back
             if is_expired(message):
-                outcomes.on_expired(message)
+                message._connection.skipped(message)
             return
         try:
-            if message.attempts > most and outcomes.gives_up(message):
-                outcomes.on_too_many_attempts(message)
+            if message.attempts > most and failures.gave_up(message):
                 return
             value = handler(message)
         except BaseException as error:
-            outcomes.on_exception(message, error)
-            if not isinstance(error, Exception):
-                raise HandlerRaised from error
+            _failed(failures, message, error)
             return
         returned(message, value)
 
@@ -99,28 +93,26 @@ def make_runner(handler: Callable[[Message], Any], outcomes: HandlerEvents, max_
         try:
             raise error  # so that hooks and logging find it as the current exception
         except BaseException:
-            outcomes.on_exception(message, error)
-            if not isinstance(error, Exception):
-                raise HandlerRaised from error
+            _failed(failures, message, error)
 
     def returned(message: Message, value: object) -> None:
         if value is not None:
             try:
                 refuse_unrun(value)
             except Exception as error:
-                outcomes.on_exception(message, error)
+                failures.on_exception(message, error)
                 return
         if finish_new(message):
             return
         if is_expired(message):
             unless_answered(message.finish)  # too late, but for a message that nsqd has sent here again
         elif not message.has_responded:
-            outcomes.on_left_open(message)
+            message._connection.left_open(message)
 
     return Runner(handler, most, run, failed, returned)
 
 
-def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: HandlerEvents, max_attempts: int) -> Runner:
+def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failures, max_attempts: int) -> Runner:
     """Return what handles lists of messages; those the handler did not answer are finished, or all fail."""
     most = max_attempts or 65536
 
@@ -129,16 +121,14 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Handler
         for message in batch:
             if not is_open(message):
                 if is_expired(message):
-                    outcomes.on_expired(message)
-                continue
-            if message.attempts <= most or not outcomes.gives_up(message):
-                live.append(message)
+                    message._connection.skipped(message)
                 continue
             try:
-                outcomes.on_too_many_attempts(message)
+                if message.attempts <= most or not failures.gave_up(message):
+                    live.append(message)
             except HandlerRaised as raised:  # it ends this worker, so the others go back too
                 cause: Any = raised.__cause__
-                outcomes.on_exception([each for each in batch if not each.has_responded], cause)
+                failures.on_exception([each for each in batch if not each.has_responded], cause)
                 raise
         return live
 
@@ -151,9 +141,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], outcomes: Handler
             if returned is not None:
                 refuse_unrun(returned)
         except BaseException as error:
-            outcomes.on_exception(live, error)
-            if not isinstance(error, Exception):
-                raise HandlerRaised from error
+            _failed(failures, live, error)
             return
         finish_all_new(live)
 
@@ -201,7 +189,7 @@ class HandlerOutcomes:
             if is_over and is_open(message):
                 if backoff:
                     message._connection.slow_down()
-                if self.on_too_many_attempts(message) or not isinstance(error, TimeLimitExceeded):
+                if self._give_up_once(message) or not isinstance(error, TimeLimitExceeded):
                     continue  # else on_give_up has outlasted the time limit: it is called again when this comes again
             unless_answered(message.requeue, delay, backoff)
         if not isinstance(error, Requeue):
@@ -223,16 +211,19 @@ class HandlerOutcomes:
         )
         self._hooks.call("on_failure", message, error)
 
-    def gives_up(self, message: Message) -> bool:
-        """Whether a handler of this process had it at its last attempt, or it came far too often (MSG-4).
+    def gave_up(self, message: Message) -> bool:
+        """Give up a message that a handler of this process had at its last attempt, or that came far too often (MSG-4).
 
         One that came again while an earlier delivery is unanswered has its handler: that left the queue before it.
         """
         connection: Any = message._connection
         over = self._tries.gives_up(key_of(message), message.attempts, *self._settings.known_of(message))
-        return over or connection.in_flight.is_here_twice(message)
+        if not over and not connection.in_flight.is_here_twice(message):
+            return False
+        self._give_up_once(message)
+        return True
 
-    def on_too_many_attempts(self, message: Message) -> bool:
+    def _give_up_once(self, message: Message) -> bool:
         """Give the message up, and return True; False: that is under way already, in another thread or greenlet."""
         mine = object()
         if self._giving_up.setdefault(id(message), mine) is not mine:
@@ -262,18 +253,6 @@ class HandlerOutcomes:
         else:
             self.given_up += not message.has_responded
             unless_answered(message.finish)
-
-    def on_left_open(self, message: Message) -> None:
-        """The handler returned and answers later."""
-        connection: Any = message._connection
-        connection.left_open(message)
-
-    def on_expired(self, message: Message) -> None:
-        """nsqd had taken it back before its handler began.  In the loop, too."""
-        if self._tries.is_over(message.attempts + 1):  # after the ticker, which may not have seen it in the queue
-            self._loop.call_soon(lambda: self._tries.not_begun(key_of(message)))
-        connection: Any = message._connection
-        connection.skipped(message)
 
     def on_exit(self, error: BaseException) -> None:
         """End the Reader with the KeyboardInterrupt or SystemExit of a handler; log any other but a time limit."""

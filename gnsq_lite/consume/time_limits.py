@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from enum import IntEnum
+from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import Clock
@@ -27,19 +27,8 @@ from gnsq_lite.net.user_hooks import UserHooks, log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds that a handler has to end in which :class:`TimeLimitExceeded` was raised.
-GRACE = 5.0
 #: Seconds between two looks, at the most and at the least; in between a twentieth of the shortest limit.
 _SELDOM, _OFTEN = 1.0, 0.01
-
-
-class _Done(IntEnum):
-    """What was done about a running handler."""
-
-    NOTHING = 0
-    WARNED = 1
-    INTERRUPTED = 2
-    WRITTEN_OFF = 3
 
 
 @dataclass(eq=False, slots=True)
@@ -49,7 +38,8 @@ class _Running:
     seat: list[Any]
     job: Any
     since: float
-    done: _Done = _Done.NOTHING
+    is_slow: bool = False
+    is_over: bool = False
 
     def still_runs(self) -> bool:
         """Return whether the worker still runs the same job."""
@@ -108,7 +98,7 @@ class TimeLimits:
             self._running[id(seat)] = run
             self._act(run, now - run.since)
         runs = [run for run in self._running.values() if run.still_runs()]
-        overdue = sum(run.done is _Done.WRITTEN_OFF for run in runs)
+        overdue = sum(run.is_over for run in runs) if self._settings.pool == "thread" else 0
         if overdue != self.overdue:
             self.overdue = overdue
             self.set_concurrency(self._concurrency)
@@ -116,15 +106,14 @@ class TimeLimits:
 
     def _act(self, run: _Running, age: float) -> None:
         if self._hard is not None and age >= self._hard:
-            is_thread = self._settings.pool == "thread"
-            if run.done < _Done.INTERRUPTED and not is_thread:
-                run.done = _Done.INTERRUPTED
-                self._loop.soon(self._interrupt, run)
-            elif run.done < _Done.WRITTEN_OFF and (is_thread or age >= self._hard + GRACE):
-                run.done = _Done.WRITTEN_OFF
-                self._write_off(run)
-        elif self._soft is not None and age >= self._soft and run.done is _Done.NOTHING:
-            run.done = _Done.WARNED
+            if not run.is_over:
+                run.is_over = True
+                if self._settings.pool == "thread":
+                    self._write_off(run)
+                else:
+                    self._loop.soon(self._interrupt, run)
+        elif self._soft is not None and age >= self._soft and not run.is_slow:
+            run.is_slow = True
             self._warn(run)
 
     def _warn(self, run: _Running) -> None:
@@ -139,33 +128,24 @@ class TimeLimits:
             run.seat[0].throw(self._error())
 
     def _write_off(self, run: _Running) -> None:
-        """Answer its messages, in a place where on_give_up may wait; look() gives its place to another."""
-        error = self._error()
+        """Answer its messages, in a thread where on_give_up may block; look() gives its place to another."""
         for message in messages_of(run.job):
             said = "the handler of %r does not end; another takes its place"
             log_safely(log, logging.ERROR, said, message.id, extra=_fields(message))
-        if self._settings.pool != "thread":
-            self._loop.spawn("answers for a handler", self._answer, run, error)
-            return
-
-        def answer_in_thread() -> None:
-            enter_thread(self._loop)
-            try:
-                self._answer(run, error)
-            finally:
-                leave_thread()
-
         try:
-            start_native_thread("gnsq_lite-time-limit", answer_in_thread)  # on_give_up may not block the loop
+            start_native_thread("gnsq_lite-time-limit", partial(self._answer, run.job))
         except RuntimeError as reason:  # the system gives no thread
             said = "no answer to what the handler had, which nsqd sends again after msg_timeout: %s"
             log_safely(log, logging.ERROR, said, reason)
 
-    def _answer(self, run: _Running, error: TimeLimitExceeded) -> None:
+    def _answer(self, job: Any) -> None:
+        enter_thread(self._loop)
         try:
-            self._outcomes.on_exception(run.job, error)
+            self._outcomes.on_exception(job, self._error())
         except HandlerRaised as raised:  # by on_give_up
             self._outcomes.on_exit(raised.__cause__ or raised)
+        finally:
+            leave_thread()
 
     def _error(self) -> TimeLimitExceeded:
         return TimeLimitExceeded(self._hard or 0.0)

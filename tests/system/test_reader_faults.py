@@ -13,7 +13,7 @@ import pytest
 
 from gnsq_lite import Reader, TLSOptions, Writer, errors
 from tests.certs import Certificates
-from tests.conftest import MakeBroker, MakeCluster
+from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
 from tests.programs import wait_for
 from tests.proxy import Proxy
@@ -190,35 +190,6 @@ def test_one_nsqd_that_may_still_come_keeps_a_reader_of_several_alive(
             other.clear()
             wait_for(lambda: reader.stats().connections)
             assert list(reader.stats().unavailable) == [proxy.address]
-
-
-@pytest.mark.rule("CONN-4")
-def test_a_found_nsqd_that_refuses_tls_is_not_hammered_however_often_it_is_found(
-    make_cluster: MakeCluster, topic: str
-) -> None:
-    cluster = make_cluster()
-    (node,) = cluster.nodes
-    node.publish(topic, b"x")
-    cluster.wait_registered(topic)
-    with (
-        Proxy(node.tcp_address) as proxy,
-        Reader(
-            topic,
-            "ch",
-            print,
-            lookupd_http_addresses=cluster.lookupd_http_address,
-            lookupd_poll_interval=0.05,
-            address_map=lambda host, port: ("127.0.0.1", int(proxy.address.rpartition(":")[2])),
-            tls=True,
-            reconnect_delay=30.0,
-        ) as reader,
-    ):
-        wait_for(lambda: reader.stats().unavailable)
-        polls = next(iter(reader.stats().lookupds.values()))
-        assert polls.ok
-        with pytest.raises(AssertionError):
-            wait_for(lambda: proxy.connections > 1, timeout=1.0)  # some fifteen polls
-        assert reader.stats().state == "connecting"
 
 
 @pytest.mark.rule("SEC-4")

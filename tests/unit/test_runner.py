@@ -61,6 +61,12 @@ class FakeConnection:
     def touch(self, message: Message) -> None:
         self.told.append(("touch", message.id))
 
+    def left_open(self, message: Message) -> None:
+        self.told.append(("open", message.id))
+
+    def skipped(self, message: Message) -> None:
+        self.told.append(("expired", message.id))
+
 
 class FakeOutcomes:
     def __init__(self) -> None:
@@ -74,17 +80,11 @@ class FakeOutcomes:
         if not job.has_responded:
             job.requeue(asked.delay, asked.backoff)
 
-    def gives_up(self, message: Message) -> bool:
-        return message.attempts <= MOST + 1
-
-    def on_too_many_attempts(self, message: Message) -> None:
+    def gave_up(self, message: Message) -> bool:
+        if message.attempts > MOST + 1:
+            return False
         self.told.append(("too many", message.id))
-
-    def on_left_open(self, message: Message) -> None:
-        self.told.append(("open", message.id))
-
-    def on_expired(self, message: Message) -> None:
-        self.told.append(("expired", message.id))
+        return True
 
 
 def fail(error: BaseException) -> None:
@@ -184,7 +184,7 @@ def test_each_act_has_its_one_answer(runner: Any, fins: Any) -> None:
         "requeue": ([("requeue", b"0" * 16, None, True)], none),
         "requeue later": ([("requeue", b"0" * 16, 3.0, False)], none),
         "touch": ([("touch", b"0" * 16), "wake"], one),
-        "enable_async": ([], none),
+        "enable_async": ([("open", b"0" * 16)], none),
         "enable_async, finish": (["finish", "wake"], one),
         "raise": ([("requeue", b"0" * 16, None, True)], none),
         "raise Requeue": ([("requeue", b"0" * 16, 2.0, False)], none),
@@ -202,14 +202,10 @@ def test_each_act_has_its_one_answer(runner: Any, fins: Any) -> None:
         assert plain == answer, act
         assert bool(ended) == (act in ("GreenletExit", "Timeout", "KeyboardInterrupt")), act
         assert [what for what, *_ in told] == (
-            ["failed"]
-            if "raise" in act or ended or act == "finish twice" or act in UNRUN
-            else ["open"]
-            if act == "enable_async"
-            else []
+            ["failed"] if "raise" in act or ended or act == "finish twice" or act in UNRUN else []
         ), act
     assert play(runner, fins, [("return", MOST + 1, False, False)])[0] == [("too many", b"0" * 16)]
-    assert play(runner, fins, [("return", 1, True, False)])[0] == [("expired", b"0" * 16)]
+    assert play(runner, fins, [("return", 1, True, False)])[2] == ([("expired", b"0" * 16)], none)
 
 
 def queue_of(connection: Any, count: int) -> deque[Any]:
