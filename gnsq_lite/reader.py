@@ -278,7 +278,7 @@ class Reader:
 
         Raises ClosedError before start().
         """
-        return self._started().flow.is_starved()
+        return self._started().flow.allocator.is_starved()
 
     def stats(self, timeout: float | None = None) -> ReaderStats:
         """Return counts and the state of each connection.

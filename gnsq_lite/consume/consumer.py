@@ -107,7 +107,7 @@ class Consumer:
         self.handle: Callable[[list[Message]], None] = self.pool.submit
         if settings.batch_size:
             size, wait = settings.batch_size, settings.batch_wait or 1.0
-            self.batches = BatchFeeder(self.loop, size, wait, self.pool, self.clock, self.flow.is_starved)
+            self.batches = BatchFeeder(self.loop, size, wait, self.pool, self.clock, self.flow.allocator.is_starved)
             self.handle = self.batches.add
         self.discovery = Discovery(
             settings,
@@ -116,7 +116,7 @@ class Consumer:
             self.rng,
             self.clock,
             on_found=self._found,
-            on_forget=self._forgotten,
+            on_forget=self.losses.forget,
             on_lookup=self._renew,
         )
 
@@ -165,11 +165,6 @@ class Consumer:
         """Connect to endpoints that discovery found and that are not connected."""
         for endpoint in endpoints:
             self._connect(endpoint, direct=False)
-
-    def _forgotten(self, endpoints: Iterable[Endpoint]) -> None:
-        """Forget endpoints that are disconnected and no longer listed."""
-        for endpoint in endpoints:
-            self.losses.forget(endpoint)
 
     def _renew(self, *looked_up: Any) -> None:
         """Reconnect where the topic differs from what IDENTIFY said: nsqd delivers nothing there (YZ-15)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
@@ -56,11 +56,12 @@ class Losses:
     def joined(self, endpoint: Endpoint) -> None:
         """Note that *endpoint* is subscribed."""
         self.any_joined = True
-        self.forget(endpoint)
+        self.forget((endpoint,))
 
-    def forget(self, endpoint: Endpoint) -> None:
-        """Drop what was noted about *endpoint*."""
-        self._reasons.pop(endpoint, None)
+    def forget(self, endpoints: Iterable[Endpoint]) -> None:
+        """Drop what was noted about *endpoints*."""
+        for endpoint in endpoints:
+            self._reasons.pop(endpoint, None)
 
     def is_hopeless(self, known: Collection[Endpoint]) -> bool:
         """Return whether none of *known*, all endpoints there are, was ever reached, or can be with this configuration.

@@ -153,8 +153,7 @@ class FlowControl:
 
     def failed(self, connection: Controlled, successes: int) -> None:
         """A message failed after so many *successes* (BACK-1): RDY 0, if it follows, goes out before its REQ."""
-        if self._settings.backoff.enabled:
-            self._outcome(connection.endpoint, False, successes)
+        self._outcome(connection.endpoint, False, successes)
 
     # -- backoff
 
@@ -239,10 +238,6 @@ class FlowControl:
         count = self.max_in_flight if self._allowed is None else min(self._allowed, self.max_in_flight)
         self._apply(self.allocator.set_max_in_flight, 0 if self.paused else count)
         self._wake.set()
-
-    def is_starved(self) -> bool:
-        """RDY-7."""
-        return self.allocator.is_starved()
 
     # -- ticking
 

@@ -18,12 +18,10 @@ _KEPT = 1000
 class InFlight:
     """Counts, and remembers what is unanswered.  In the loop's thread, but for :attr:`finished_by_handlers`."""
 
-    __slots__ = ("_at", "_count", "_kept", "_reads", "finished_by_handlers", "received", "received_at")
+    __slots__ = ("_count", "_kept", "_reads", "finished_by_handlers", "received", "received_at")
 
     def __init__(self) -> None:
         self._reads: deque[list[Message]] = deque()
-        #: How far the oldest read is known to be answered.
-        self._at = 0
         #: Messages in the reads.
         self._kept = 0
         self.received = 0
@@ -52,7 +50,7 @@ class InFlight:
         reads = self._reads
         if reads and self.count == len(messages):  # nothing else is in flight
             reads.clear()
-            self._at, self._kept = 0, len(messages)
+            self._kept = len(messages)
         reads.append(messages)
         if len(reads) > 1:
             self._forget_answered()
@@ -61,23 +59,16 @@ class InFlight:
         return self.count
 
     def _forget_answered(self) -> None:
-        """Let go of old reads whose messages are all answered; where one is not, go on from it the next time.
+        """Let go of old reads whose messages are all answered.
 
         An expired message keeps its token, so its read stays until :meth:`expire` lets it go.
         """
-        reads, at = self._reads, self._at
-        while len(reads) > 1:
-            oldest = reads[0]
-            at = skip_answered(oldest, at)
-            if at < len(oldest):
-                break
+        reads = self._reads
+        while len(reads) > 1 and skip_answered(reads[0], 0) == len(reads[0]):
             self._kept -= len(reads.popleft())
-            at = 0
-        self._at = at
 
     def _keep_open(self) -> None:
         """Let go of what was answered behind a message that is not: one slow handler must not keep all that follow."""
-        self._at = 0
         opened = ([m for m in read if is_open(m)] for read in self._reads)
         self._reads = deque(read for read in opened if read)
         self._kept = sum(map(len, self._reads))
@@ -102,7 +93,6 @@ class InFlight:
         """
         if not self._reads or self._reads[0][0].received_at > oldest_allowed:
             return []
-        self._at = 0
         late = [m for m in self.unanswered() if m.deadline <= now and m._expire()]
         self.answered(len(late))
         self._keep_open()
@@ -112,6 +102,6 @@ class InFlight:
         """Count out all messages: the connection is closed.  Return whether any was unanswered."""
         count = sum(message._expire() for message in self.unanswered())
         self._reads.clear()
-        self._at = self._kept = 0
+        self._kept = 0
         self._count = self.finished_by_handlers
         return count > 0

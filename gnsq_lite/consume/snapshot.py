@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gnsq_lite.consume.consumer import COUNTED, Consumer
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.net.connection import connection_stats
@@ -20,10 +18,10 @@ def reader_stats(core: Consumer) -> ReaderStats:
         state=_state(core),
         connections=tuple(_subscribed_stats(c, core.flow.allocator.ready(c), now) for c in connections),
         max_in_flight=core.flow.max_in_flight,
-        in_flight=_total(c.in_flight.count for c in connections),
-        ready=_total(c.ready for c in connections),
+        in_flight=sum(c.in_flight.count for c in connections),
+        ready=sum(c.ready for c in connections),
         share=core.flow.allocator.total_ready,
-        **{name: core.before[name] + _total(getattr(c, name) for c in connections) for name in COUNTED},
+        **{name: core.before[name] + sum(getattr(c, name) for c in connections) for name in COUNTED},
         failures=core.outcomes.failures,
         given_up=core.outcomes.given_up,
         late_answers=core.late_answers,
@@ -34,7 +32,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
         handlers_abandoned=core.end.abandoned,
         backoff_level=core.flow.backoff_level,
         backoff_for=core.flow.backoff_for,
-        starved=core.flow.is_starved(),
+        starved=core.flow.allocator.is_starved(),
         lookupds=core.discovery.health(),
         dropped=core.dropped,
         oldest_handler=core.limits.look(),
@@ -72,7 +70,3 @@ def _state(core: Consumer) -> str:
     if core.flow.is_backing_off:
         return "backoff"
     return "connected" if core.connections else "connecting"
-
-
-def _total(counts: Iterable[int]) -> int:
-    return sum(counts)

@@ -19,11 +19,10 @@ from gnsq_lite.consume.in_flight import InFlight
 from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection, Owner, Target
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Loop, sleep
 from gnsq_lite.net.os_threads import native_rlock
 from gnsq_lite.net.stream import DeliveryStalled, lost
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.policy.delivery import SPAN, Delivery
 from gnsq_lite.wire import commands
@@ -38,8 +37,8 @@ _GRACE = 0.5
 #: Messages nsqd may have out beyond its RDY before reading stops, at least; else a quarter of RDY.  Messages that nsqd
 #: has taken back count here for a moment more, and a server that counts RDY down renews it while some are under way.
 _SPARE = 10
-#: Seconds after which a stopped reader checks again, even if it was not woken.
-_CHECK_ROOM = 1.0
+#: Seconds between two looks whether to read again.
+_CHECK_ROOM = 0.01
 
 
 class MessageOwner(Owner, Protocol):
@@ -98,10 +97,8 @@ class Subscribed(Connection):
         self._reqs: list[bytes] = []
         #: Most messages in flight with which reading goes on: what nsqd sends beyond RDY would only cost memory.
         self._most = _SPARE
-        #: Whether nothing is read until there is room; set when there may be; whether that was logged.
-        self._is_reading_stopped = False
-        self._room = Event()
-        self._has_logged_stop = False
+        #: Whether nothing is read until there is room; whether that was logged.
+        self._is_reading_stopped = self._has_logged_stop = False
         #: The share of max_in_flight that the flow control gave it, and the RDY that was last queued for nsqd.
         self._share = self.ready = 0
         #: When nsqd refused a FIN or REQ on this connection; None: never.
@@ -209,8 +206,7 @@ class Subscribed(Connection):
         self._is_reading_stopped = True
         try:
             while self.is_open() and (self.in_flight.count > self._most or self.unsent() > MOST_UNSENT):
-                self._room.clear()
-                wait_or_set(self._room, _CHECK_ROOM)
+                sleep(_CHECK_ROOM)
         finally:
             self._is_reading_stopped = False
         self._go_on()
@@ -397,11 +393,8 @@ class Subscribed(Connection):
         if finished or requeued:  # the RDY that may follow goes out after these
             self._tell_flow(finished + requeued, success=finished > 0)
         self._emit(data)
-        if finished or requeued:
-            if self._is_reading_stopped:
-                self._room.set()
-            if self._on_answered is not None:
-                self._on_answered()
+        if (finished or requeued) and self._on_answered is not None:
+            self._on_answered()
 
     def _tell_flow(self, count: int, *, success: bool = False) -> None:
         """So many are in flight no more: tell the flow control, where that may change a RDY."""
@@ -445,7 +438,6 @@ class Subscribed(Connection):
             if self._delivery is not None:
                 self._delivery.expired(self.in_flight.count)
                 self._follow(self._delivery)
-            self._room.set()
             text = "%s: %d messages were not answered in time; nsqd sends them again"
             log_safely(log, logging.WARNING, text, self.address, count)
             self._tell_flow(count)
@@ -462,7 +454,6 @@ class Subscribed(Connection):
             self._flush_soon()
         if self.in_flight.drop():
             self._messages_to.on_closed(self)
-        self._room.set()
 
     def send_close(self, on_answered: Callable[[], None]) -> None:
         """Send CLS: nsqd sends no more messages, takes no more RDY, and answers CLOSE_WAIT (CLOSE-1).
