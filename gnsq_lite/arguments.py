@@ -84,6 +84,7 @@ class WriterArguments(_Shared, total=False):
     retries: int
     max_msg_size: int
     max_body_size: int
+    max_defer: float
     max_pending: int
     max_connections: int
     coalesce: bool

@@ -16,13 +16,13 @@ from gnsq_lite.net.os_threads import is_plain_thread
 from gnsq_lite.net.settings import check_connection, check_lookup, without_credentials
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
-from gnsq_lite.options import DEFER, TIMEOUT, ConnectionOptions, LookupOptions, WriterReconnectOptions
+from gnsq_lite.options import TIMEOUT, ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.publish.batches import Batch, batch_of
 from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.middleware import PublishMiddleware, through
 from gnsq_lite.publish.pool import Left, Pool
 from gnsq_lite.publish.publication import GRACE, Publication, Publish, wait_for_all
-from gnsq_lite.publish.settings import NOWHERE, ProducerSettings, WriterOptions
+from gnsq_lite.publish.settings import NOWHERE, ProducerSettings, WriterOptions, check_defer
 from gnsq_lite.publish.snapshot import loop_stats, with_pool
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
@@ -390,7 +390,7 @@ class Writer:
         if defer or key is not None or partition is not None or trace_id is not None or headers is not None:
             request = PublishRequest(topic=topic, bodies=(body,), key=key_bytes(key), partition=partition)
             request.trace_id, request.headers = trace_id, headers
-            request.defer = check_number("defer", defer, *DEFER) if defer else 0.0
+            request.defer = check_defer(defer, self._own.max_defer) if defer else 0.0
             self._ask(publish, self._dialect.check(request, self._nsqd_max_msg_size))
         return publish
 

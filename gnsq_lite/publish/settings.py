@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnsq_lite.dialect import Dialect, Endpoint
-from gnsq_lite.errors import AuthFirstError, CertificateError, NSQError, TLSNotGranted, WrongDialectError
+from gnsq_lite.errors import AuthFirstError, CertificateError, NSQError, OptionError, TLSNotGranted, WrongDialectError
 from gnsq_lite.net.settings import SharedOptions
-from gnsq_lite.option_fields import count, documented, duration, size
-from gnsq_lite.options import TIMEOUT, ConnectionOptions, LookupOptions, ReconnectOptions
+from gnsq_lite.option_fields import check_number, count, documented, duration, size
+from gnsq_lite.options import DEFER, TIMEOUT, ConnectionOptions, LookupOptions, ReconnectOptions
 from gnsq_lite.publish.middleware import PublishMiddleware
 
 #: The endpoint of a publish that any nsqd may take.
@@ -46,6 +46,9 @@ class WriterOptions(SharedOptions):
     max_body_size: int = size(
         5 * 1024 * 1024, 64, 2**31 - 1, "largest MPUB, as nsqd's --max-body-size; larger batches are split"
     )
+    max_defer: float = duration(
+        3600.0, *DEFER, "longest defer, as nsqd's --max-req-timeout; longer ones are refused before anything is sent"
+    )
     max_pending: int = size(
         64 * 1024 * 1024, 1, 2**40, "how much publish_nowait may have unanswered; beyond that it raises BacklogFull"
     )
@@ -58,6 +61,16 @@ class WriterOptions(SharedOptions):
     )
     trace: bool = documented(False, "publishes return a PublishReceipt; Youzan's NSQ")
     middleware: Sequence[PublishMiddleware] = documented((), "code around each publish, the outermost first")
+
+
+def check_defer(defer: float, longest: float) -> float:
+    """Return *defer*, in seconds.  Raises OptionError for a delay that nsqd would refuse (WIRE-8)."""
+    if check_number("defer", defer, *DEFER) > longest:
+        why = (
+            f"must be at most max_defer, {longest:g} s (nsqd's --max-req-timeout); an outbox publishes later, with at="
+        )
+        raise OptionError("defer", defer, why)
+    return defer
 
 
 @dataclass(frozen=True, kw_only=True)

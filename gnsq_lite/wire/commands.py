@@ -14,7 +14,7 @@ from typing import Any, Final
 from gnsq_lite._core import pack, with_sizes
 from gnsq_lite.errors import BodyTypeError, InvalidBody, MessageTooLarge, OptionError
 from gnsq_lite.option_fields import check_number
-from gnsq_lite.wire.constants import MAX_DEFER, MAX_DURATION_MS, MAX_INT32, MESSAGE_ID_LENGTH
+from gnsq_lite.wire.constants import MAX_DURATION_MS, MAX_INT32, MESSAGE_ID_LENGTH
 from gnsq_lite.wire.names import check_channel, check_topic
 
 _size = Struct(">I").pack
@@ -63,14 +63,10 @@ def multipublish(topic: str, bodies: Iterable[bytes]) -> bytes:
 def defer_publish(topic: str, body: bytes, delay_s: float) -> bytes:
     """DPUB: nsqd holds the message back for *delay_s* seconds, rounded up to whole milliseconds.  "DPUB"
 
-    Raises OptionError for a delay below 0 or above an hour (nsqd's --max-req-timeout), for which nsqd would close the
-    connection; and what :func:`publish` raises.
+    Raises OptionError for a delay below 0, for which nsqd would close the connection; and what :func:`publish` raises.
     """
     check_body(body)
-    milliseconds = _milliseconds("defer", delay_s)
-    if milliseconds > MAX_DEFER * 1000:
-        raise OptionError("defer", delay_s, f"must be at most {MAX_DEFER} seconds (nsqd's --max-req-timeout)")
-    return b"DPUB %b %d\n" % (check_topic(topic), milliseconds) + _size(len(body)) + body
+    return b"DPUB %b %d\n" % (check_topic(topic), _milliseconds("defer", delay_s)) + _size(len(body)) + body
 
 
 class _PublishHeads(dict[str, bytes]):

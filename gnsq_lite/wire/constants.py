@@ -53,8 +53,6 @@ DEFAULT_MAX_RDY_COUNT: Final = 2500
 DEFAULT_MSG_TIMEOUT: Final = 60.0
 #: Seconds a message may be kept with TOUCH.  nsqd/options.go:129
 DEFAULT_MAX_MSG_TIMEOUT: Final = 900.0
-#: Seconds the longest DPUB or REQ may defer.  nsqd/options.go:132
-MAX_DEFER: Final = 3600.0
 #: Bytes nsqd buffers for a client.  nsqd/client_v2.go:18
 DEFAULT_OUTPUT_BUFFER_SIZE: Final = 16 * 1024
 #: Seconds nsqd holds back what it buffers.  nsqd/options.go:140

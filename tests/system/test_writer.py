@@ -97,6 +97,21 @@ def test_what_nsqd_would_refuse_is_refused_before_anything_is_sent(
     assert [t["topic_name"] for t in embedded.node.stats()["topics"]] == ["good"]
 
 
+@pytest.mark.rule("WIRE-8")
+def test_a_defer_beyond_max_defer_is_refused_and_one_within_it_reaches_an_nsqd_that_allows_it(
+    make_broker: MakeBroker, topic: str
+) -> None:
+    broker = make_broker(max_req_timeout=86400.0)
+    with Writer(broker.tcp_address) as writer:
+        writer.publish(topic, b"x", defer=3600.0)
+        with pytest.raises(errors.OptionError, match=r"max_defer, 3600 s .*an outbox publishes later, with at="):
+            writer.publish(topic, b"x", defer=3600.001)
+    with Writer(broker.tcp_address, max_defer=86400.0) as writer:
+        writer.publish(topic, b"x", defer=86400.0)
+        with pytest.raises(errors.OptionError, match="max_defer, 86400 s"):
+            writer.publish(topic, b"x", defer=86401.0)
+
+
 def test_bad_arguments_say_what_is_wrong(embedded: Broker) -> None:
     with Writer(embedded.nsqd_tcp_address) as writer:
         with pytest.raises(errors.BodyTypeError, match=r"\.encode\(\)"):

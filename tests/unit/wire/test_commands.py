@@ -169,13 +169,6 @@ def test_a_delay_that_is_negative_or_no_number_is_refused(seconds: object) -> No
         commands.defer_publish("t", b"x", seconds)  # type: ignore[arg-type]
 
 
-@pytest.mark.rule("WIRE-8")
-def test_a_defer_above_nsqds_limit_is_refused_on_its_millisecond() -> None:
-    commands.defer_publish("t", b"x", 3600)
-    with pytest.raises(OptionError, match="max-req-timeout"):
-        commands.defer_publish("t", b"x", 3600.001)
-
-
 def test_a_requeue_delay_beyond_reason_does_not_overflow_nsqds_int64() -> None:
     milliseconds = int(commands.requeue(ID, 1e300).split()[2])
     assert milliseconds * 1_000_000 < 2**63
