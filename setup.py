@@ -39,6 +39,7 @@ setup(
     extras_require={
         "cli": CLI,
         "django": ["Django>=4.2"],
+        "django-tasks": ["django-tasks>=0.9"],  # Django 6 has them itself
         "cron": ["cronsim>=2.5"],
         "prometheus": ["prometheus-client>=0.19"],
         "opentelemetry": ["opentelemetry-api>=1.20"],

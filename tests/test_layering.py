@@ -69,6 +69,7 @@ OWNERS: dict[str, set[str]] = {
     "click": {"cli"},
     "rich": {"cli"},
     "django": {"contrib"},
+    "django_tasks": {"contrib"},
     "prometheus_client": {"contrib"},
     "opentelemetry": {"contrib"},
     "sentry_sdk": {"contrib"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 from django.apps import AppConfig
 from django.core.checks import register
 
@@ -18,5 +20,8 @@ class NSQConfig(AppConfig):
         """Register the checks, and the store of dead letters."""
         import gnsq_lite.contrib.django.dead  # noqa: F401
         from gnsq_lite.contrib.django.checks import check_settings
+        from gnsq_lite.contrib.django.registry import has_tasks
 
         register(check_settings, "nsq")
+        if has_tasks():
+            importlib.import_module("gnsq_lite.contrib.django.tasks")  # Django then checks the backends of TASKS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
+from django.conf import settings
 from django.db import close_old_connections
 from django.utils.module_loading import autodiscover_modules, import_string
 
@@ -84,4 +85,12 @@ def make_worker() -> Worker:
     autodiscover_modules("nsq")
     for each in _handlers:
         worker.add(each)
+    if has_tasks():
+        import_string("gnsq_lite.contrib.django.tasks.add_handlers")(worker)
     return worker
+
+
+def has_tasks() -> bool:
+    """Return whether the setting ``TASKS`` names the backend of :mod:`gnsq_lite.contrib.django.tasks`."""
+    backend = "gnsq_lite.contrib.django.tasks.NSQBackend"
+    return any(each.get("BACKEND") == backend for each in getattr(settings, "TASKS", {}).values())

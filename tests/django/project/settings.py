@@ -1,6 +1,9 @@
 """A small project: one app, two databases of SQLite or PostgreSQL, NSQ from the environment."""
 
+import json
 import os
+
+import django
 
 SECRET_KEY = "for tests"
 INSTALLED_APPS = ["gnsq_lite.contrib.django", "shop"]
@@ -30,6 +33,10 @@ NSQ = {
     "OUTBOX": os.environ.get("SHOP_OUTBOX", "").split(),
     "OUTBOX_INTERVAL": 0.05,
 }
+if "SHOP_TASKS" in os.environ:  # JSON
+    TASKS = json.loads(os.environ["SHOP_TASKS"])
+    if django.VERSION < (6, 0):
+        INSTALLED_APPS.append("django_tasks")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -1,0 +1,177 @@
+"""A backend for Django's tasks: ``django.tasks`` of Django 6, or the package ``django-tasks`` for older versions.
+
+::
+
+    TASKS = {"default": {"BACKEND": "gnsq_lite.contrib.django.tasks.NSQBackend", "QUEUES": ["default", "mails"]}}
+
+``manage.py nsq_worker`` runs the tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+from django.core.checks import Error
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from gnsq_lite.contrib.django.conf import nsq_settings
+from gnsq_lite.contrib.django.outbox import outbox_databases
+from gnsq_lite.contrib.django.publishing import outbox, writer
+from gnsq_lite.errors import InvalidName, MissingExtra, OptionError
+from gnsq_lite.message import GiveUp, Message
+from gnsq_lite.worker import Handler, Worker
+from gnsq_lite.worker.failures import Failures
+from gnsq_lite.worker.specs import split
+
+try:
+    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import Task, TaskError
+    from django.tasks.exceptions import InvalidTask
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+except ModuleNotFoundError:
+    try:
+        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+        from django_tasks.backends.base import BaseTaskBackend
+        from django_tasks.base import Task, TaskError
+        from django_tasks.exceptions import InvalidTaskError as InvalidTask
+        from django_tasks.signals import task_enqueued, task_finished, task_started
+    except ModuleNotFoundError as missing:
+        raise MissingExtra("gnsq_lite.contrib.django.tasks", "django-tasks", "django-tasks") from missing
+
+__all__ = ["NSQBackend", "add_handlers"]
+
+#: The channel of the tasks' topics.
+CHANNEL = "tasks"
+
+
+class NSQBackend(BaseTaskBackend):
+    """Publishes tasks; each queue is a topic.
+
+    A task is published when the current transaction commits, or by the outbox.  ``OPTIONS``:
+
+    ``using``
+        Name of the database whose transaction is meant; "default".
+    ``outbox``
+        True: store tasks in that database's outbox.  Then *run_after* has no limit.
+    ``prefix``
+        The topic of a queue is this and the queue's name; "tasks.".
+    others
+        Keywords of the handler that runs the tasks, such as ``concurrency`` and ``max_attempts``.
+    """
+
+    supports_defer = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        own = dict(self.options)
+        self._using, self._prefix = own.pop("using", DEFAULT_DB_ALIAS), own.pop("prefix", "tasks.")
+        self._outbox = bool(own.pop("outbox", False))
+        self._reader = own
+
+    def validate_task(self, task: Any) -> None:
+        """Raise InvalidTask for a task that this backend cannot run, or not so late."""
+        super().validate_task(task)
+        longest = nsq_settings().get("WRITER", {}).get("max_defer", 3600.0)
+        if not self._outbox and _seconds_until(task.run_after) > longest:
+            raise InvalidTask(f"run_after is later than nsqd defers ({longest:g} s): set OPTIONS['outbox'] to True.")
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Publish a task after the commit, and return its result, which cannot be refreshed.
+
+        Raises InvalidTask, TypeError for arguments that JSON has not, and PublishError.
+        """
+        self.validate_task(task)
+        result = _result(task, uuid.uuid4().hex, self.alias, args, kwargs, TaskResultStatus.READY, timezone.now())
+        job = {"id": result.id, "task": task.module_path, "args": result.args, "kwargs": result.kwargs}
+        body = json.dumps({**job, "enqueued_at": result.enqueued_at.isoformat()}).encode()
+        topic = self._prefix + task.queue_name
+        if self._outbox:
+            outbox().publish(topic, body, at=task.run_after, using=self._using)
+        else:
+            writer(self._using).publish(topic, body, defer=_seconds_until(task.run_after))
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def handlers(self, defaults: dict[str, Any]) -> Iterator[Handler]:
+        """Yield a handler for each queue; *defaults* are the Worker's.  Raises ImproperlyConfigured."""
+        if not self.queues:
+            raise ImproperlyConfigured(f"TASKS[{self.alias!r}]['QUEUES'] must name the queues: each is a topic")
+        if self._outbox and self._using not in outbox_databases():
+            raise ImproperlyConfigured(f"NSQ['OUTBOX'] does not name {self._using!r}, the tasks' database")
+        for queue in sorted(self.queues):
+            options = {**self._reader, "decode": json.loads}
+            _, failures, _ = split(Handler("", "", print, options).merged(defaults))
+            yield Handler(self._prefix + queue, CHANNEL, _running(self.alias, failures), options)
+
+    def check(self, **kwargs: Any) -> list[Error]:
+        """Return an error for an option that is wrong."""
+        try:
+            worker = Worker()
+            for handler in self.handlers({}):
+                worker.add(handler)
+        except (ImproperlyConfigured, OptionError, InvalidName, TypeError) as error:
+            return [Error(f"TASKS[{self.alias!r}]: {error}", id="gnsq_lite.E002")]
+        return []
+
+
+def add_handlers(worker: Worker) -> None:
+    """Have *worker* run the tasks of each backend of this kind.  Raises ImproperlyConfigured, OptionError."""
+    for backend in task_backends.all():
+        if isinstance(backend, NSQBackend):
+            for handler in backend.handlers(worker.defaults):
+                worker.add(handler)
+
+
+def _running(alias: str, failures: Failures) -> Callable[[Any, Message], None]:
+    worker_id = f"{os.uname().nodename}-{os.getpid()}"
+
+    def run_task(job: Any, message: Message) -> None:
+        task = import_string(job["task"])
+        if not isinstance(task, Task):
+            raise GiveUp(f"{job['task']} is no task")
+        enqueued_at = datetime.fromisoformat(job["enqueued_at"])
+        args, kwargs, status = job["args"], job["kwargs"], TaskResultStatus.RUNNING
+        result = _result(task, job["id"], alias, args, kwargs, status, enqueued_at)
+        _set(result, started_at=timezone.now(), last_attempted_at=timezone.now())
+        result.worker_ids.extend([worker_id] * message.attempts)
+        task_started.send(NSQBackend, task_result=result)
+        try:
+            context = [TaskContext(task_result=result)] if task.takes_context else []
+            task.call(*context, *result.args, **result.kwargs)
+        except BaseException as error:
+            if isinstance(failures.judge(message, error), GiveUp):
+                kind = f"{type(error).__module__}.{type(error).__qualname__}"
+                trace = "".join(traceback.format_exception(error))
+                result.errors.append(TaskError(exception_class_path=kind, traceback=trace))
+                _set(result, finished_at=timezone.now(), status=TaskResultStatus.FAILED)
+                task_finished.send(NSQBackend, task_result=result)
+            raise
+        _set(result, finished_at=timezone.now(), status=TaskResultStatus.SUCCESSFUL)
+        task_finished.send(NSQBackend, task_result=result)
+
+    return run_task
+
+
+def _result(task: Any, id: str, alias: str, args: Any, kwargs: Any, status: Any, enqueued_at: datetime) -> Any:
+    none = dict.fromkeys(("started_at", "finished_at", "last_attempted_at"))
+    values = {"task": task, "id": id, "backend": alias, "args": list(args), "kwargs": kwargs, "status": status}
+    return TaskResult(**values, **none, enqueued_at=enqueued_at, errors=[], worker_ids=[])
+
+
+def _set(result: Any, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(result, name, value)  # it is a frozen dataclass, which Django's own backends set so
+
+
+def _seconds_until(when: datetime | None) -> float:
+    return 0.0 if when is None else max(0.0, (when - timezone.now()).total_seconds())

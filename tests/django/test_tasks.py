@@ -1,0 +1,223 @@
+"""The backend of Django's tasks: django.tasks of Django 6, or the package django-tasks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnsq_lite.broker import Broker
+from tests.programs import wait_for
+
+pytest.importorskip("django")
+
+from tests.django.test_django import PROJECT, Shop
+
+FRAMEWORK = "django.tasks" if find_spec("django.tasks") else "django_tasks"
+pytest.importorskip(FRAMEWORK)
+TASKS = f"""
+import os
+from {FRAMEWORK} import task
+from {FRAMEWORK}.signals import task_enqueued, task_finished, task_started
+from gnsq_lite import GiveUp
+
+def say(line):
+    os.write(1, line.encode() + b"\\n")
+
+for signal in (task_enqueued, task_started, task_finished):
+    name = [name for name, value in globals().items() if value is signal][0]
+    def heard(task_result, name=name, **rest):
+        errors = [error.exception_class.__name__ for error in task_result.errors]
+        say(f"{{name}} {{task_result.task.name}} {{task_result.status}} {{task_result.attempts}} {{errors}}")
+    signal.connect(heard, weak=False)
+
+@task
+def add(a, b):
+    say(f"added {{a + b}}")
+
+@task(queue_name="mails", takes_context=True)
+def mail(context, to, **more):
+    say(f"mailed {{to}} {{more}} attempt {{context.attempt}}")
+
+@task
+def fail(why):
+    raise GiveUp(why) if why == "bad" else KeyError(why)
+
+def plain():
+    pass
+"""
+
+
+class TaskShop(Shop):
+    """The project with tasks; *options* are the backend's."""
+
+    def configure(self, **options: Any) -> None:
+        found = {"BACKEND": "gnsq_lite.contrib.django.tasks.NSQBackend", "QUEUES": ["default", "mails"]}
+        self.env["SHOP_TASKS"] = json.dumps({"default": {**found, "OPTIONS": options}})
+
+    def script(self, text: str) -> list[str]:
+        return self.call("shell", "-v", "0", "-c", text).splitlines()
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("migrated") / "project"
+    shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "shop" / "tasks.py").write_text(TASKS, encoding="utf-8")
+    with Broker(lookupd=False) as nsqd:
+        Shop(folder, nsqd).call("migrate", "--verbosity", "0")
+    return folder
+
+
+@pytest.fixture
+def shop(tmp_path: Path, migrated: Path) -> Iterator[TaskShop]:
+    shutil.copytree(migrated, tmp_path / "project")
+    with Broker(lookupd=False) as nsqd:
+        made = TaskShop(tmp_path / "project", nsqd)
+        made.configure()
+        yield made
+
+
+ENQUEUE = """
+from django.db import transaction
+from django.utils import timezone
+from datetime import timedelta
+from shop.tasks import add, fail, mail
+with transaction.atomic():
+    result = add.enqueue(1, b=2)
+    print("status", result.status, result.is_finished, len(result.id), result.args, result.kwargs)
+    mail.enqueue("ann", subject="hello")
+    mail.using(run_after=timezone.now() + timedelta(seconds=2)).enqueue("later")
+try:
+    with transaction.atomic():
+        add.enqueue(10, 10)
+        raise KeyError
+except KeyError:
+    pass
+fail.enqueue("bad")
+fail.enqueue("always")
+"""
+
+
+@pytest.mark.parametrize("outbox", [False, True])
+def test_the_worker_runs_what_was_enqueued_in_a_transaction_that_committed(shop: TaskShop, outbox: bool) -> None:
+    shop.env["SHOP_OUTBOX"] = "default"
+    shop.configure(outbox=outbox, max_attempts=2)
+    assert "no issues" in shop.call("check")
+    said = shop.script(ENQUEUE)
+    assert "status READY False 32 [1] {'b': 2}" in said
+    assert [line.split()[1] for line in said if line.startswith("task_enqueued")] == [
+        *("add", "mail", "mail", "add", "fail", "fail")
+    ]
+    with shop.manage("nsq_worker", "--log-level", "error") as program:
+        for text in ("added 3", "mailed ann {'subject': 'hello'} attempt 1", "mailed later {} attempt 1"):
+            program.says(text)
+        program.says("task_finished fail FAILED 1 ['GiveUp']")
+        program.says("task_finished fail FAILED 2 ['KeyError']")
+        program.says("task_started fail RUNNING", times=3)
+        program.says("task_finished mail SUCCESSFUL 1 []", times=2)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+        assert "added 20" not in program.output
+        assert program.output.count("task_finished fail") == 2
+        assert program.output.index("mailed ann") < program.output.index("mailed later")
+
+
+WRONG = f"""
+from datetime import datetime, timedelta
+from django.utils import timezone
+from {FRAMEWORK} import default_task_backend as backend, task
+from shop.tasks import add, plain
+
+def tried(act):
+    try:
+        print("wrong:", act())
+    except Exception as error:
+        print("wrong:", type(error).__name__.removesuffix("Error"), error)
+
+async def coroutine():
+    pass
+
+later = timezone.now() + timedelta(days=1)
+tried(lambda: (backend.supports_defer, backend.supports_async_task, backend.supports_get_result,
+               backend.supports_priority))
+tried(lambda: task(lambda: None))
+tried(lambda: task(coroutine))
+tried(lambda: task(takes_context=True)(plain))
+tried(lambda: add.using(priority=5))
+tried(lambda: add.using(priority=101))
+tried(lambda: add.using(queue_name="none"))
+tried(lambda: add.using(run_after=datetime(2100, 1, 1)))
+tried(lambda: add.using(run_after=later))
+tried(lambda: add.enqueue(object()))
+tried(lambda: add.enqueue("x" * 2_000_000))
+tried(lambda: backend.get_result("x"))
+tried(lambda: add.get_result("x"))
+tried(lambda: add.enqueue(1, 1).refresh())
+tried(lambda: add.enqueue(1, 1).return_value)
+"""
+
+
+def test_each_feature_that_the_backend_has_not_raises_the_documented_error(shop: TaskShop) -> None:
+    said = [line.removeprefix("wrong: ") for line in shop.script(WRONG) if line.startswith("wrong: ")]
+    wanted = [
+        "(True, False, False, False)",
+        "InvalidTask Task function must be defined at a module level",
+        "InvalidTask Backend does not support async",
+        "InvalidTask Task takes context but does not have a first argument",
+        "InvalidTask Backend does not support setting priority",
+        "InvalidTask Backend does not support setting priority",
+        "InvalidTask Queue 'none' is not valid",
+        "InvalidTask run_after must be an aware datetime",
+        "InvalidTask run_after is later than nsqd defers (3600 s): set OPTIONS['outbox'] to True",
+        "Type",
+        "MessageTooLarge",
+        *["NotImplemented This backend does not support retrieving"] * 3,
+        "Value Task has not finished yet",
+    ]
+    assert len(said) == len(wanted)
+    for line, start in zip(said, wanted, strict=True):
+        assert line.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("options", "queues", "text"),
+    [
+        ({"concurency": 2}, ["default"], "did you mean 'concurrency'"),
+        ({"outbox": True, "using": "other"}, ["default"], "NSQ['OUTBOX'] does not name 'other'"),
+        ({}, [], "must name the queues"),
+        ({}, ["no good"], "tasks.no good"),
+    ],
+)
+def test_the_checks_find_what_is_wrong_with_the_setting(
+    shop: TaskShop, options: Any, queues: list[str], text: str
+) -> None:
+    backend = {"BACKEND": "gnsq_lite.contrib.django.tasks.NSQBackend", "QUEUES": queues, "OPTIONS": options}
+    shop.env["SHOP_TASKS"] = json.dumps({"mail": backend, "default": {**backend, "OPTIONS": {}, "QUEUES": ["default"]}})
+    output = shop.call("check", code=1)
+    assert "TASKS['mail']: " in output
+    assert text in output
+
+
+def test_a_message_that_is_no_task_is_given_up(shop: TaskShop) -> None:
+    folder = shop.folder / "dead"
+    shop.configure(on_give_up=f"directory:{folder}", max_attempts=3)
+    job = {"id": "x", "args": [], "kwargs": {}, "enqueued_at": "2026-01-01T00:00:00+00:00"}
+    bodies = [json.dumps({**job, "task": name}).encode() for name in ("os.getcwd", "shop.tasks.none")]
+    shop.publish("tasks.default", b"{", *bodies)
+    with shop.manage("nsq_worker") as program:
+        wait_for(lambda: folder.is_dir() and len(list(folder.glob("*.json"))) == 3)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+    letters = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    assert sorted((each["attempts"], each["error"].partition(":")[0]) for each in letters) == [
+        (1, "os.getcwd is no task"),
+        (1, "the body does not decode"),
+        (3, 'Module "shop.tasks" does not define a "none" attribute/class'),
+    ]
