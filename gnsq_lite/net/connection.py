@@ -1,13 +1,15 @@
-"""A connection to one nsqd: handshake, frames, writes, heartbeats (CONN-2, HB-1).
+"""A connection to one nsqd: handshake, frames, writes, heartbeats (CONN-1, CONN-2, HB-1).
 
-Reading costs one pass over what a read brought; all that is queued in a turn of the loop is one write.
+Reading costs one pass over what a read brought; all that is queued in a turn of the loop is one write.  Connections of
+threads that block are in :mod:`gnsq_lite.net.blocking_connection`; the handshake is the same.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
@@ -23,21 +25,25 @@ from gnsq_lite.errors import (
     error_for,
 )
 from gnsq_lite.message import Message
-from gnsq_lite.net.blocking_connection import BlockingConnection
 from gnsq_lite.net.dialing import dial
-from gnsq_lite.net.handshaking import HANDSHAKE_BYTES, shake_hands
 from gnsq_lite.net.loop import SLICE, Loop, let_io, time_limit
-from gnsq_lite.net.stream import Stream
+from gnsq_lite.net.stream import ByteStream, Stream
 from gnsq_lite.net.user_hooks import Complaints
 from gnsq_lite.options import Address, ConnectionOptions, format_address
 from gnsq_lite.stats import ConnectionStats
 from gnsq_lite.wire import commands
+from gnsq_lite.wire.compress import make_codec
 from gnsq_lite.wire.constants import CLOSE_WAIT, FRAME_ERROR, HEARTBEAT
 from gnsq_lite.wire.frames import Frame, FrameDecoder
-from gnsq_lite.wire.identify import Negotiated
+from gnsq_lite.wire.handshake import Done, Handshake, Send, StartCompression, StartTLS
+from gnsq_lite.wire.identify import Negotiated, build_identify
 
 log = logging.getLogger("gnsq_lite.net")
 
+#: Largest frame of a handshake, and most bytes that one read of it decompresses to.
+_HANDSHAKE_BYTES = 1024 * 1024
+#: Most frames of a handshake; without heartbeats nsqd sends five.
+_HANDSHAKE_FRAMES = 1000
 #: Frames, messages apart, between two looks at the clock.
 _FRAMES_AT_ONCE = 256
 #: Bytes that wait for nsqd to take them, before it gets no more answers to heartbeats and a Reader reads no more.
@@ -71,29 +77,110 @@ class Target:
     connect_to: Address | None = None
 
 
-class Connection:
-    """``open`` and ``run`` are called, in turn, by the one greenlet that owns it; ``send`` may be in any thread."""
+class BaseConnection:
+    """The handshake of a connection, and what it settles (CONN-1).
 
-    #: Errors after which nsqd, which closes a consumer's connection, goes on to read this one.
-    outlives: tuple[type[NsqdError], ...] = ()
+    *of_messages* is the connection of its messages; None where there are none, and a reference to itself would keep a
+    connection that an exception leaves behind.
+    """
 
-    def __init__(self, loop: Loop, target: Target, options: ConnectionOptions, owner: Owner, clock: Clock) -> None:
-        self.loop, self.target, self.options, self.owner, self.clock = loop, target, options, owner, clock
+    def __init__(
+        self, target: Target, options: ConnectionOptions, clock: Clock, make_message: Any, of_messages: Any = None
+    ) -> None:
+        self.target, self.options, self.clock = target, options, clock
         self.endpoint = target.endpoint
         self.address = format_address(target.endpoint.address)
         self.negotiated: Negotiated | None = None
         self.auth_reply: Any = None
-        self.read_at = clock.now()
         self.opened_at: float | None = None
-        self.close_waited = False
-        self._stream: Stream | None = None
+        self._stream: Any = None
         self._codec: Any = None
+        limit = min(options.max_frame_size, _HANDSHAKE_BYTES)
+        self._decoder = FrameDecoder[Message](limit, make_message, of_messages, at_once=_FRAMES_AT_ONCE)
+
+    def _shake_hands(self, stream: ByteStream, host: str, *, heartbeats: bool = True) -> None:
+        """Shake hands, up to the OK of SUB; the caller bounds the time.
+
+        Args:
+            host: The host to verify with TLS.
+            heartbeats: False asks nsqd for none, which it grants to producers.
+        Raises:
+            NSQConnectionError, NsqdError, ProtocolError: the handshake has failed; the text names the nsqd.
+        """
+        options, target, decoder = self.options, self.target, self._decoder
+        if target.identify_extra:
+            options = replace(options, extra_identify={**options.extra_identify, **target.identify_extra})
+        identify = build_identify(options, hostname_default=socket.gethostname(), heartbeats=heartbeats)
+        handshake = Handshake(
+            options, self.address, identify=identify, subscribe=target.subscribe, check_server=target.check_server
+        )
+        stream.write(handshake.start())
+        data = b""  # read and not decoded yet
+        try:
+            for _ in range(_HANDSHAKE_FRAMES):
+                while (frame := decoder.feed_one(data)) is None:
+                    data = self._decompress(stream.read())
+                step = handshake.receive(frame)
+                data = b""
+                if isinstance(step, Send):
+                    stream.write(step.data if self._codec is None else self._codec.compress(step.data))
+                elif isinstance(step, StartTLS):
+                    data = stream.start_tls(options.tls, host, decoder.take_pending())  # type: ignore[arg-type]
+                elif isinstance(step, StartCompression):
+                    self._codec = make_codec(step.algorithm, step.level)
+                    data = self._decompress(decoder.take_pending())
+                elif isinstance(step, Done):
+                    break
+            else:
+                raise ProtocolError(f"the handshake did not end within {_HANDSHAKE_FRAMES} frames")
+        except ProtocolError as error:
+            error.address = self.address
+            raise
+        for warning in handshake.warnings:
+            log.warning("%s: %s", self.address, warning)
+        self.negotiated, self.auth_reply = handshake.negotiated, handshake.auth_reply
+        decoder.limit = self.options.max_frame_size
+
+    def _decompress(self, data: bytes) -> bytes:
+        """Return the plain bytes of a read of the handshake.  Raises ProtocolError for a bomb."""
+        if self._codec is None:
+            return data
+        plain = b""
+        for piece in self._codec.decompress(data):
+            plain += piece
+            if len(plain) > _HANDSHAKE_BYTES:
+                raise ProtocolError(f"a read of the handshake decompresses to more than {_HANDSHAKE_BYTES} bytes")
+        return plain
+
+    def _handshake_timeout(self, seconds: float) -> HandshakeTimeout:
+        why = f"no end of the handshake within {seconds:.3g} s: is this nsqd's TCP port?"
+        return HandshakeTimeout(self.address, why)
+
+    def last_read(self) -> float:
+        """Return when nsqd was last heard."""
+        raise NotImplementedError
+
+    def traffic(self) -> tuple[int, int]:
+        """Return the bytes received and sent."""
+        return (self._stream.bytes_in, self._stream.bytes_out) if self._stream is not None else (0, 0)
+
+
+class Connection(BaseConnection):
+    """``open`` and ``run`` are called, in turn, by the one greenlet that owns it; ``send`` may be in any thread."""
+
+    #: Errors after which nsqd, which closes a consumer's connection, goes on to read this one.
+    outlives: tuple[type[NsqdError], ...] = ()
+    _stream: Stream | None
+
+    def __init__(self, loop: Loop, target: Target, options: ConnectionOptions, owner: Owner, clock: Clock) -> None:
+        super().__init__(target, options, clock, Message, self)
+        self.loop, self.owner = loop, owner
+        self.read_at = clock.now()
+        self.close_waited = False
         self._out: list[bytes] = []
         self._due = False  # a flush is on its way
         self._must_wait = False  # what the last read brought is more than can be taken
         self._turn_began = 0.0
-        limit = min(options.max_frame_size, HANDSHAKE_BYTES)
-        self._decoder = FrameDecoder[Message](limit, Message, self, at_once=_FRAMES_AT_ONCE)
         self.complaints = Complaints(clock)
 
     # -- opening (CONN-1, CONN-5)
@@ -108,36 +195,20 @@ class Connection:
         sock = dial(host, port, self.options.connect_timeout)
         self._stream = stream = Stream(self.loop, sock, self.address)
         seconds = self.options.handshake_timeout
-        why = f"no end of the handshake within {seconds:g} s: is this nsqd's TCP port?"
         try:
-            with time_limit(seconds, HandshakeTimeout(self.address, why)):
-                self._adopt(self._shake_hands(stream, host))
+            with time_limit(seconds, self._handshake_timeout(seconds)):
+                self._shake_hands(stream, host)
+                self._adopt(self.negotiated)
         except NSQError as error:
-            self._close_for(error)
+            self.close(error)
             raise
         except BaseException:
             self.close(ConnectionLost(self.address, "given up"))
             raise
         self.opened_at = self.clock.now()
 
-    def _shake_hands(self, stream: Stream, host: str) -> Negotiated | None:
-        target = self.target
-        opened = shake_hands(
-            stream,
-            self._decoder,
-            self.options,
-            host,
-            self.address,
-            identify_extra=target.identify_extra,
-            check_server=target.check_server,
-            subscribe=target.subscribe,
-        )
-        self._codec, self.auth_reply = opened.codec, opened.auth_reply
-        return opened.negotiated
-
     def _adopt(self, negotiated: Negotiated | None) -> None:
-        self.negotiated = negotiated
-        self._decoder.limit = self.options.max_frame_size
+        """Take what the handshake has settled."""
 
     # -- reading
 
@@ -158,17 +229,13 @@ class Connection:
                         self._deliver(chunk)
                         self._give_way()
         except NSQError as error:
-            self._close_for(error)
+            if isinstance(error, ProtocolError):
+                error.address = self.address
+            self.close(error)
             raise
         except BaseException:
             self.close(ConnectionLost(self.address, "closed by this client"))
             raise
-
-    def _close_for(self, error: NSQError) -> None:
-        """Close because of *error*, which names the nsqd from now on."""
-        if isinstance(error, ProtocolError):
-            error.address = self.address
-        self.close(error)
 
     def _deliver(self, data: bytes) -> None:
         decoder = self._decoder
@@ -302,16 +369,16 @@ class Connection:
         """Bytes nsqd has not taken yet."""
         return self._stream.unsent if self._stream is not None else 0
 
-    def traffic(self) -> tuple[int, int]:
-        """Bytes received and sent."""
-        return (self._stream.bytes_in, self._stream.bytes_out) if self._stream is not None else (0, 0)
+    def last_read(self) -> float:
+        """Return when nsqd was last heard."""
+        return self.read_at
 
     def __repr__(self) -> str:
         state = "open" if self.is_open() else "closed"
         return f"<{type(self).__name__} {self.endpoint} {state}>"
 
 
-def connection_stats(connection: Connection | BlockingConnection, now: float, **counts: int) -> ConnectionStats:
+def connection_stats(connection: BaseConnection, now: float, **counts: int) -> ConnectionStats:
     """Return the state of one connection; *counts* are those of its messages, by the names of ConnectionStats."""
     received, sent = connection.traffic()
     return ConnectionStats(
@@ -321,7 +388,7 @@ def connection_stats(connection: Connection | BlockingConnection, now: float, **
         **counts,
         bytes_in=received,
         bytes_out=sent,
-        last_read_ago=now - connection.read_at,
+        last_read_ago=now - connection.last_read(),
         negotiated=connection.negotiated,
         auth=connection.auth_reply,
     )

@@ -1,13 +1,14 @@
-"""From a host name to a connected socket, in a loop or in a thread that blocks.
+"""From a host name to a connected socket, in a greenlet or in a thread that blocks.
 
-A name is resolved anew for each attempt and may have several addresses.  One of them may drop what is sent to it, a
-firewall's way, and never answer: it gets only its share of the time, so that those behind it are tried as well.
+Each attempt resolves the name again, which may have several addresses.  A firewall may drop what is sent to one of
+them, so each address gets only its share of the time, and those behind it are tried as well.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectError, NSQConnectionError
 from gnsq_lite.net.loop import WRITE, resolve, time_limit, wait_for_io
 from gnsq_lite.net.os_threads import native
-from gnsq_lite.options import Address, format_address
+from gnsq_lite.options import format_address
 
 _socket: Any = native("socket", "socket")
 
@@ -26,62 +27,26 @@ SANE_SHARE = 2.0
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
-def dial(host: str, port: int, timeout: float) -> Any:
-    """Resolve *host* again, try its addresses in turn, IPv6 and IPv4, and return a connected socket; in a greenlet.
+def dial(host: str, port: int, timeout: float, *, blocks: bool = False) -> Any:
+    """Resolve *host*, try its addresses in turn, IPv6 and IPv4, and return a connected socket that does not block.
 
-    Waits at most *timeout* seconds in all (CONN-5), for each address the :func:`share` of what is left.  Raises
-    ConnectError.
+    Waits at most *timeout* seconds in all (CONN-5), for each address the :func:`share` of what is left.  With *blocks*
+    the calling thread blocks, and nothing bounds the time that the system takes to resolve the name; otherwise the
+    calling greenlet waits.  Raises ConnectError.
     """
-
-    def look_up(*name: Any) -> Any:
-        with time_limit(timeout, _timed_out(format_address((host, port)), timeout)):
-            return resolve(*name)
-
-    def connect(sock: Any, target: Any, seconds: float) -> None:
-        sock.setblocking(False)
-        with time_limit(seconds, TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))):
-            failed = sock.connect_ex(target)
-            if failed in _IN_PROGRESS:
-                wait_for_io(sock.fileno(), WRITE)
-                failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if failed:
-            raise OSError(failed, os.strerror(failed))
-
-    return _dial(_socket, look_up, connect, (host, port), timeout)
-
-
-def dial_blocking(host: str, port: int, timeout: float) -> Any:
-    """Do the same in a thread without a loop, which blocks; the system resolves the name, and nothing bounds that."""
-
-    def connect(sock: Any, target: Any, seconds: float) -> None:
-        sock.settimeout(max(0.001, seconds))
-        sock.connect(target)
-
-    return _dial(socket.socket, socket.getaddrinfo, connect, (host, port), timeout)
-
-
-def _dial(
-    make_socket: Callable[..., Any],
-    look_up: Callable[..., Any],
-    connect: Callable[[Any, Any, float], None],
-    host_port: Address,
-    timeout: float,
-) -> Any:
-    """Return the first socket that *connect*, called with it, an address and seconds, connects.
-
-    Raises ConnectError.
-    """
-    address = format_address(host_port)
-    end = SYSTEM_CLOCK.now() + timeout
-    found = _resolve(*host_port, address, look_up)
+    address, ends = format_address((host, port)), SYSTEM_CLOCK.now() + timeout
+    timed_out = ConnectError(address, f"no connection within {timeout:g} s")
+    if blocks:
+        found = _resolve(host, port, address, socket.getaddrinfo)
+    else:
+        with time_limit(timeout, timed_out):
+            found = _resolve(host, port, address, resolve)
     last: OSError | None = None
     for index, (family, kind, protocol, _, target) in enumerate(found):
-        sock = make_socket(family, kind, protocol)
+        sock = _socket(family, kind, protocol)
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connect(sock, target, share(end - SYSTEM_CLOCK.now(), len(found) - index))
-            if sock.getsockname() == target:  # a port of this host's own range, connected to itself: nobody listens
-                raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            seconds = share(ends - SYSTEM_CLOCK.now(), len(found) - index)
+            _connect(sock, target, seconds, _poll if blocks else wait_for_io)
             return sock
         except OSError as error:
             sock.close()
@@ -90,13 +55,28 @@ def _dial(
             sock.close()
             raise
     if isinstance(last, TimeoutError):
-        raise _timed_out(address, timeout) from last
+        raise timed_out from last
     why = (last.strerror or str(last)) if last is not None else "no address"
     raise ConnectError(address, f"cannot connect: {why}") from last
 
 
-def _timed_out(address: str, seconds: float) -> ConnectError:
-    return ConnectError(address, f"no connection within {seconds:g} s")
+def _connect(sock: Any, target: Any, seconds: float, wait: Callable[[int, int, float], bool]) -> None:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    failed = sock.connect_ex(target)
+    if failed in _IN_PROGRESS:
+        is_over = wait(sock.fileno(), WRITE, seconds)
+        failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if is_over else errno.ETIMEDOUT
+    if not failed and sock.getsockname() == target:  # a port of this host's own range, connected to itself
+        failed = errno.ECONNREFUSED
+    if failed:
+        raise OSError(failed, os.strerror(failed))
+
+
+def _poll(descriptor: int, events: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 def share(left: float, addresses: int) -> float:

@@ -210,10 +210,6 @@ class Loop:
         """Start *watcher*, a watcher of this loop, which calls *act* in the hub."""
         watcher.start(_call, self, act, **options)
 
-    def start_again(self, timer: Any, act: Callable[[], Any]) -> None:
-        """Start *timer* from the beginning."""
-        timer.again(_call, self, act)
-
     def timer(self, seconds: float, act: Callable[[], Any]) -> Any:
         """Return a timer that calls *act* in the hub once, *seconds* from now.
 
@@ -222,10 +218,6 @@ class Loop:
         timer: Any = self.hub.loop.timer(max(0.0, seconds))
         self.start(timer, act, update=True)  # the loop may not have looked at the clock for a long time
         return timer
-
-    def repeating_timer(self, seconds: float) -> Any:
-        """Return a timer for :meth:`start_again`; ``stop()`` and ``close()`` end it."""
-        return self.hub.loop.timer(seconds, seconds)
 
     def io(self, descriptor: int, events: int) -> Any:
         """Return a watcher of a socket, for :meth:`start`; *events* are READ and WRITE."""
@@ -425,11 +417,14 @@ def let_io() -> None:
         hub.wait(timer)
 
 
-def wait_for_io(descriptor: int, events: int) -> None:
-    """Wait, in a greenlet, until a socket can be read or written."""
+def wait_for_io(descriptor: int, events: int, seconds: float) -> bool:
+    """Wait, in a greenlet, at most *seconds* until a socket can be read or written; return whether it can."""
     hub: Any = get_hub()
-    with hub.loop.io(descriptor, events) as watcher:
+    limit: Any = gevent.Timeout(max(0.0, seconds), False)  # type: ignore[arg-type]
+    with hub.loop.io(descriptor, events) as watcher, limit:
         hub.wait(watcher)
+        return True
+    return False
 
 
 def time_limit(seconds: float, error: Exception) -> AbstractContextManager[Any]:

@@ -1,6 +1,7 @@
-"""A TCP stream in one loop: one greenlet reads, anybody in the loop writes without waiting.
+"""TCP streams with TLS: one in the loop here, and what it shares with the one of threads that block.
 
-TLS is in :mod:`gnsq_lite.net.tls`.  What is raised is the library's own, and names the nsqd.
+TLS is in :mod:`gnsq_lite.net.tls`, and the blocking stream in :mod:`gnsq_lite.net.blocking_stream`.  Errors are the
+library's own, and name the nsqd.
 """
 
 from __future__ import annotations
@@ -26,13 +27,9 @@ READ_SIZE = 64 * 1024
 #: Seconds after which a read that waits for more takes what is there.
 PATIENCE = 0.01
 
-#: The loop never blocks.
-_DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
-
-
+#: A flag of calls that never block.
+DONTWAIT = getattr(socket, "MSGDONTWAIT", 0)
 _HANGUP = getattr(select, "POLLRDHUP", 0)
-#: gevent's own would turn the loop.
-_poll: Any = native("select", "poll") if _HANGUP else None
 
 
 class DeliveryStalled(ConnectionLost):
@@ -47,25 +44,74 @@ def lost(address: str, error: OSError) -> NSQConnectionError:
 
 
 def peer_has_closed(sock: Any) -> bool:
-    """Look past what is there to be read; a system without POLLRDHUP cannot."""
-    if _poll is None:
+    """Return whether an end follows the bytes that were not read yet; a system without POLLRDHUP cannot tell."""
+    if not _HANGUP:
         return False
-    poll = _poll()
+    poll = native("select", "poll")()  # gevent's own would run the loop
     poll.register(sock.fileno(), _HANGUP)
     return bool(poll.poll(0))
 
 
-class Stream:
-    """An open connection.  ``read`` waits; ``write`` never does: what nsqd does not take yet is kept, in order."""
+class ByteStream:
+    """An open connection.  The methods may wait; the caller bounds the time."""
 
-    def __init__(self, loop: Loop, sock: Any, address: str) -> None:
-        self._loop = loop
+    def __init__(self, sock: Any, address: str) -> None:
         self._sock = sock
         self.address = address
+        self.bytes_in = self.bytes_out = 0
+        self.tls: TLSLayer | None = None
+
+    def read(self) -> bytes:
+        """Return the next bytes, decrypted, at least one.  Raises NSQConnectionError."""
+        raise NotImplementedError
+
+    def write(self, data: bytes) -> None:
+        """Send *data*, encrypted.  Raises NSQConnectionError."""
+        raise NotImplementedError
+
+    def send_raw(self, data: bytes) -> None:
+        """Send *data* as it is.  Raises NSQConnectionError."""
+        raise NotImplementedError
+
+    def start_tls(self, tls: TLSOptions | ssl.SSLContext, host: str, early: bytes = b"") -> bytes:
+        """Do the TLS handshake; return plain text that came with its end, often b"".
+
+        *early* is what was read past the last plain frame.  Raises TLSError, CertificateError.
+        """
+        layer = TLSLayer(tls, host, self.address, early)
+        layer.shake_hands(self.read, self.send_raw)
+        self.tls = layer
+        return self._decrypt(layer, b"")
+
+    def decrypt(self, data: bytes) -> bytes:
+        """Return what the read *data* completes; for the reader.  Raises ConnectionLost at its end, TLSError."""
+        if not data:
+            raise ConnectionLost(self.address, "connection closed by nsqd")
+        self.bytes_in += len(data)
+        return data if self.tls is None else self._decrypt(self.tls, data)
+
+    def _decrypt(self, tls: TLSLayer, data: bytes) -> bytes:
+        plain = tls.decrypt(data)
+        outgoing = tls.take_outgoing()
+        if outgoing:
+            self.send_raw(outgoing)
+        return plain
+
+    def _say_goodbye(self) -> None:
+        """Have TLS tell nsqd that nothing more comes."""
+        if self.tls is not None:
+            with suppress(OSError):
+                self._sock.send(self.tls.goodbye(), DONTWAIT)
+
+
+class Stream(ByteStream):
+    """A stream in the loop: ``read`` waits; ``write`` never does: what nsqd does not take yet is kept, in order."""
+
+    def __init__(self, loop: Loop, sock: Any, address: str) -> None:
+        super().__init__(sock, address)
+        self._loop = loop
         self.closed: NSQConnectionError | None = None
         self._has_ended = False
-        self.bytes_in = 0
-        self.bytes_out = 0
         #: Bytes nsqd has not taken yet.
         self.unsent = 0
         #: Monotonic seconds since when nsqd takes no bytes; None: it takes them.
@@ -79,8 +125,8 @@ class Stream:
         self.on_drained: Callable[[], None] | None = None
         self._readable: Any = loop.io(sock.fileno(), READ)
         self._writable: Any = loop.io(sock.fileno(), WRITE)
-        self._impatience: Any = loop.repeating_timer(PATIENCE)
-        self.tls: TLSLayer | None = None
+        #: Ends a wait for more than one byte.
+        self._impatience: Any = None
         self._offer: Callable[[], bool] | None = None
         #: What was read in the hub and is for the reader, which takes it before it reads itself.
         self._given: deque[bytes | Exception] = deque()
@@ -97,7 +143,7 @@ class Stream:
                     raise given
                 return given
             try:
-                data = self._sock.recv(READ_SIZE, _DONTWAIT)
+                data = self._sock.recv(READ_SIZE, DONTWAIT)
             except (BlockingIOError, InterruptedError):
                 continue
             except OSError as error:
@@ -108,7 +154,8 @@ class Stream:
 
     def _wait_readable(self) -> None:
         if self.closed is None and not self._given:
-            self.watch()
+            if not self._readable.active:
+                self._loop.start(self._readable, self._on_readable)
             self._waiting = current_greenlet()
             try:
                 self._loop.suspend()
@@ -116,11 +163,6 @@ class Stream:
                 self._waiting = None
         if self.closed is not None:
             raise self.closed
-
-    def watch(self) -> None:
-        """Have the reader resumed when something has come."""
-        if self.closed is None and not self._readable.active:
-            self._loop.start(self._readable, self._on_readable)
 
     def _on_readable(self) -> None:
         waiting = self._waiting
@@ -144,7 +186,7 @@ class Stream:
             return False
         try:
             try:
-                data = self._sock.recv(READ_SIZE, _DONTWAIT) or self.decrypt(b"")
+                data = self._sock.recv(READ_SIZE, DONTWAIT) or self.decrypt(b"")
             except (BlockingIOError, InterruptedError):
                 return True
             except OSError as error:
@@ -170,10 +212,18 @@ class Stream:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
         except OSError:
             return
+        self._stop_impatience()
         if size > 1:
-            self._loop.start_again(self._impatience, self._on_readable)
-        else:
-            self._impatience.stop()
+            self._impatience = self._loop.timer(PATIENCE, self._on_impatience)
+
+    def _on_impatience(self) -> None:
+        self._impatience = self._loop.timer(PATIENCE, self._on_impatience)
+        self._on_readable()
+
+    def _stop_impatience(self) -> None:
+        if self._impatience is not None:
+            self._impatience.close()
+            self._impatience = None
 
     def has_ended(self) -> bool:
         """Look, without waiting, whether the peer has closed; then this side closes too.
@@ -183,7 +233,7 @@ class Stream:
         if self.closed is not None:
             return True
         try:
-            if self._sock.recv(1, socket.MSG_PEEK | _DONTWAIT):
+            if self._sock.recv(1, socket.MSG_PEEK | DONTWAIT):
                 return peer_has_closed(self._sock)
             error: NSQConnectionError = ConnectionLost(self.address, "connection closed by nsqd")
         except (BlockingIOError, InterruptedError):
@@ -203,12 +253,13 @@ class Stream:
         if self.closed is not None:
             return
         try:
-            data = data if self.tls is None else self.encrypt(data)
+            data = data if self.tls is None else self.tls.encrypt(data)
         except TLSError as error:
             self.close(error)
-        self._send(data)
+        self.send_raw(data)
 
-    def _send(self, data: bytes) -> None:
+    def send_raw(self, data: bytes) -> None:
+        """Send *data* as it is, now or as soon as nsqd takes it."""
         if self.closed is not None or not data:
             return
         self.unsent += len(data)
@@ -219,7 +270,7 @@ class Stream:
 
     def _push(self, data: bytes | memoryview) -> None:
         try:
-            sent = self._sock.send(data, _DONTWAIT)
+            sent = self._sock.send(data, DONTWAIT)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
@@ -257,53 +308,19 @@ class Stream:
         The loop sends what nsqd does not take now.
         """
         try:
-            sent = self._sock.send(data, _DONTWAIT)
+            sent = self._sock.send(data, DONTWAIT)
         except (BlockingIOError, InterruptedError):
             sent = 0
         self.bytes_out += sent
         if sent < len(data):
-            self.leave_rest(data[sent:])
-
-    def leave_rest(self, rest: bytes) -> None:
-        """Have the loop send *rest*, of what a thread has sent in part; from that thread, while it alone sends."""
-        self.unsent += len(rest)
-        self._chunks.append(rest)
-        self._loop.call_soon(self._go_on_sending)
+            self.unsent += len(data) - sent
+            self._chunks.append(data[sent:])
+            self._loop.call_soon(self._go_on_sending)
 
     def _go_on_sending(self) -> None:
         if self.closed is None and not self._writable.active:
             self.stuck_since = SYSTEM_CLOCK.now()
             self._loop.start(self._writable, self._on_writable)
-
-    # -- TLS
-
-    def start_tls(self, tls: TLSOptions | ssl.SSLContext, host: str, early: bytes = b"") -> bytes:
-        """Do the handshake; waits; the caller bounds the time.  Return plain text that came with its end, often b"".
-
-        *early* is what was read past the last plain frame.  Raises TLSError, CertificateError.
-        """
-        layer = TLSLayer(tls, host, self.address, early)
-        layer.shake_hands(self.read, self._send)
-        self.tls = layer
-        return self._decrypt(layer, b"")
-
-    def encrypt(self, data: bytes) -> bytes:
-        """Return what to send for *data*, in the order of the calls; for who sends.  Raises TLSError."""
-        return data if self.tls is None else self.tls.encrypt(data)
-
-    def decrypt(self, data: bytes) -> bytes:
-        """Return what the read *data* completes; for who reads.  Raises ConnectionLost at its end, TLSError."""
-        if not data:
-            raise ConnectionLost(self.address, "connection closed by nsqd")
-        self.bytes_in += len(data)
-        return data if self.tls is None else self._decrypt(self.tls, data)
-
-    def _decrypt(self, tls: TLSLayer, data: bytes) -> bytes:
-        plain = tls.decrypt(data)
-        if not tls.has_outgoing():
-            return plain
-        self._send(tls.take_outgoing())
-        return plain
 
     # -- the end
 
@@ -315,9 +332,8 @@ class Stream:
             self._end()
 
     def _end(self) -> None:
-        if self.tls is not None and not self._chunks:
-            with suppress(OSError):
-                self._sock.send(self.tls.goodbye(), _DONTWAIT)
+        if not self._chunks:
+            self._say_goodbye()
         self._chunks.clear()
         self.unsent = 0
         self._release()
@@ -345,6 +361,7 @@ class Stream:
             self._release()
 
     def _release(self) -> None:
-        for watcher in (self._readable, self._writable, self._impatience):
-            watcher.close()
+        self._stop_impatience()
+        self._readable.close()
+        self._writable.close()
         self._sock.close()

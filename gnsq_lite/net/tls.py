@@ -1,7 +1,7 @@
 """TLS between a socket and those who read and write plain text; it does no I/O itself.
 
-It runs through memory buffers (``ssl.MemoryBIO``), so it is the same code monkey-patched or not, and bytes that came
-with the plain text before it are not lost (SEC-3).  Errors say what to set.
+It runs through memory buffers (``ssl.MemoryBIO``), so it is the same code for the loop and for threads that block, and
+bytes that came with the plain text before it are not lost (SEC-3).  Errors say what to set.
 """
 
 from __future__ import annotations
@@ -9,36 +9,21 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 
 from gnsq_lite.errors import CertificateError, ClientCertificateError, ConnectionLost, TLSError
-from gnsq_lite.net.os_threads import native_ident, native_lock
+from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.options import TLSOptions
 
 #: Bytes of one read of plain text.
 _READ_SIZE = 64 * 1024
 
-
-#: Held where certificates are read, in a step of a handshake, and while the process forks: OpenSSL has locks for all
-#: connections, which it takes there above all, and a child that inherits one held never ends a handshake of its own.
-handshake_lock = native_lock()
-#: Seconds that a fork waits for it: a step takes some milliseconds.
-_LONGEST_STEP = 1.0
-#: The threads that fork and hold it.
-_forking: set[int] = set()
-
-
-def _before_fork() -> None:
-    if handshake_lock.acquire(True, _LONGEST_STEP):
-        _forking.add(native_ident())
-
-
-def _after_fork() -> None:
-    if native_ident() in _forking:
-        _forking.clear()
-        handshake_lock.release()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+#: Held in each step of a handshake, and while the process forks: OpenSSL then takes locks that all connections share,
+#: and a child that inherits one of them held never ends a handshake of its own.
+_handshake_lock = native_lock()
+os.register_at_fork(
+    before=_handshake_lock.acquire, after_in_parent=_handshake_lock.release, after_in_child=_handshake_lock.release
+)
 
 
 class TLSLayer:
@@ -49,26 +34,35 @@ class TLSLayer:
     """
 
     def __init__(self, tls: TLSOptions | ssl.SSLContext, host: str, address: str, early: bytes = b"") -> None:
-        context, self._name = context_of(tls, host)
-        self._address = address
+        self._address, self._name, context = address, host, tls
+        if isinstance(tls, TLSOptions):
+            with _handshake_lock:
+                context, self._name = tls.context(), tls.server_hostname or host
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._in.write(early)
         try:
-            self._object = context.wrap_bio(self._in, self._out, server_hostname=self._name)
+            self._object = context.wrap_bio(self._in, self._out, server_hostname=self._name)  # type: ignore[union-attr]
         except (ssl.SSLError, ValueError) as error:
-            raise tls_failure(address, error) from error
+            raise _failure(address, error) from error
 
     def shake_hands(self, read: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
         """Do the handshake over *read*, which waits for bytes, and *send*.  Raises TLSError, CertificateError."""
         try:
             while not self._is_done(send):
                 self._in.write(read())
-        except (ssl.SSLError, ValueError, ConnectionLost) as error:
-            raise handshake_failure(self._address, self._name, error) from error
+        except ssl.SSLCertVerificationError as error:
+            raise CertificateError(self._address, _certificate_hint(error, self._name)) from error
+        except ConnectionLost as error:
+            why = (
+                f"nsqd closed the connection in the TLS handshake ({error.why}); does it ask for a client certificate?"
+            )
+            raise TLSError(self._address, why) from error
+        except (ssl.SSLError, ValueError) as error:
+            raise _failure(self._address, error) from error
 
     def _is_done(self, send: Callable[[bytes], None]) -> bool:
         try:
-            with handshake_lock:
+            with _handshake_lock:
                 self._object.do_handshake()
         except ssl.SSLWantReadError:
             return False
@@ -92,7 +86,7 @@ class TLSLayer:
                 raise ConnectionLost(self._address, "connection closed by nsqd") from None
         except ssl.SSLError as error:
             if not chunks:
-                raise tls_failure(self._address, error) from error
+                raise _failure(self._address, error) from error
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def encrypt(self, data: bytes) -> bytes:
@@ -103,43 +97,18 @@ class TLSLayer:
             raise TLSError(self._address, f"TLS failed: {error}") from error
         return self._out.read()
 
-    def has_outgoing(self) -> bool:
-        """Whether TLS has something to send for itself."""
-        return self._out.pending > 0
-
     def take_outgoing(self) -> bytes:
         """Return what TLS has to send for itself, often b""."""
-        return self._out.read()
+        return self._out.read() if self._out.pending else b""
 
     def goodbye(self) -> bytes:
         """Return what to send last."""
-        try:
+        with suppress(ssl.SSLError, OSError):
             self._object.unwrap()
-        except (ssl.SSLError, OSError):
-            pass
         return self._out.read()
 
 
-def context_of(tls: TLSOptions | ssl.SSLContext, host: str) -> tuple[ssl.SSLContext, str]:
-    """Return the context, and the host name to verify.  Raises OptionError for a file that cannot be read."""
-    if not isinstance(tls, TLSOptions):
-        return tls, host
-    with handshake_lock:
-        return tls.context(), tls.server_hostname or host
-
-
-def handshake_failure(address: str, name: str, error: Exception) -> TLSError:
-    """Return the error for a TLS handshake that failed: which check failed, or who ended it, and what to set."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return CertificateError(address, certificate_hint(error, name))
-    if isinstance(error, (ssl.SSLError, ValueError)) and not isinstance(error, ssl.SSLEOFError):
-        return tls_failure(address, error)
-    said = getattr(error, "why", None) or getattr(error, "strerror", None) or error
-    why = f"nsqd closed the connection in the TLS handshake ({said}); does it ask for a client certificate?"
-    return TLSError(address, why)
-
-
-def tls_failure(address: str, error: Exception) -> TLSError:
+def _failure(address: str, error: Exception) -> TLSError:
     """Return what went wrong; an alert during or right after the handshake is nsqd's refusal of this client."""
     said = getattr(error, "reason", None) or str(error)
     if "CERTIFICATE_REQUIRED" in said or "UNKNOWN_CA" in said or "BAD_CERTIFICATE" in said:
@@ -148,7 +117,7 @@ def tls_failure(address: str, error: Exception) -> TLSError:
     return TLSError(address, f"TLS failed: {error}")
 
 
-def certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:
+def _certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:
     """Return which check failed and what to set."""
     said = error.verify_message or str(error)
     if "ostname" in said or "IP address" in said:
