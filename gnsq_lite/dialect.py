@@ -196,8 +196,8 @@ class RouterHost(Protocol):
     def fail(self, publish: Any, error: NSQError) -> None:
         """Settle a publish with an error."""
 
-    def look_up(self, topic: str, on_lookup: Callable[[Lookup], None], on_round: Callable[[], None]) -> Lookups | None:
-        """Look a topic up from now on; return None without nsqlookupds."""
+    def look_up(self, topic: str, on_lookup: Callable[[Lookup], None], on_outage: Callable[[], None]) -> Lookups | None:
+        """Look a topic up from now on; return None without nsqlookupds.  *on_outage*: all of them fail."""
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> Timer:
         """Call *act* once."""

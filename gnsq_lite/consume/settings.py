@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gnsq_lite.dialect import Dialect, Endpoint
+from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import OptionError
 from gnsq_lite.keywords import Addresses, check_callables
 from gnsq_lite.message import Message
-from gnsq_lite.net.settings import Hooks, SharedOptions
+from gnsq_lite.net.settings import CoreSettings, Hooks, SharedOptions
 from gnsq_lite.option_fields import check_choice, count, documented, duration
 from gnsq_lite.options import (
     TIMEOUT,
     BackoffOptions,
-    ConnectionOptions,
     HandlerOptions,
     HandlerPool,
-    LookupOptions,
-    ReconnectOptions,
     RetryOptions,
 )
 
@@ -100,22 +97,16 @@ class ReaderOptions(SharedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerSettings(ReaderOptions):
+class ConsumerSettings(CoreSettings, ReaderOptions):
     """All options of a Reader, checked and complete."""
 
     topic: str
     channel: str
     handler: Callable[[Any], Any]
-    dialect: Dialect
-    endpoints: Sequence[Endpoint]
-    lookupds: Sequence[str]
     pool: Literal["greenlet", "thread", "inline"]
-    connection: ConnectionOptions
     limits: HandlerOptions
     retry: RetryOptions
     backoff: BackoffOptions
-    reconnect: ReconnectOptions
-    lookup: LookupOptions
     hooks: Hooks = field(default_factory=Hooks)
     on_give_up: Callable[[Message], Any]
     #: Whether on_give_up is the user's, not the default.

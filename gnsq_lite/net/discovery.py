@@ -12,10 +12,9 @@ found, and connected   tried again when a later poll   stays connected: nsqd kno
 found, disconnected    --                              forgotten
 =====================  ==============================  ==========================================================
 
-An nsqlookupd that fails leaves everything as it was: its last good answer stands (DISC-6).  That answer is no news, so
-nothing is connected to because of it, except in a round in which *all* fail: then what the last good answers list and
-is disconnected is tried once.  Otherwise an nsqd that restarts during an outage of nsqlookupd would stay without
-consumers until its end.
+An nsqlookupd that fails leaves everything as it was: its last good answer stands (DISC-6), but nothing is connected to
+because of it.  While *all* fail, a failure has the nsqds tried again that this one listed last: otherwise an nsqd that
+restarts during an outage of nsqlookupd would stay without consumers until its end.
 
 If the dialect has :class:`~gnsq_lite.dialect.Members`, each nsqlookupd lists the others, and one that fails is not
 queried for a while (YZ-1).  Discovery queries a listed nsqlookupd in plain HTTP, without a token, and accepts none if
@@ -26,16 +25,16 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Dialect, Endpoint, Lookup, Members, Role, Verdict
+from gnsq_lite.dialect import Endpoint, Lookup, Members, Role, Verdict
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.net.loop import Task, current_greenlet
-from gnsq_lite.net.settings import AddressMap, mapped, without_credentials
+from gnsq_lite.net.settings import CoreSettings, mapped, without_credentials
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.options import Address, LookupOptions, TLSOptions, format_address
@@ -59,28 +58,6 @@ _MOST_LOGGED = 1_000
 MAX_LISTED = 10_000
 #: No more nsqlookupds are queried, whatever they say of each other.
 MAX_LOOKUPDS = 100
-
-
-class LookupSettings(Protocol):
-    """The settings of a Reader's or a Writer's core that say where and how to look up."""
-
-    @property
-    def dialect(self) -> Dialect: ...
-
-    @property
-    def endpoints(self) -> Sequence[Endpoint]: ...
-
-    @property
-    def lookupds(self) -> Sequence[str]: ...
-
-    @property
-    def lookup(self) -> LookupOptions: ...
-
-    @property
-    def address_map(self) -> AddressMap | None: ...
-
-    @property
-    def allowed_addresses(self) -> Callable[[str, int], bool] | None: ...
 
 
 class _Lookupd:
@@ -114,7 +91,7 @@ class Discovery:
         on_found: Called with endpoints to connect to; :meth:`connected` and :meth:`disconnected` say what came of it.
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are disconnected and no longer listed.
-        on_round: Called when each nsqlookupd that was queried has answered or failed.
+        on_outage: Called for each failure while no nsqlookupd answers.
         publish_waits: Says whether a publish waits for an nsqd: polls are urgent then.
         fetch: Queries one nsqlookupd; None: over HTTP.
     Raises:
@@ -123,7 +100,7 @@ class Discovery:
 
     def __init__(
         self,
-        settings: LookupSettings,
+        settings: CoreSettings,
         topic: str,
         role: Role,
         rng: Rng,
@@ -132,16 +109,17 @@ class Discovery:
         on_found: Callable[[tuple[Endpoint, ...]], Any] | None = None,
         on_lookup: Callable[[str, Lookup], Any] | None = None,
         on_forget: Callable[[tuple[Endpoint, ...]], Any] | None = None,
-        on_round: Callable[[], Any] | None = None,
+        on_outage: Callable[[], Any] | None = None,
         publish_waits: Callable[[], bool] | None = None,
         fetch: Fetch | None = None,
     ) -> None:
         options, dialect = settings.lookup, settings.dialect
         given = {without_credentials(address): address for address in dict.fromkeys(settings.lookupds)}
-        self._options, self._clock, self._dialect, self._own_fetch = options, clock, dialect, fetch
+        self._options, self._clock, self._dialect = options, clock, dialect
+        self._get_json = fetch or self._get_over_http
         self._path = dialect.lookup_path(topic, role)
         self._parse: Callable[[Any], Lookup] = partial(dialect.parse_lookup, topic, role)
-        self._on_found, self._on_lookup, self._on_forget, self._on_round = on_found, on_lookup, on_forget, on_round
+        self._on_found, self._on_lookup, self._on_forget, self._on_outage = on_found, on_lookup, on_forget, on_outage
         self._allowed, self._address_map = settings.allowed_addresses, settings.address_map
         self._direct = frozenset(settings.endpoints)
         self._lookupds = {
@@ -155,9 +133,6 @@ class Discovery:
         self._has_found = False  # an nsqlookupd has ever listed an nsqd
         self._known: dict[Endpoint, None] = {}  # found ones that were connected to, in that order
         self._up: set[Endpoint] = set()  # connected, or being connected to
-        self._tried: set[Endpoint] = set()  # in this round
-        self._due: set[str] = set()  # those of this round that have not answered
-        self._heard = self._good = False  # one of this round has answered or failed; has answered
         self._logged: set[str] = set()
         self._wake = Event()
         self._stopped = False
@@ -181,13 +156,12 @@ class Discovery:
 
     def ask(self) -> None:
         """Query every nsqlookupd that owes no answer and does not rest; returns at once."""
-        if self._due and self._heard:  # one that is still silent must not keep the others' round from ending
-            self._finish_round()
         for address in self._lookupds if self._members is None else self._members.due():
             lookupd = self._lookupds.get(address)
             if lookupd is not None and lookupd.task is None:
-                self._due.add(address)
-                self._start(address, lookupd, self._query)
+                lookupd.task = Task(self._query, address, lookupd)
+                lookupd.task.name = f"gnsq_lite-lookupd {address}"
+                lookupd.task.start()
 
     def poke(self) -> None:
         """Poll now instead of at the next turn, as after a partition's leader moved (YZ-8)."""
@@ -218,69 +192,53 @@ class Discovery:
 
     # -- one query
 
-    def _start(self, address: str, lookupd: _Lookupd, query: Callable[[str, _Lookupd], None]) -> None:
-        lookupd.task = Task(query, address, lookupd)
-        lookupd.task.name = f"gnsq_lite-lookupd {address}"
-        lookupd.task.start()
-
     def _query(self, address: str, lookupd: _Lookupd) -> None:
-        """Query for the topic, and act upon the answer."""
-        lookup, error = self._fetch(address, lookupd, self._path, self._parse)
-        if self._stopped:
-            return
-        if self._members is not None and error is None:
-            self._members.succeeded(address)
-        elif self._members is not None:
-            verdict = self._members.failed(address)
-            if verdict is Verdict.RETRY:
-                self._start(address, lookupd, self._query)
-                return
-            if verdict is Verdict.FORGOTTEN:
-                log_safely(log, logging.INFO, "nsqlookupd %s is forgotten: %s", address, error)
-                del self._lookupds[address]
-                if lookupd.client is not None:
-                    lookupd.client.close()
+        """Query for the topic, then, once in each interval, for the other nsqlookupds; act upon the answers."""
         try:
-            self._answered(address, lookupd, lookup, error)
-        except Exception as failed:
-            said = "the answer of nsqlookupd %s could not be acted upon"
-            log_safely(log, logging.ERROR, said, address, exc_info=failed)
+            self._look_up(address, lookupd)
+            if self._may_grow and lookupd.ok and not self._stopped and self._clock.now() >= self._next_listing:
+                self._next_listing = self._clock.now() + self._options.lookupd_poll_interval
+                self._list_others(address, lookupd)
+        finally:
+            lookupd.task = None
 
-    def _query_listing(self, address: str, lookupd: _Lookupd) -> None:
+    def _look_up(self, address: str, lookupd: _Lookupd) -> None:
+        try:
+            lookup = self._fetch(address, lookupd, self._path, self._parse)
+        except NSQError as error:
+            if not self._stopped:
+                self._failed(address, lookupd, error)
+            return
+        if not self._stopped:
+            self._answered(address, lookupd, lookup)
+
+    def _list_others(self, address: str, lookupd: _Lookupd) -> None:
         """Query which nsqlookupds there are (YZ-1); a failure says nothing about the health of this one."""
         dialect = self._dialect
-        named, error = self._fetch(address, lookupd, dialect.lookupds_path(), dialect.parse_lookupds)
-        if self._stopped:
-            return
-        if named is None:
+        try:
+            named = self._fetch(address, lookupd, dialect.lookupds_path(), dialect.parse_lookupds)
+        except NSQError as error:
             log_safely(log, logging.DEBUG, "nsqlookupd %s names no others: %s", address, error)
-        elif self._add([format_address(each) for each in named if self._may_query(each)]):
+            return
+        if not self._stopped and self._add([format_address(each) for each in named if self._may_query(each)]):
             self.poke()
 
-    def _fetch(
-        self, address: str, lookupd: _Lookupd, path: str, parse: Callable[[Any], Any]
-    ) -> tuple[Any, NSQError | None]:
-        """Return what *parse* makes of the answer, or None and the error.
+    def _fetch(self, address: str, lookupd: _Lookupd, path: str, parse: Callable[[Any], Any]) -> Any:
+        """Return what *parse* makes of the answer.  Raises NSQError.
 
         A topic that is not known is an answer without nsqds (DISC-5).
         """
         try:
-            return parse(self._get(address, lookupd, path)), None
-        except NSQError as error:
-            return None, error
+            return parse(self._get(address, lookupd, path))
+        except NSQError:
+            raise
         except Exception as error:  # a parser that meets what it did not foresee must not end discovery
-            return None, HTTPResponseError(address, f"{type(error).__name__}: {printable(str(error))[:200]}")
-        finally:
-            lookupd.task = None
+            why = f"{type(error).__name__}: {printable(str(error))[:200]}"
+            raise HTTPResponseError(address, why) from error
 
     def _get(self, address: str, lookupd: _Lookupd, path: str) -> Any:
         try:
-            if self._own_fetch is not None:
-                data = self._own_fetch(address, path)
-            else:
-                if lookupd.client is None:
-                    lookupd.client = open_client(address, self._options, found=True)
-                data = lookupd.client.get(path).json()
+            data = self._get_json(address, path)
         except HTTPStatusError as error:
             from gnsq_lite.http.lookupd import is_unknown_topic
 
@@ -291,12 +249,17 @@ class Discovery:
                 log_safely(log, logging.INFO, "nsqlookupd %s does not know %s yet: %s", address, path, error.text)
             return {"channels": [], "producers": []}
         lookupd.topic_is_unknown = False
-        if isinstance(data, Mapping):
-            for key, value in data.items():
-                if isinstance(value, (list, Mapping)) and len(value) > MAX_LISTED:
-                    why = f"{printable(str(key))[:40]} lists {len(value)}; at most {MAX_LISTED} are accepted"
-                    raise HTTPResponseError(address, why)
+        for key, value in data.items() if isinstance(data, Mapping) else ():
+            if isinstance(value, (list, Mapping)) and len(value) > MAX_LISTED:
+                why = f"{printable(str(key))[:40]} lists {len(value)}; at most {MAX_LISTED} are accepted"
+                raise HTTPResponseError(address, why)
         return data
+
+    def _get_over_http(self, address: str, path: str) -> Any:
+        lookupd = self._lookupds[address]
+        if lookupd.client is None:
+            lookupd.client = open_client(address, self._options, found=True)
+        return lookupd.client.get(path).json()
 
     def _add(self, addresses: Iterable[str]) -> bool:
         """Take what an nsqlookupd says of which there are; return whether there are new ones to query (YZ-1)."""
@@ -314,70 +277,52 @@ class Discovery:
 
     # -- answers
 
-    def _answered(self, address: str, lookupd: _Lookupd, lookup: Lookup | None, error: NSQError | None) -> None:
-        if lookup is not None:
-            lookup = lookupd.lookup = self._narrowed(lookup)
-            self._has_found = self._has_found or bool(lookup.endpoints)
-            lookupd.endpoints = dict.fromkeys(self._not_direct(lookup.endpoints))
-            self._good = True
-            self._set_health(address, lookupd, None)
-            found = self._connect_to(address, lookupd)
-            self._call(self._on_lookup, address, lookup)
-            self._call_with(self._on_found, found)
-        elif address in self._lookupds:
-            self._set_health(address, lookupd, str(error))
-        if address in self._due:
-            self._heard = True
-            self._due.discard(address)
-            if not self._due:
-                self._finish_round()
-        if lookup is not None and self._may_grow and self._clock.now() >= self._next_listing and lookupd.task is None:
-            self._next_listing = self._clock.now() + self._options.lookupd_poll_interval
-            self._start(address, lookupd, self._query_listing)
+    def _answered(self, address: str, lookupd: _Lookupd, lookup: Lookup) -> None:
+        if self._members is not None:
+            self._members.succeeded(address)
+        lookup = lookupd.lookup = self._narrowed(lookup)
+        self._has_found = self._has_found or bool(lookup.endpoints)
+        lookupd.endpoints = dict.fromkeys(self._not_direct(lookup.endpoints))
+        self._set_health(address, lookupd, None)
+        if self._on_lookup is not None:
+            self._on_lookup(address, lookup)
+        self._connect_to(address, lookupd)
+        listed = set(self.endpoints)
+        self._forget([key for key in self._known if key not in self._up and key not in listed])
 
-    def _finish_round(self) -> None:
-        """Act upon all answers of a round together, and begin the next round."""
-        self._due.clear()
-        found: list[Endpoint] = []
-        if self._good:
-            listed = set(self.endpoints)
-            self._forget([key for key in self._known if key not in self._up and key not in listed])
-        else:
-            for address, lookupd in self._lookupds.items():
-                found += self._connect_to(address, lookupd)
-        self._heard = self._good = False
-        self._tried.clear()
-        self._call_with(self._on_found, found)
-        self._call(self._on_round)
+    def _failed(self, address: str, lookupd: _Lookupd, error: NSQError) -> None:
+        verdict = None if self._members is None else self._members.failed(address)
+        if verdict is Verdict.RETRY:
+            self._look_up(address, lookupd)
+            return
+        if verdict is Verdict.FORGOTTEN:
+            log_safely(log, logging.INFO, "nsqlookupd %s is forgotten: %s", address, error)
+            del self._lookupds[address]
+            if lookupd.client is not None:
+                lookupd.client.close()
+            return
+        self._set_health(address, lookupd, str(error))
+        if not any(each.ok for each in self._lookupds.values()):
+            self._connect_to(address, lookupd)
+            if self._on_outage is not None:
+                self._on_outage()
 
-    def _connect_to(self, address: str, lookupd: _Lookupd) -> list[Endpoint]:
-        """Return what *lookupd* lists and is to be connected to now."""
-        skipped = self._up | self._tried
-        found = [key for key in lookupd.endpoints if key not in skipped]
+    def _connect_to(self, address: str, lookupd: _Lookupd) -> None:
+        """Have what *lookupd* listed last connected, where it is not."""
+        found = [key for key in lookupd.endpoints if key not in self._up]
         for key in found:
             log_safely(log, logging.DEBUG, "nsqlookupd %s lists %s", address, key)
         self._known.update(dict.fromkeys(found))
         self._up.update(found)
-        self._tried.update(found)
-        return found
+        if found and self._on_found is not None:
+            self._on_found(tuple(found))
 
     def _forget(self, endpoints: Iterable[Endpoint]) -> None:
         forgotten = [key for key in endpoints if key in self._known]
         for key in forgotten:
             del self._known[key]
-        self._call_with(self._on_forget, forgotten)
-
-    def _call_with(self, hook: Callable[..., Any] | None, endpoints: Sequence[Endpoint]) -> None:
-        if endpoints:
-            self._call(hook, tuple(endpoints))
-
-    def _call(self, hook: Callable[..., Any] | None, *args: Any) -> None:
-        if hook is None:
-            return
-        try:
-            hook(*args)
-        except Exception as error:  # the other decisions must still be carried out
-            log_safely(log, logging.ERROR, "what discovery found could not be acted upon", exc_info=error)
+        if forgotten and self._on_forget is not None:
+            self._on_forget(tuple(forgotten))
 
     def _set_health(self, address: str, lookupd: _Lookupd, error: str | None) -> None:
         """Take an answer, or a failure; log a change between the two, once (DISC-6)."""
@@ -401,16 +346,7 @@ class Discovery:
             self._log_once("an nsqlookupd lists %s; it is left out", reason)
         if self._allowed is None:
             return lookup
-        verdicts: dict[Address, bool] = {}
-
-        def may(endpoint: Endpoint) -> bool:
-            verdict = verdicts.get(endpoint.address)
-            if verdict is None:
-                verdict = self._may(endpoint.address, f"an nsqlookupd lists {format_address(endpoint.address)}")
-                verdicts[endpoint.address] = verdict
-            return verdict
-
-        return lookup.only(may)
+        return lookup.only(lambda each: self._may(each.address, f"an nsqlookupd lists {format_address(each.address)}"))
 
     def _may(self, address: Address, who: str) -> bool:
         try:
@@ -436,16 +372,8 @@ class Discovery:
 
     def _log_once(self, form: str, what: str, *, failed: bool = False) -> None:
         """Log it once; the answers of an nsqlookupd that makes up ever new ones fill neither the log nor the memory."""
-        if what in self._logged or len(self._logged) > _MOST_LOGGED:
-            return
-        self._logged.add(what)
-        if len(self._logged) > _MOST_LOGGED:
-            log_safely(
-                log,
-                logging.WARNING,
-                "nsqlookupds list more entries that are refused or unusable; further ones are not logged",
-            )
-        else:
+        if what not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add(what)
             log.log(logging.ERROR if failed else logging.WARNING, form, what, exc_info=failed)
 
     def _may_query(self, named: Address) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from gnsq_lite.dialect import Dialect, Endpoint
@@ -16,6 +16,7 @@ from gnsq_lite.options import (
     DialectName,
     HTTPOptions,
     LookupOptions,
+    ReconnectOptions,
     TLSOptions,
     parse_address,
 )
@@ -65,6 +66,18 @@ class SharedOptions:
     def __post_init__(self) -> None:
         check_ranges(self)
         check_callables(address_map=self.address_map, allowed_addresses=self.allowed_addresses)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreSettings(SharedOptions):
+    """Settings of the cores of Readers and Writers alike, checked and complete."""
+
+    dialect: Dialect
+    endpoints: Sequence[Endpoint]
+    lookupds: Sequence[str]
+    connection: ConnectionOptions
+    reconnect: ReconnectOptions
+    lookup: LookupOptions
 
 
 @dataclass(frozen=True, kw_only=True)

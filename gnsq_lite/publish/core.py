@@ -288,12 +288,12 @@ class WriterCore:
         self.outcomes.failed_with(publish, error)
 
     def look_up(
-        self, topic: str, on_lookup: Callable[[Lookup], None], on_round: Callable[[], None]
+        self, topic: str, on_lookup: Callable[[Lookup], None], on_outage: Callable[[], None]
     ) -> Discovery | None:
         """Look a topic up from now on; return None without nsqlookupds."""
         if not self.settings.lookupds:
             return None
-        return self._discover(topic, on_lookup=lambda address, lookup: on_lookup(lookup), on_round=on_round)
+        return self._discover(topic, on_lookup=lambda address, lookup: on_lookup(lookup), on_outage=on_outage)
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> Any:
         """Call *act* once, in the hub; return the timer."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnsq_lite.dialect import Dialect, Endpoint
+from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import AuthFirstError, CertificateError, NSQError, OptionError, TLSNotGranted, WrongDialectError
-from gnsq_lite.net.settings import SharedOptions
+from gnsq_lite.net.settings import CoreSettings, SharedOptions
 from gnsq_lite.option_fields import check_number, count, documented, duration, size
-from gnsq_lite.options import DEFER, TIMEOUT, ConnectionOptions, LookupOptions, ReconnectOptions
+from gnsq_lite.options import DEFER, TIMEOUT
 from gnsq_lite.publish.middleware import PublishMiddleware
 
 #: The endpoint of a publish that any nsqd may take.
@@ -74,12 +74,5 @@ def check_defer(defer: float, longest: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerSettings(WriterOptions):
+class ProducerSettings(CoreSettings, WriterOptions):
     """All options of a Writer, checked and complete."""
-
-    dialect: Dialect
-    endpoints: Sequence[Endpoint]
-    lookupds: Sequence[str]
-    connection: ConnectionOptions
-    reconnect: ReconnectOptions
-    lookup: LookupOptions

@@ -221,8 +221,8 @@ class LeaderRouter:
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = _Topic(name)
-            learned, over = self._learned, self._round_over
-            topic.lookups = self._host.look_up(name, lambda found: learned(topic, found), lambda: over(topic))
+            learned, outage = self._learned, self._on_outage
+            topic.lookups = self._host.look_up(name, lambda found: learned(topic, found), lambda: outage(topic))
             if topic.lookups is None:  # no nsqlookupd: the nsqds that were given lead all there is
                 topic.use({}, self._nsqds)
         return topic
@@ -268,11 +268,9 @@ class LeaderRouter:
             return None
         return leader
 
-    def _round_over(self, topic: _Topic) -> None:
-        """While all nsqlookupds fail, try what they listed last: nsqd refuses what is not its own."""
-        if topic.lookups is None or topic.lookup is None or not topic.doubted:
-            return
-        if not any(each.ok for each in topic.lookups.health().values()):
+    def _on_outage(self, topic: _Topic) -> None:
+        """All nsqlookupds fail: try what they listed last; nsqd refuses what is not its own."""
+        if topic.lookup is not None and topic.doubted:
             topic.doubted.clear()
             self._learned(topic, topic.lookup)
 
