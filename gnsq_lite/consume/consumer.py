@@ -46,7 +46,7 @@ from gnsq_lite.net.loop import PAUSE, Loop, current_greenlet, in_task, sleep
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.stream import DeliveryStalled
-from gnsq_lite.net.user_hooks import LossLog, UserHooks, log_safely
+from gnsq_lite.net.user_hooks import ErrorLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion, in_hub, run_in_loop
 from gnsq_lite.policy.attempts import Tries, requeue_delay
 
@@ -80,12 +80,11 @@ class Consumer:
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
         self.limits = TimeLimits(loop, settings, clock, self.pool, self._concurrency, self.outcomes, self.hooks)
-        # Where handlers' threads leave hooks to the loop, the hooks count as running handlers.
-        self.end = Closing(clock, busy=lambda: self.limits.busy() + self.hooks.left)
+        self.end = Closing(clock, busy=self.limits.busy)
         self.search = settings.dialect.leader_search(loop.timer, self.rng, self._is_read, self._ask)
         #: The messages at which partitions were stopped (YZ-13), by the partition's name.
         self.stopped: dict[int | str, tuple[str, bytes]] = {}
-        self._loss_log = LossLog(log, clock)
+        self._loss_log, self._refusal_log = ErrorLog(log, clock), ErrorLog(log, clock)
         self.before: Counter[str] = Counter()
         self.late_answers = self.answers_lost = self.reconnects = 0
         #: Messages whose connection was gone before a handler began them.
@@ -316,7 +315,7 @@ class Consumer:
         self.late_answers += 1
         if isinstance(error, (FinFailedError, ReqFailedError)):
             connection.answer_refused()
-        connection.complaints.add(log, error, self.settings.log_fields(connection.endpoint))
+        self._refusal_log.add(error, extra=self.settings.log_fields(connection.endpoint))
         self.hooks.call("on_error", error)
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:

@@ -28,7 +28,6 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.loop import SLICE, Loop, let_io, time_limit
 from gnsq_lite.net.stream import ByteStream, Stream
-from gnsq_lite.net.user_hooks import Complaints
 from gnsq_lite.options import Address, ConnectionOptions, format_address
 from gnsq_lite.stats import ConnectionStats
 from gnsq_lite.wire import commands
@@ -181,7 +180,6 @@ class Connection(BaseConnection):
         self._due = False  # a flush is on its way
         self._must_wait = False  # what the last read brought is more than can be taken
         self._turn_began = 0.0
-        self.complaints = Complaints(clock)
 
     # -- opening (CONN-1, CONN-5)
 
@@ -330,7 +328,6 @@ class Connection(BaseConnection):
         stream = self._stream
         if stream is None or stream.closed is not None or self.opened_at is None:
             return
-        self.complaints.log_due(now)
         silent = now - max(self.read_at, self.opened_at)
         if silent > 2 * self.options.heartbeat_interval:
             why = f"no byte from nsqd for {silent:.1f} s, two heartbeat intervals"
@@ -352,7 +349,6 @@ class Connection(BaseConnection):
             if not isinstance(reason, NSQConnectionError):
                 reason = ConnectionLost(self.address, str(reason))
             stream.close(reason)
-        self.complaints.log_due()
 
     def shut_down(self) -> None:
         """Send what is queued, then end of stream: nsqd reads all of it and closes."""

@@ -30,7 +30,6 @@ from gnsq_lite.net.os_threads import (
     native_held_lock,
     native_ident,
     native_lock,
-    native_rlock,
     native_sleep,
     start_native_thread,
 )
@@ -142,9 +141,6 @@ _acts: list[Callable[[], None]] = []
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 #: The process whose state is fresh.
 _pid = getpid()
-#: A lock for each process: a thread of the parent may have held the parent's at the fork.
-_locks: dict[int, Any] = {}
-_is_resetting = False
 #: The greenlet in which this process was forked; None: it is no forked child.
 _forker: Any = None
 
@@ -178,19 +174,12 @@ def end_child(call: Callable[..., T], *args: Any) -> T:
 
 
 def _reset() -> None:
-    global _pid, _forker, _is_resetting
-    pid = getpid()
-    with _locks.setdefault(pid, native_rlock()):  # several threads of the child may come here at once
-        if pid == _pid or _is_resetting:  # what is called below may look for a fork itself
-            return
-        _forker, _is_resetting = current_greenlet(), True
-        try:
-            for act in _acts:
-                act()
-            for owner in list(_owners):
-                owner.after_fork()
-        finally:
-            _is_resetting, _pid = False, pid
+    global _pid, _forker
+    _pid, _forker = getpid(), current_greenlet()  # first: what is called below may look for a fork itself
+    for act in _acts:
+        act()
+    for owner in list(_owners):
+        owner.after_fork()
 
 
 os.register_at_fork(after_in_child=_reset)

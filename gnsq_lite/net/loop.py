@@ -149,9 +149,6 @@ class Loop:
         #: Returns the time at which this turn of the loop began.
         self.now: Callable[[], float] = hub.loop.now
         self._run_callback = run_callback
-        #: What :meth:`queue_call` was given, and whether a greenlet calls it.
-        self._queued_calls: deque[Callable[[], None]] = deque()
-        self._runs_queued_calls = False
         self._async = hub.loop.async_(ref=keep_alive)
         self.start(self._async, self._drain)
 
@@ -222,25 +219,6 @@ class Loop:
     def io(self, descriptor: int, events: int) -> Any:
         """Return a watcher of a socket, for :meth:`start`; *events* are READ and WRITE."""
         return self.hub.loop.io(descriptor, events)
-
-    def queue_call(self, act: Callable[[], None]) -> None:
-        """Have *act*, which may wait and raises nothing, called in a greenlet, in order; from any thread."""
-        self._queued_calls.append(act)
-        self.call_soon(self._begin_queued_calls)
-
-    def has_queued_calls(self) -> bool:
-        """Whether a call of :meth:`queue_call` has not returned yet."""
-        return self._runs_queued_calls or bool(self._queued_calls)
-
-    def _begin_queued_calls(self) -> None:
-        if not self._runs_queued_calls:
-            self.spawn("queued calls", self._run_queued_calls)
-            self._runs_queued_calls = True
-
-    def _run_queued_calls(self) -> None:
-        while self._queued_calls:
-            self._queued_calls.popleft()()
-        self._runs_queued_calls = False
 
     def resume(self, greenlet: Any) -> None:
         """Have *greenlet* resumed, whatever it waits for; in this thread."""
@@ -355,7 +333,7 @@ class Loop:
         self._is_disrupted = True
         self.soon(self._reset)  # should another exception end the call below
         said = "%s in the library's code: the connections are closed, and made again"
-        self.queue_call(partial(log.warning, said, repr(error)))
+        self.soon(self.spawn, "log", log.warning, said, repr(error))
         self._reset()
 
     def _reset(self) -> None:
@@ -365,9 +343,6 @@ class Loop:
             core.reset()
         for act in list(self.after_reset):
             self.soon(act)
-        self._runs_queued_calls = False
-        if self._queued_calls:
-            self._begin_queued_calls()
         if self._ready:
             self.soon(self._resume)
         if self._inbox:

@@ -81,7 +81,7 @@ def until_signal(
     numbers = [signal.SIGINT, signal.SIGTERM] if handle_sigterm else [signal.SIGINT]
     with stages.listening((number, stages.ask) for number in _unhandled(numbers)):
         begin()
-        _wait(stages, ended, stages.drain)
+        _wait(ended, stages.drain, interrupted=stages)
         if stages.drain.done():
             _close(stages, close)
     if signal.SIGINT in stages.signals:
@@ -94,17 +94,9 @@ def or_sigterm(ended: Completion, close: Callable[..., Any], timeout: float | No
 
     SIGTERM, where nobody handles it, acts as in :func:`until_signal`, and what it closes is waited for.
     """
-    numbers = _unhandled([signal.SIGTERM])
-    if not numbers:
-        return ended.wait(timeout)
     stages = Stages()
-    ends = None if timeout is None else SYSTEM_CLOCK.now() + timeout
-    with stages.listening((number, stages.ask) for number in numbers):
-        while not (ended.done() or stages.drain.done()):
-            left = _LOOK if ends is None else min(_LOOK, ends - SYSTEM_CLOCK.now())
-            if left <= 0.0:
-                break
-            wait_any((ended, stages.drain), left)
+    with stages.listening((number, stages.ask) for number in _unhandled([signal.SIGTERM])):
+        _wait(ended, stages.drain, timeout=float("inf") if timeout is None else timeout)
         if stages.drain.done():
             _close(stages, close)
     return ended.done()
@@ -138,15 +130,19 @@ def _close(stages: Stages, close: Callable[..., Any]) -> None:
 
     log.info("closing; once more to end at once")
     beside(run)
-    _wait(stages, closed, stages.at_once)
+    _wait(closed, stages.at_once, interrupted=stages)
     if not closed.done():
         log.warning("ending at once")
         close(0.0)
 
 
-def _wait(stages: Stages, *completions: Completion) -> None:
-    while not any(each.done() for each in completions):
+def _wait(*completions: Completion, timeout: float = float("inf"), interrupted: Stages | None = None) -> None:
+    """Wait for any of *completions*; a KeyboardInterrupt, of a SIGINT handler of the user's, goes to *interrupted*."""
+    ends = SYSTEM_CLOCK.now() + timeout
+    while not any(each.done() for each in completions) and (left := ends - SYSTEM_CLOCK.now()) > 0.0:
         try:
-            wait_any(completions, _LOOK)
-        except KeyboardInterrupt:  # from a SIGINT handler of the user's
-            stages.ask(signal.SIGINT)
+            wait_any(completions, min(left, _LOOK))
+        except KeyboardInterrupt:
+            if interrupted is None:
+                raise
+            interrupted.ask(signal.SIGINT)

@@ -1,21 +1,20 @@
 """Calls the user's hooks, and the user's logging, so that nothing they do ends a greenlet or a thread of ours.
 
 A logging filter or handler may raise.  In a monkey-patched process the locks of :mod:`logging` are gevent's: a native
-thread that waits for one may wait for good, and a hub cannot wait at all.  There a greenlet of the loop logs, in order,
-a moment later.
+thread that waits for one may wait for good, and a hub cannot wait at all.  There a greenlet of the loop logs, a moment
+later.
 """
 
 from __future__ import annotations
 
 import logging
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import NsqdError, NSQError
+from gnsq_lite.errors import NSQError
 from gnsq_lite.net.io_thread import loop_of_handlers
 from gnsq_lite.net.loop import Killed, Loop, current_greenlet, loop_here
 from gnsq_lite.net.os_threads import is_patched
@@ -24,10 +23,8 @@ from gnsq_lite.net.waiting import in_hub
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds between two lines of an nsqd's errors.
-_BETWEEN = 1.0
-#: Lines about lost nsqds in so many seconds.
-_MOST_LOSSES, _LOSS_PERIOD = 100, 60.0
+#: Warnings about nsqds in so many seconds.
+_MOST, _PERIOD = 100, 60.0
 
 
 def log_safely(log: logging.Logger, level: int, text: str, *args: Any, **keywords: Any) -> None:
@@ -39,7 +36,7 @@ def log_safely(log: logging.Logger, level: int, text: str, *args: Any, **keyword
     if loop is None:
         _log(log, level, text, args, keywords)
     else:
-        loop.queue_call(partial(_log, log, level, text, args, keywords))
+        loop.call_soon(partial(loop.spawn, "log", _log, log, level, text, args, keywords))
 
 
 def _log(log: logging.Logger, level: int, text: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -49,52 +46,25 @@ def _log(log: logging.Logger, level: int, text: str, args: tuple[Any, ...], keyw
         traceback.print_exc()
 
 
-class Complaints:
-    """The errors of one connection that leave it open: a line a second at the most, and each is counted in one."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._next = float("-inf")
-        self._unlogged = 0
-        self._last: tuple[logging.Logger, NsqdError, Mapping[str, Any] | None] | None = None
-
-    def add(self, log: logging.Logger, error: NsqdError, extra: Mapping[str, Any] | None = None) -> None:
-        """Log *error* now or, as the last of many, with the next line."""
-        self._unlogged += 1
-        self._last = log, error, extra
-        self.log_due(self._clock.now())
-
-    def log_due(self, now: float = float("inf")) -> None:
-        """Log what has not been logged, if a line is due; called about once a second, and at the end without a time."""
-        if not self._unlogged or self._last is None or now < self._next:
-            return
-        (log, error, extra), more = self._last, self._unlogged - 1
-        self._unlogged, self._last, self._next = 0, None, now + _BETWEEN
-        if more:
-            log_safely(log, logging.WARNING, "%s (and %d more errors since the last line)", error, more, extra=extra)
-        else:
-            log_safely(log, logging.WARNING, "%s", error, extra=extra)
-
-
-class LossLog:
-    """Logs why nsqds were lost, 100 warnings a minute at most: an nsqlookupd may list ever new nsqds that are dead."""
+class ErrorLog:
+    """Logs errors of nsqds, 100 warnings a minute at most: an nsqlookupd may list ever new nsqds that are dead."""
 
     def __init__(self, log: logging.Logger, clock: Clock) -> None:
         self._log, self._clock = log, clock
         self._ends, self._count = float("-inf"), 0
 
-    def add(self, reason: NSQError, *, is_news: bool, extra: Mapping[str, Any] | None = None) -> None:
-        """Log *reason*: as a warning where it is news and one may be logged, else at DEBUG."""
+    def add(self, error: NSQError, *, is_news: bool = True, extra: Mapping[str, Any] | None = None) -> None:
+        """Log *error*: as a warning where it is news and one may be logged, else at DEBUG."""
         if is_news:
             now = self._clock.now()
             if now >= self._ends:
-                self._ends, self._count = now + _LOSS_PERIOD, 0
+                self._ends, self._count = now + _PERIOD, 0
             self._count += 1
-            if self._count == _MOST_LOSSES + 1:
-                said = "more than %d losses of nsqds within a minute; the others of this minute are logged at DEBUG"
-                log_safely(self._log, logging.WARNING, said, _MOST_LOSSES)
-        is_warning = is_news and self._count <= _MOST_LOSSES
-        log_safely(self._log, logging.WARNING if is_warning else logging.DEBUG, "%s", reason, extra=extra)
+            if self._count == _MOST + 1:
+                said = "more than %d errors of nsqds within a minute; the others of this minute are logged at DEBUG"
+                log_safely(self._log, logging.WARNING, said, _MOST)
+        is_warning = is_news and self._count <= _MOST
+        log_safely(self._log, logging.WARNING if is_warning else logging.DEBUG, "%s", error, extra=extra)
 
 
 def loop_for_hooks() -> Loop | None:
@@ -119,24 +89,15 @@ class UserHooks:
         on_exit: Callable[[BaseException], None],
     ) -> None:
         self._loop, self._hooks, self._is_closing, self._on_exit = loop, hooks, is_closing, on_exit
-        self._left: deque[str] = deque()
-
-    @property
-    def left(self) -> int:
-        """How many that handlers' threads have left to the loop have not returned yet."""
-        return len(self._left)
 
     def call(self, name: str, *args: Any) -> None:
         """Call the hook *name* of :class:`~gnsq_lite.net.settings.Hooks`, if there is one; from any thread."""
         hook = getattr(self._hooks, name)
         if hook is None:
             return
-        if current_greenlet() is self._loop.hub:  # a hook may wait, as stats() does
-            self._loop.spawn("hook", self.call, name, *args)
-            return
-        if loop_for_hooks() is not None:  # nor is it to meet a patched lock in a native thread
-            self._left.append(name)
-            self._loop.call_soon(partial(self._loop.spawn, "hook", self._call_left, name, *args))
+        # A hook may wait, as stats() does, and must not meet a patched lock in a native thread.
+        if current_greenlet() is self._loop.hub or loop_for_hooks() is not None:
+            self._loop.call_soon(partial(self._loop.spawn, "hook", self.call, name, *args))
             return
         try:
             hook(*args)
@@ -146,9 +107,3 @@ class UserHooks:
             if self._is_closing() and isinstance(error, Killed):
                 raise  # this greenlet was killed, at the Reader's end
             log_safely(log, logging.ERROR, "the hook %s failed", name, exc_info=error)
-
-    def _call_left(self, name: str, *args: Any) -> None:
-        try:
-            self.call(name, *args)
-        finally:
-            self._left.pop()

@@ -20,7 +20,7 @@ from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import PAUSE, Loop, after_io, current_greenlet, sleep
 from gnsq_lite.net.os_threads import native_lock
-from gnsq_lite.net.user_hooks import LossLog
+from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Coalescing, Gathering
@@ -55,7 +55,7 @@ class WriterCore:
         #: The blocking connections of plain threads; the core adds and removes their nodes.
         self.pool = pool or Pool(settings, clock)
         self.rng: Rng = random.Random()
-        self.loss_log = LossLog(logging.getLogger("gnsq_lite.writer"), clock)
+        self.error_log = ErrorLog(logging.getLogger("gnsq_lite.writer"), clock)
         #: New publishes are refused; earlier ones may have no outcome yet.
         self.closing = False
         #: All connections are closed for good.

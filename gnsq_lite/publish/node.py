@@ -27,7 +27,7 @@ from gnsq_lite.net.connection import MOST_UNSENT, Connection, Target
 from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import Loop, current_greenlet
 from gnsq_lite.net.settings import mapped
-from gnsq_lite.net.user_hooks import LossLog
+from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.publish.outcomes import Outcomes
 from gnsq_lite.publish.publication import Publish
@@ -66,7 +66,7 @@ class NodeOwner(Protocol):
     clock: Clock
     rng: Rng
     outcomes: Outcomes
-    loss_log: LossLog
+    error_log: ErrorLog
 
     def is_over(self, node: Node) -> bool:
         """Return whether the node is to connect no more."""
@@ -242,7 +242,7 @@ class Node:
         Raises that error.
         """
         if not self.unanswered:
-            connection.complaints.add(log, error)
+            self._owner.error_log.add(error)
             return
         self._owner.on_refused(self._answered(connection), error, self.endpoint)
         if error.closes_connection and not self.unanswered:
@@ -315,7 +315,7 @@ class Node:
         """
         again = str(reason) == str(self.error) or self._is_logged(str(reason))  # log a lasting loss once
         self.error = reason
-        self._owner.loss_log.add(reason, is_news=not again, extra={"nsqd": str(self.endpoint)})
+        self._owner.error_log.add(reason, is_news=not again, extra={"nsqd": str(self.endpoint)})
         publishes = deque(self.unanswered)
         self.unanswered.clear()
         is_refusal = isinstance(reason, NsqdError)
