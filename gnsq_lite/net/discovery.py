@@ -363,8 +363,8 @@ class Discovery:
         for endpoint in endpoints:
             try:
                 target = mapped(self._address_map, endpoint)
-            except Exception:
-                self._log_once("address_map failed on %s, which is ignored", str(endpoint), failed=True)
+            except NSQError as error:
+                self._log_once("%s; it is ignored", str(error))
                 continue
             connected_to = endpoint if target is None else Endpoint(*target, endpoint.partition)
             if endpoint not in self._direct and connected_to not in self._direct:

@@ -34,7 +34,7 @@ class LinkOwner(Protocol[C]):
     """What a link asks and tells; in the link's greenlet."""
 
     def make_connection(self) -> C:
-        """Return a new connection, not open yet.  What it raises is the loss."""
+        """Return a new connection, not open yet.  An NSQError that it raises is the loss."""
 
     def on_connected(self, connection: C) -> None:
         """Its handshake is done."""
@@ -88,7 +88,7 @@ class Link(Generic[C]):
         """Connect and serve until the end; return its reason."""
         self.connection = None
         try:
-            connection = self.connection = self._make_connection()
+            connection = self.connection = self._owner.make_connection()
             connection.open()
             if self._owner.is_over():
                 return ConnectionLost(connection.address, "closed")
@@ -97,16 +97,6 @@ class Link(Generic[C]):
         except NSQError as error:
             return error
         raise ClosedError("a connection ended without a reason")
-
-    def _make_connection(self) -> C:
-        """Return a new connection; what the user's functions raise is the loss."""
-        try:
-            return self._owner.make_connection()
-        except NSQError:
-            raise
-        except Exception as error:
-            log_safely(self._log, logging.ERROR, "%s: cannot connect", self.endpoint, exc_info=error)
-            raise ConnectionLost(str(self.endpoint), f"{type(error).__name__}: {error}") from error
 
     def _leave(self) -> None:
         """Be done with the connection; again: nothing."""

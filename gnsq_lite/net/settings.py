@@ -112,19 +112,20 @@ class Hooks:
 
 
 def mapped(address_map: AddressMap | None, endpoint: Endpoint) -> Address | None:
-    """Return where to connect to for *endpoint*; None: where it says.
+    """Return where to connect to for *endpoint*; None: where it says.  Raises NSQError if *address_map* fails.
 
     *address_map* is a function of (host, port), or a dict of "host:port" or "host" to "host:port" or "host".
     """
     if address_map is None:
         return None
-    if callable(address_map):
-        found: Address | str | None = address_map(endpoint.host, endpoint.port)
-    else:
-        found = address_map.get(f"{endpoint.host}:{endpoint.port}") or address_map.get(endpoint.host)
-    if found is None:
-        return None
-    return parse_address(found, default_port=endpoint.port, option="address_map")
+    try:
+        if callable(address_map):
+            found: Address | str | None = address_map(endpoint.host, endpoint.port)
+        else:
+            found = address_map.get(f"{endpoint.host}:{endpoint.port}") or address_map.get(endpoint.host)
+        return None if found is None else parse_address(found, default_port=endpoint.port, option="address_map")
+    except Exception as error:
+        raise NSQError(f"{endpoint}: address_map failed: {type(error).__name__}: {error}") from error
 
 
 def without_credentials(address: str) -> str:

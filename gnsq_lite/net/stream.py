@@ -1,6 +1,6 @@
 """TCP streams with TLS: one in the loop here, and what it shares with the one of threads that block.
 
-TLS is in :mod:`gnsq_lite.net.tls`, and the blocking stream in :mod:`gnsq_lite.net.blocking_stream`.  Errors are the
+TLS is in :mod:`gnsq_lite.net.tls`, and the blocking stream in :mod:`gnsq_lite.net.blocking_connection`.  Errors are the
 library's own, and name the nsqd.
 """
 

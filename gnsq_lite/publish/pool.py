@@ -29,8 +29,7 @@ from gnsq_lite.errors import (
     PublishTimeout,
 )
 from gnsq_lite.net.at_exit import PATIENCE
-from gnsq_lite.net.blocking_connection import BlockingConnection
-from gnsq_lite.net.blocking_stream import DeadlinePassed
+from gnsq_lite.net.blocking_connection import BlockingConnection, DeadlinePassed
 from gnsq_lite.net.io_thread import look_for_fork, on_fork
 from gnsq_lite.net.os_threads import native_lock, start_native_thread
 from gnsq_lite.net.settings import mapped
@@ -302,7 +301,7 @@ class Pool:
         if len(self._in_turn) > 1:
             limit = min(limit / 2, SILENT_AFTER)
         try:
-            address = self._address_of(node.endpoint)
+            address = mapped(self._settings.address_map, node.endpoint) or node.endpoint.address
             connection.open(address, limit, self._settings.dialect.identify_extra("", node.endpoint))
         except NSQError:
             self._let_rest(node)
@@ -315,14 +314,6 @@ class Pool:
             raise
         node.rests_until = 0.0
         return connection
-
-    def _address_of(self, endpoint: Endpoint) -> Address:
-        if self._settings.address_map is None:
-            return endpoint.address
-        try:
-            return mapped(self._settings.address_map, endpoint) or endpoint.address
-        except Exception as error:  # of the user's function
-            raise NSQError(f"{endpoint}: address_map: {type(error).__name__}: {error}") from error
 
     def _let_rest(self, node: PoolNode) -> None:
         node.rests_until = self._now() + REST
