@@ -211,7 +211,7 @@ class BlockingConnection(BaseConnection):
             if sent < len(data):
                 stream.send_raw(data[sent:])
         except OSError as error:
-            self._hear_out(error)
+            self._raise_reason(error)
         try:
             answer = stream.receive(_READ_SIZE)
         except OSError as error:
@@ -221,8 +221,8 @@ class BlockingConnection(BaseConnection):
             return OK
         return self._answer(stream.decrypt(answer))
 
-    def _hear_out(self, error: OSError) -> None:
-        """Raise what nsqd said before it closed, if it said why, else *error*, the failure of a write."""
+    def _raise_reason(self, error: OSError) -> None:
+        """Raise the error frame that nsqd sent before it closed, if there is one, else *error*, of a failed write."""
         if isinstance(error, (ConnectionError, NSQConnectionError)):
             with suppress(NSQConnectionError, DeadlinePassed):
                 self._answer(b"")

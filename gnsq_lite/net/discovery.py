@@ -60,6 +60,10 @@ MAX_LISTED = 10_000
 MAX_LOOKUPDS = 100
 
 
+def _ignore(*_: Any) -> None:
+    pass
+
+
 class _Lookupd:
     """One nsqlookupd: its client, the query under way, and its last answers."""
 
@@ -106,11 +110,11 @@ class Discovery:
         rng: Rng,
         clock: Clock,
         *,
-        on_found: Callable[[tuple[Endpoint, ...]], Any] | None = None,
-        on_lookup: Callable[[str, Lookup], Any] | None = None,
-        on_forget: Callable[[tuple[Endpoint, ...]], Any] | None = None,
-        on_outage: Callable[[], Any] | None = None,
-        publish_waits: Callable[[], bool] | None = None,
+        on_found: Callable[[tuple[Endpoint, ...]], Any] = _ignore,
+        on_lookup: Callable[[str, Lookup], Any] = _ignore,
+        on_forget: Callable[[tuple[Endpoint, ...]], Any] = _ignore,
+        on_outage: Callable[[], Any] = _ignore,
+        publish_waits: Callable[[], bool] = lambda: False,
         fetch: Fetch | None = None,
     ) -> None:
         options, dialect = settings.lookup, settings.dialect
@@ -146,13 +150,13 @@ class Discovery:
         """
         while not self._stopped:
             self._wake.clear()
-            urgent = not self._has_found or (self._publish_waits is not None and self._publish_waits())
+            urgent = not self._has_found or self._publish_waits()
             left = self._polls.left(urgent)
             if left > 0.0:
-                wait_or_set(self._wake, left if self._publish_waits is None else min(left, _LOOK_EVERY))
-                continue
-            self._polls.begin(urgent)
-            self.ask()
+                wait_or_set(self._wake, min(left, _LOOK_EVERY))
+            else:
+                self._polls.begin(urgent)
+                self.ask()
 
     def ask(self) -> None:
         """Query every nsqlookupd that owes no answer and does not rest; returns at once."""
@@ -284,8 +288,7 @@ class Discovery:
         self._has_found = self._has_found or bool(lookup.endpoints)
         lookupd.endpoints = dict.fromkeys(self._not_direct(lookup.endpoints))
         self._set_health(address, lookupd, None)
-        if self._on_lookup is not None:
-            self._on_lookup(address, lookup)
+        self._on_lookup(address, lookup)
         self._connect_to(address, lookupd)
         listed = set(self.endpoints)
         self._forget([key for key in self._known if key not in self._up and key not in listed])
@@ -304,8 +307,7 @@ class Discovery:
         self._set_health(address, lookupd, str(error))
         if not any(each.ok for each in self._lookupds.values()):
             self._connect_to(address, lookupd)
-            if self._on_outage is not None:
-                self._on_outage()
+            self._on_outage()
 
     def _connect_to(self, address: str, lookupd: _Lookupd) -> None:
         """Have what *lookupd* listed last connected, where it is not."""
@@ -314,14 +316,14 @@ class Discovery:
             log_safely(log, logging.DEBUG, "nsqlookupd %s lists %s", address, key)
         self._known.update(dict.fromkeys(found))
         self._up.update(found)
-        if found and self._on_found is not None:
+        if found:
             self._on_found(tuple(found))
 
     def _forget(self, endpoints: Iterable[Endpoint]) -> None:
         forgotten = [key for key in endpoints if key in self._known]
         for key in forgotten:
             del self._known[key]
-        if forgotten and self._on_forget is not None:
+        if forgotten:
             self._on_forget(tuple(forgotten))
 
     def _set_health(self, address: str, lookupd: _Lookupd, error: str | None) -> None:
@@ -333,7 +335,7 @@ class Discovery:
             return
         lookupd.ok, lookupd.since, lookupd.count = ok, self._clock.wall(), 1
         if not ok:
-            said = "nsqlookupd %s fails; what it said before counts on: %s"
+            said = "nsqlookupd %s fails; its last good answer stands: %s"
             log_safely(log, logging.WARNING, said, address, error)
         elif after:
             log_safely(log, logging.INFO, "nsqlookupd %s answers again, after %d failures", address, after)

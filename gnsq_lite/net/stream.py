@@ -119,14 +119,14 @@ class Stream(ByteStream):
         self._chunks: deque[bytes | memoryview] = deque()
         self._waiting: Any = None
         self._ending = False
-        #: Whether a write that fails, because nsqd has closed, leaves the end to the reader, who gets what nsqd said.
-        self.hears_out = False
+        #: Whether a failed write leaves the connection open until the reader finds its end: nsqd's error may be unread.
+        self.reads_after_write_error = False
         #: Called in the hub when nsqd has taken all that was kept; it must not wait.
         self.on_drained: Callable[[], None] | None = None
         self._readable: Any = loop.io(sock.fileno(), READ)
         self._writable: Any = loop.io(sock.fileno(), WRITE)
         #: Ends a wait for more than one byte.
-        self._impatience: Any = None
+        self._read_timer: Any = None
         self._offer: Callable[[], bool] | None = None
         #: What was read in the hub and is for the reader, which takes it before it reads itself.
         self._given: deque[bytes | Exception] = deque()
@@ -212,18 +212,22 @@ class Stream(ByteStream):
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
         except OSError:
             return
-        self._stop_impatience()
+        self._stop_read_timer()
         if size > 1:
-            self._impatience = self._loop.timer(PATIENCE, self._on_impatience)
+            self._start_read_timer()
 
-    def _on_impatience(self) -> None:
-        self._impatience = self._loop.timer(PATIENCE, self._on_impatience)
+    def _start_read_timer(self) -> None:
+        self._read_timer = self._loop.timer(PATIENCE, self._on_read_timer)
+
+    def _on_read_timer(self) -> None:
+        self._stop_read_timer()
+        self._start_read_timer()
         self._on_readable()
 
-    def _stop_impatience(self) -> None:
-        if self._impatience is not None:
-            self._impatience.close()
-            self._impatience = None
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.close()
+            self._read_timer = None
 
     def has_ended(self) -> bool:
         """Look, without waiting, whether the peer has closed; then this side closes too.
@@ -274,7 +278,7 @@ class Stream(ByteStream):
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            if not (self.hears_out and isinstance(error, ConnectionError)):
+            if not (self.reads_after_write_error and isinstance(error, ConnectionError)):
                 self.close(lost(self.address, error))
                 return
             self._chunks.appendleft(data)  # and nothing more is written
@@ -361,7 +365,7 @@ class Stream(ByteStream):
             self._release()
 
     def _release(self) -> None:
-        self._stop_impatience()
+        self._stop_read_timer()
         self._readable.close()
         self._writable.close()
         self._sock.close()

@@ -112,7 +112,7 @@ class Pipeline(Connection):
     def run(self) -> None:
         """Read until the connection ends; waits.  Always ends with an exception, the reason."""
         if self._stream is not None:
-            self._stream.hears_out = True
+            self._stream.reads_after_write_error = True
             self._stream.on_drained = self._regain_room
             if self._codec is None:
                 self._stream.offer(partial(self.loop.deliver, self._take_oks))

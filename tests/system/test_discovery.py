@@ -154,7 +154,7 @@ def test_one_line_is_logged_for_each_change_of_state(found: Found, caplog: pytes
         ("INFO", "nsqlookupd one answers"),
         (
             "WARNING",
-            "nsqlookupd one fails; what it said before counts on: http://one/lookup: no connection",
+            "nsqlookupd one fails; its last good answer stands: http://one/lookup: no connection",
         ),
         ("INFO", "nsqlookupd one answers again, after 5 failures"),
     ]

@@ -74,7 +74,7 @@ def reset_behind(data: bytes) -> Iterator[Stream]:
 @pytest.mark.rule("PUB-2")
 def test_what_nsqd_has_said_before_it_closed_is_read_although_a_write_fails_first() -> None:
     with reset_behind(b"error") as stream:
-        stream.hears_out = True
+        stream.reads_after_write_error = True
         for _ in range(3):
             stream.write(b"PUB")
         gevent.sleep(0)
