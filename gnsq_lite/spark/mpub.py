@@ -1,7 +1,7 @@
 """Arrow columns -> MPUB payloads, without a Python loop over the rows.
 
 The layout of MPUB's body - a big-endian length before every message - is what joining two binary columns gives: the
-joined column's data buffer is the payload.  Everything nsqd would refuse is found before a byte is sent.
+joined column's data buffer is the payload.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from gnsq_lite.errors import InvalidBody, MessageTooLarge, OptionError
 
 
 @dataclass(frozen=True)
@@ -46,38 +44,6 @@ class Bodies(Sequence[bytes]):
     def __getitem__(self, place: slice) -> list[bytes]: ...
     def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
         return bodies_of(self._payload.data)[place]
-
-
-def checked_bodies(column: pa.Array, most: int, on_null: Literal["error", "skip"]) -> tuple[pa.Array, pa.Array | None]:
-    """Return the bodies as binary, and the mask that keeps them where some are skipped.
-
-    Raises:
-        InvalidBody: a null or empty body, with on_null="error"; nsqd takes neither.
-        MessageTooLarge: a body above *most* bytes; nothing of this batch was sent.
-    """
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = column.cast(pa.binary())
-    elif not pa.types.is_binary(column.type):
-        column = column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else _refuse(column.type)
-    lengths = pc.fill_null(pc.binary_length(column), 0)
-    mask: pa.Array | None = None
-    if len(column) and pc.min(lengths).as_py() == 0:
-        if on_null == "error":
-            count = pc.sum(pc.cast(pc.equal(lengths, 0), pa.int64())).as_py()
-            raise InvalidBody(
-                f"{count} rows have a null or empty body, which nsqd refuses; set onNullBody=skip or fill it"
-            )
-        mask = pc.greater(lengths, 0)
-        column = column.filter(mask)
-    if len(column):
-        longest = pc.max(lengths).as_py()
-        if longest > most:
-            raise MessageTooLarge(longest, most)
-    return column, mask
-
-
-def _refuse(kind: Any) -> Any:
-    raise OptionError("body", str(kind), "the column must be BINARY or STRING; cast it, or use to_json(struct(...))")
 
 
 def joined(bodies: pa.Array) -> pa.Array:

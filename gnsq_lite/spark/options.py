@@ -31,7 +31,12 @@ _SECRET = re.compile(r"secret|password|token|key$", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _BUNDLES = ("nsq", "storage")
 #: Options of Spark's Kafka source and of an earlier version of this source -> the option to use.
-TWINS = {"subscribe": "topic", "kafka.bootstrap.servers": "nsqdTCPAddresses", "spooldir": "recording"}
+TWINS = {
+    "onnullbody": "onBadRow",
+    "subscribe": "topic",
+    "kafka.bootstrap.servers": "nsqdTCPAddresses",
+    "spooldir": "recording",
+}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -187,8 +192,9 @@ class SinkOptions(CommonOptions):
     mpub_max_bytes: int = opt(4 << 20, "maximum bytes of one MPUB (nsqd's --max-body-size)", low=1024, kind="bytes")
     max_message_bytes: int = opt(1 << 20, "maximum bytes of one body (nsqd's --max-msg-size)", low=1, kind="bytes")
     pipeline: int = opt(4, "maximum MPUBs in flight", low=1, high=256)
-    on_null_body: Literal["error", "skip"] = opt(
-        "error", "error, or skip the row, if the body is null or empty (nsqd accepts neither)"
+    on_bad_row: str = opt(
+        "error",
+        "error, skip, or topic:NAME for a record of it: a null, empty or too long body, or a bad topic",
     )
     marker_dir: str = opt("", "directory for progress markers: a retried task continues where it stopped")
     rows_per_second: float | None = opt(None, "maximum rows per second and task", low=0.001)
@@ -197,9 +203,18 @@ class SinkOptions(CommonOptions):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.on_bad_row not in ("error", "skip"):
+            if not self.bad_row_topic:
+                raise OptionError("onBadRow", self.on_bad_row, "must be error, skip or topic:NAME")
+            check_topic(self.bad_row_topic)
         if self.marker_dir:
             object.__setattr__(self, "marker_dir", str(local_directory(self.marker_dir, "markerDir")))
         self.check_addresses()
+
+    @property
+    def bad_row_topic(self) -> str:
+        """The topic for records of bad rows; "" where there is none."""
+        return self.on_bad_row.removeprefix("topic:") if self.on_bad_row.startswith("topic:") else ""
 
 
 def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:

@@ -1,8 +1,8 @@
 """Progress markers of the sink: a task that Spark runs again goes on where it stopped.
 
-Without them a repeated task publishes its partition again.  A marker holds for one (query, batch, partition), and for
-rows that have the same bodies in the same order when the task runs again: this source gives them so, while a shuffle
-need not, nor a query that was restarted with other options.  So a marker has their checksum.
+Without them a repeated task publishes its partition again.  A marker is of one partition of a query's batch or of a
+batch write.  It holds for rows that have the same bodies in the same order when the task runs again: this source gives
+them so, while a shuffle need not, nor a query that was restarted with other options.  So a marker has their checksum.
 """
 
 from __future__ import annotations
@@ -31,18 +31,16 @@ class TaskKey:
         return f"{query}-b{self.batch}-p{self.partition}.json"
 
 
-def current_task() -> TaskKey | None:
-    """Return the running task's key; None in a batch job, whose tasks have no lasting name."""
+def current_task(write: str = "") -> TaskKey | None:
+    """Return the running task's key, in a batch write of the id *write* or in a query; None outside of a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     if context is None:
         return None
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    query = context.getLocalProperty("sql.streaming.queryId")
-    if not batch or not query:
-        return None
-    return TaskKey(query, batch, context.partitionId())
+    query = write or context.getLocalProperty("sql.streaming.queryId")
+    batch = "0" if write else context.getLocalProperty("streaming.sql.batchId")
+    return TaskKey(query, batch, context.partitionId()) if batch and query else None
 
 
 @dataclass(frozen=True)

@@ -7,31 +7,24 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gnsq_lite import Writer
-from gnsq_lite.errors import (
-    InvalidBody,
-    MpubFailedError,
-    NotSent,
-    NSQError,
-    OptionError,
-    OutcomeUnknown,
-    PubFailedError,
-)
+from gnsq_lite.errors import MpubFailedError, NotSent, NSQError, OutcomeUnknown, PubFailedError
 from gnsq_lite.publish.publication import Publish
-from gnsq_lite.spark.mpub import Bodies, Payload, checked_bodies, checksum, payloads
+from gnsq_lite.spark.mpub import Bodies, Payload, checksum, payloads
 from gnsq_lite.spark.options import SinkOptions
 from gnsq_lite.spark.progress import NOTHING, Done
+from gnsq_lite.spark.rows import Checked, check
 from gnsq_lite.wire import commands
-from gnsq_lite.wire.names import check_topic
 
 #: Rows looked at in one go: their joined bodies are in memory once more.
 _SLICE = 20_000
+#: Bytes of bodies of a task that are checked before anything of it is sent: an attempt that fails sends none of them.
+CHECKED_BYTES = 64 << 20
 #: Errors that another attempt may mend: nsqd away, its answer lost, or nsqd on its way out or out of disk.
 MAY_PASS = (NotSent, OutcomeUnknown, PubFailedError, MpubFailedError)
 #: Seconds before a failed MPUB is sent again: first, and at most.
@@ -107,43 +100,37 @@ class Sink:
         """Publish all rows and return how many.
 
         Raises:
-            InvalidBody, MessageTooLarge, InvalidName, OptionError: a row nsqd would refuse; nothing of its slice was
-                sent, earlier slices of the task were.
+            BadRows, OptionError: a row nsqd would refuse; nothing was sent where it is among the first CHECKED_BYTES.
             OtherRows: those to be passed over are not what the task begins with; nothing was sent.
             NSQError: nsqd refused, or could not be reached, after all retries.
         """
+        held: list[tuple[Checked, int]] = []
+        size = 0
         for batch in batches:
             for at in range(0, batch.num_rows, _SLICE):
-                self._write_slice(batch.slice(at, _SLICE))
+                one = self._check(batch.slice(at, _SLICE))
+                held.append((one, self._seen))
+                size += one.size
+                if size > CHECKED_BYTES:
+                    self._send(held)
         if self._seen < self._skip.rows:
             self._refuse()
+        self._send(held)
         while self._window:
             self._settle()
         self._note()
         return self.published
 
-    def _write_slice(self, batch: pa.RecordBatch) -> None:
-        row = self._seen
+    def _check(self, batch: pa.RecordBatch) -> Checked:
+        """Check rows, of which those that an earlier attempt published are passed over."""
+        known = min(batch.num_rows, max(0, self._skip.rows - self._seen))
         self._seen += batch.num_rows
-        known = min(batch.num_rows, max(0, self._skip.rows - row))
         if known:
-            self._pass_over(batch.slice(0, known))
-            batch = batch.slice(known)
-            row += known
-        options = self._options
-        checked = [
-            (topic, part, *checked_bodies(part.column("body"), options.max_message_bytes, options.on_null_body))
-            for topic, part in runs(batch, options.topic)
-        ]
-        for topic, part, bodies, mask in checked:
-            row += part.num_rows
-            self._write_run(topic, part, bodies, mask, row)
-
-    def _pass_over(self, batch: pa.RecordBatch) -> None:
-        bodies, _ = checked_bodies(batch.column("body"), sys.maxsize, "skip")
-        self._crc = checksum(payloads("", bodies, sys.maxsize, sys.maxsize), self._crc)
-        if self._seen >= self._skip.rows and self._crc != self._skip.crc:
-            self._refuse()
+            for run in check(batch.slice(0, known), self._options).runs:
+                self._crc = checksum(payloads("", run.bodies, sys.maxsize, sys.maxsize), self._crc)
+            if self._seen >= self._skip.rows and self._crc != self._skip.crc:
+                self._refuse()
+        return check(batch.slice(known), self._options)
 
     def _refuse(self) -> None:
         raise OtherRows(
@@ -152,29 +139,36 @@ class Sink:
             " the task publishes all its rows when it runs again"
         )
 
-    def _write_run(
-        self, topic: str, batch: pa.RecordBatch, bodies: pa.Array, mask: pa.Array | None, row_after: int
-    ) -> None:
-        """Publish rows of one topic; *row_after* are the task's rows with the last of them."""
+    def _send(self, held: list[tuple[Checked, int]]) -> None:
+        """Publish checked rows, given with the number of the task's rows up to the last of them."""
+        for one, end in held:
+            self._send_rows(one, end)
+        held.clear()
+
+    def _send_rows(self, one: Checked, end: int) -> None:
         options = self._options
-        defers = batch.column("defer") if "defer" in batch.schema.names else None
-        if defers is not None and pc.any(pc.greater(pc.fill_null(defers.cast(pa.float64()), 0.0), 0.0)).as_py():
-            self._write_deferred(topic, bodies, defers if mask is None else defers.filter(mask))
-            self._crc = self._checked(payloads(topic, bodies, sys.maxsize, sys.maxsize))
-            self.done = Done(row_after, self._crc)
-            return
         most = options.mpub_size
         if options.rows_per_second is not None:  # small enough for an even flow
             most = max(1, min(most, int(options.rows_per_second / 10)))
-        pieces = list(payloads(topic, bodies, most, options.mpub_max_bytes))
-        left = len(bodies)
-        for piece in pieces:
-            left -= piece.count
-            self._crc = self._checked([piece])
-            # Skipped rows leave no trace in a payload: progress counts them with the run's last one.
-            self._push(piece, None if left and mask is not None else Done(row_after - left, self._crc))
-        if not pieces and not self._window:
-            self.done = Done(row_after, self._crc)
+        records = pa.array(one.records, pa.binary())
+        for piece in payloads(options.bad_row_topic, records, most, options.mpub_max_bytes):
+            self._push(piece, None)
+        left = sum(len(run.bodies) for run in one.runs)
+        for run in one.runs:
+            if run.defers is not None:
+                self._write_deferred(run.topic, run.bodies, run.defers)
+                left -= len(run.bodies)
+                self._crc = self._checked(payloads(run.topic, run.bodies, sys.maxsize, sys.maxsize))
+                if one.is_whole or not left:
+                    self.done = Done(end - left, self._crc)
+                continue
+            for piece in payloads(run.topic, run.bodies, most, options.mpub_max_bytes):
+                left -= piece.count
+                self._crc = self._checked([piece])
+                # Rows left out have no place in a payload: progress counts them with the last one.
+                self._push(piece, Done(end - left, self._crc) if one.is_whole or not left else None)
+        if not one.runs and not self._window:
+            self.done = Done(end, self._crc)
 
     def _checked(self, pieces: Iterable[Payload]) -> int:
         """Return the checksum with that of *pieces*, where somebody notes it."""
@@ -238,26 +232,3 @@ class Sink:
     def _note(self) -> None:
         if self._on_progress is not None:
             self._on_progress(self.done)
-
-
-def runs(batch: pa.RecordBatch, default: str) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield (topic, rows) for neighbouring rows of one topic, in order.
-
-    Raises OptionError where a row has no topic; InvalidName for a topic nsqd would refuse.
-    """
-    if "topic" not in batch.schema.names:
-        if not default:
-            raise OptionError("topic", "", "set the option topic, or give the rows a column 'topic'")
-        check_topic(default)
-        yield default, batch
-        return
-    names = batch.column("topic").to_pylist()
-    at = 0
-    for index in range(1, len(names) + 1):
-        if index == len(names) or names[index] != names[at]:
-            topic = names[at] or default
-            if not topic:
-                raise InvalidBody("a row's topic is null and there is no option topic")
-            check_topic(topic)
-            yield topic, batch.slice(at, index - at)
-            at = index

@@ -6,7 +6,9 @@ At least once: a task that Spark runs again publishes again, unless markerDir le
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_choice
 from gnsq_lite.spark.compat import stream_arrow_writer
 from gnsq_lite.spark.options import SinkOptions
+from gnsq_lite.spark.progress import remove_markers
 from gnsq_lite.spark.sinktask import StreamCommits, publish
 from gnsq_lite.wire.names import check_topic
 
@@ -55,20 +58,26 @@ class NsqArrowWriter(DataSourceArrowWriter):
     """Batch: ``df.write.format("nsq").mode("append").save()``."""
 
     def __init__(self, options: SinkOptions) -> None:
-        self._options = options
+        self._options, self._write = options, uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publish one task's rows."""
-        return publish(self._options, iterator, streams=False)
+        return publish(self._options, iterator, write=self._write)
 
     def commit(self, messages: list[Any]) -> None:
         """All tasks are done."""
         log.info("published %d rows", sum(message.rows for message in messages if message is not None))
+        self._remove_markers()
 
     def abort(self, messages: list[Any]) -> None:
         """Some task failed for good; what others published stays published."""
         rows = sum(message.rows for message in messages if message is not None)
         log.warning("the job failed; %d rows of finished tasks are published and stay so", rows)
+        self._remove_markers()
+
+    def _remove_markers(self) -> None:
+        if self._options.marker_dir:
+            remove_markers(Path(self._options.marker_dir), self._write, 1)
 
 
 class NsqStreamRowWriter(StreamCommits, DataSourceStreamWriter):

@@ -26,13 +26,13 @@ class Published(WriterCommitMessage):
     query: str = ""
 
 
-def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch], *, streams: bool = True) -> Published:
+def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch], *, write: str = "") -> Published:
     """Publish a task's rows; in the task.
 
-    Not *streams*: without a marker.  A batch write in foreachBatch has its batch's number, and so has the next write
-    there: it would take the rows of the first for its own.
+    *write*: the id of a batch write.  One in foreachBatch also has the properties of a query's batch, as has the next
+    write there, so that these tell nothing of a batch write's tasks.
     """
-    task = current_task() if streams else None
+    task = current_task(write)
     marker = Marker(Path(options.marker_dir), task) if options.marker_dir and task is not None else None
     sink = Sink(
         shared_writer(options),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,20 +16,19 @@ from hypothesis import strategies as st
 
 from gnsq_lite.errors import (
     BadTopicError,
-    InvalidBody,
-    InvalidName,
-    MessageTooLarge,
     MpubFailedError,
     NotSent,
+    NSQError,
     OptionError,
     OutcomeUnknown,
 )
 from gnsq_lite.recording.files import Files
-from gnsq_lite.spark import sinktask
-from gnsq_lite.spark.mpub import Bodies, Payload, bodies_of, checked_bodies, payloads
+from gnsq_lite.spark import publisher, sinktask
+from gnsq_lite.spark.mpub import Bodies, Payload, bodies_of, payloads
 from gnsq_lite.spark.options import SinkOptions, parse
 from gnsq_lite.spark.progress import NOTHING, Done, Marker, TaskKey, remove_markers
 from gnsq_lite.spark.publisher import OtherRows, Sink, shared_writer
+from gnsq_lite.spark.rows import BadRows
 from gnsq_lite.spark.sink import batched, check_columns
 from tests.spark.fakes import Crash, CrashingFiles
 
@@ -66,32 +67,6 @@ def test_a_payload_is_read_as_messages_where_a_dialect_lays_them_out_otherwise()
     (payload,) = payloads("t", pa.array([b"1", b"22", b"333"]), 10, 100)
     bodies = Bodies(payload)
     assert (len(bodies), list(bodies), bodies[1], bodies[1:]) == (3, [b"1", b"22", b"333"], b"22", [b"22", b"333"])
-
-
-def test_strings_are_sent_as_utf8() -> None:
-    column, _ = checked_bodies(pa.array(["é"], pa.string()), 10, "error")
-    assert column.to_pylist() == ["é".encode()]
-
-
-@pytest.mark.parametrize("column", [pa.array([b"a", None], pa.binary()), pa.array(["a", ""], pa.string())])
-def test_a_null_or_empty_body_is_an_error_or_skipped(column: pa.Array) -> None:
-    with pytest.raises(InvalidBody, match=r"1 rows have a null or empty body.*onNullBody=skip"):
-        checked_bodies(column, 10, "error")
-    kept, mask = checked_bodies(column, 10, "skip")
-    assert kept.to_pylist() == [b"a"]
-    assert mask is not None
-    assert mask.to_pylist() == [True, False]
-
-
-def test_a_body_above_the_limit_is_refused_before_anything_is_sent() -> None:
-    checked_bodies(pa.array([b"x" * 10]), 10, "error")
-    with pytest.raises(MessageTooLarge, match="11 bytes; nsqd accepts at most 10"):
-        checked_bodies(pa.array([b"x" * 11]), 10, "error")
-
-
-def test_a_body_of_another_type_is_refused() -> None:
-    with pytest.raises(OptionError, match="BINARY or STRING"):
-        checked_bodies(pa.array([1, 2]), 10, "error")
 
 
 class FakePublication:
@@ -145,17 +120,70 @@ def test_a_topic_column_rules_and_neighbours_share_an_mpub() -> None:
     assert writer.sent == [("a", [b"1", b"2"]), ("t", [b"3"])]
 
 
-@pytest.mark.parametrize(
-    ("bodies", "topics", "why"),
-    [([b"1", b"2"], ["a", "a b"], InvalidName), ([b"1", b""], ["a", "b"], InvalidBody)],
-)
-def test_a_slice_is_checked_before_anything_of_it_is_sent(
-    bodies: list[bytes], topics: list[str], why: type[Exception]
-) -> None:
+def test_strings_are_published_as_utf8() -> None:
     writer = FakeWriter()
-    with pytest.raises(why):
-        sink(writer).write([table(*bodies, topic=topics)])
+    sink(writer).write([pa.RecordBatch.from_pydict({"body": ["é"]})])
+    assert writer.sent == [("t", ["é".encode()])]
+
+
+def test_bodies_of_another_type_are_refused() -> None:
+    with pytest.raises(OptionError, match="BINARY or STRING"):
+        sink(FakeWriter()).write([pa.RecordBatch.from_pydict({"body": [1, 2]})])
+
+
+BAD = {
+    "null or empty body": ("1", None),
+    "11 bytes; nsqd accepts at most 10": ("1", b"x" * 11),
+    "topic name 'a b' is not valid": ("a b", b"1"),
+    "topic is null": (None, b"1"),
+}
+
+
+@pytest.mark.parametrize("why", BAD)
+def test_a_bad_row_is_an_error_before_anything_of_the_partition_is_sent(why: str) -> None:
+    topic, body = BAD[why]
+    writer = FakeWriter()
+    last = table(b"2", body, topic=["a", topic])  # type: ignore[arg-type]
+    with pytest.raises(BadRows, match=rf"refuse 1 of 2 rows, the first .*{why}.*onBadRow=skip or topic:NAME"):
+        sink(writer, topic="", maxMessageBytes="10").write([*[table(b"1", topic=["a"])] * 100, last])
     assert writer.sent == []
+
+
+def test_a_partition_of_more_bytes_than_are_checked_at_first_is_sent_up_to_the_bad_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher, "CHECKED_BYTES", 3)
+    writer = FakeWriter()
+    with pytest.raises(BadRows):
+        sink(writer).write([table(b"1", b"2"), table(b"3", b"4"), table(b"5"), table(b"")])
+    assert [body for _, bodies in writer.sent for body in bodies] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_bad_rows_are_skipped() -> None:
+    writer = FakeWriter()
+    rows = table(b"1", b"", b"2", b"x" * 11, b"3", topic=["a", "a", "a", "a", "a b"])
+    assert sink(writer, onBadRow="skip", maxMessageBytes="10").write([rows, table(b"", topic=["a"])]) == 2
+    assert writer.sent == [("a", [b"1", b"2"])]
+
+
+def test_bad_rows_are_recorded_in_a_topic_with_the_reason_and_the_begin_of_the_body() -> None:
+    writer = FakeWriter()
+    rows = table(b"1", None, b"x" * 3000, b"3", topic=["a", "a", "a", "a b"])  # type: ignore[arg-type]
+    assert sink(writer, onBadRow="topic:bad", maxMessageBytes="2048").write([rows]) == 4
+    assert writer.sent[-1] == ("a", [b"1"])
+    records = [body for topic, bodies in writer.sent if topic == "bad" for body in bodies]
+    assert all(len(record) <= 2048 for record in records)
+    empty, large, named = map(json.loads, records)
+    assert (empty["body"], empty["bytes"], empty["topic"]) == (None, 0, "a")
+    assert "3000 bytes" in large["error"]
+    assert base64.b64decode(large["body"]) == b"x" * 768
+    assert base64.b64decode(named["body"]) == b"3"
+
+
+@pytest.mark.parametrize(("text", "why"), [("ignore", "topic:NAME"), ("topic:a b", "' ' at position 1")])
+def test_an_on_bad_row_that_is_none_is_refused(text: str, why: str) -> None:
+    with pytest.raises(NSQError, match=why):
+        parse(SinkOptions, {"nsqdTCPAddresses": "n", "onBadRow": text})
 
 
 def test_a_defer_column_publishes_deferred() -> None:
@@ -217,15 +245,15 @@ def test_a_task_of_other_rows_than_its_marker_counts_passes_over_none_unseen(bod
     done = noted_by(table(b"1", b"2", b"3", b"4"), mpubSize="1")[2]
     again = FakeWriter()
     with pytest.raises(OtherRows, match=r"begin with the 3 rows .* the marker is removed"):
-        sink(again, skip=done, onNullBody="skip").write([table(*bodies)])
+        sink(again, skip=done, onBadRow="skip").write([table(*bodies)])
     assert again.sent == []
 
 
 def test_rows_of_any_kind_are_known_again() -> None:
     rows = table(b"1", b"", b"2", b"3", b"4", topic=["a", "a", "a", "b", "b"], defer=[0.0, 0.0, 0.0, 1.0, 1.0])
-    (*_, last) = noted_by(rows, onNullBody="skip")
+    (*_, last) = noted_by(rows, onBadRow="skip")
     again = FakeWriter()
-    sink(again, skip=last, onNullBody="skip").write([rows, table(b"5", topic=["a"], defer=[0.0])])
+    sink(again, skip=last, onBadRow="skip").write([rows, table(b"5", topic=["a"], defer=[0.0])])
     assert (again.sent, again.deferred) == ([("a", [b"5"])], [])
 
 
@@ -238,7 +266,7 @@ def test_progress_never_passes_what_nsqd_has_taken() -> None:
 
 
 def test_skipped_null_rows_count_as_progress() -> None:
-    assert noted_by(table(b"1", b"", b"", b""), onNullBody="skip")[-1].rows == 4
+    assert noted_by(table(b"1", b"", b"", b""), onBadRow="skip")[-1].rows == 4
 
 
 def test_a_marker_belongs_to_one_task_of_one_batch(tmp_path: Path) -> None:
@@ -258,7 +286,7 @@ def test_a_marker_of_other_rows_is_forgotten_so_that_the_next_attempt_publishes_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, writer = TaskKey("q", "7", 0), FakeWriter()
-    monkeypatch.setattr(sinktask, "current_task", lambda: key)
+    monkeypatch.setattr(sinktask, "current_task", lambda write: key)
     monkeypatch.setattr(sinktask, "shared_writer", lambda options: writer)
     options = parse(SinkOptions, {"nsqdTCPAddresses": "n", "topic": "t", "markerDir": str(tmp_path)})
     Marker(tmp_path, key).write(Done(3, 7))

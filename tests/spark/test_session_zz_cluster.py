@@ -67,7 +67,10 @@ ROWS = 15_000
 
 
 def failing_once(address: str, topic: str) -> Any:
-    """Return a function of a row that dies, in a task's first attempt, once nsqd has 10,000 of its rows."""
+    """Return a function of a row that dies, in a task's first attempt, once nsqd has 10,000 of its rows.
+
+    Rows of 8 kB: the sink sends nothing before it has checked 64 MB.
+    """
     calls = [0]
 
     def give(body: str) -> str:
@@ -91,37 +94,38 @@ def failing_once(address: str, topic: str) -> Any:
     return give
 
 
-@pytest.mark.parametrize("markers", [True, False])
+@pytest.mark.parametrize(("kind", "markers"), [("stream", True), ("stream", False), ("batch", True)])
 def test_a_sink_task_tried_again_goes_on_behind_its_marker(
-    spark: Any, nsqd: ServerHandle, topic: str, tmp_path: Path, markers: bool
+    spark: Any, nsqd: ServerHandle, topic: str, tmp_path: Path, kind: str, markers: bool
 ) -> None:
     from pyspark.sql.functions import udf
 
     nsqd.http("POST", f"/topic/create?topic={topic}")
-    frame = spark.range(ROWS, numPartitions=1).selectExpr("lpad(id, 200, '0') AS body")
+    frame = spark.range(ROWS, numPartitions=1).selectExpr("concat(id, ' ', repeat('x', 8000)) AS body")
     frame.write.parquet(str(tmp_path / "rows"))
-    rows = spark.readStream.schema(frame.schema).parquet(str(tmp_path / "rows"))
     options = {"nsqdTCPAddresses": nsqd.tcp_address, "topic": topic, "mpubSize": "100"}
     if markers:
         options["markerDir"] = str(tmp_path / "markers")
+    failing = udf(failing_once(nsqd.http_address, topic), "string")("body").alias("body")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "2000")
-    query = (
-        rows.select(udf(failing_once(nsqd.http_address, topic), "string")("body").alias("body"))
-        .writeStream.format("nsq")
-        .options(**options)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
-    )
     try:
-        query.processAllAvailable()
+        if kind == "batch":
+            rows = spark.read.parquet(str(tmp_path / "rows")).select(failing)
+            rows.write.format("nsq").options(**options).mode("append").save()
+            assert not list((tmp_path / "markers").iterdir())
+        else:
+            rows = spark.readStream.schema(frame.schema).parquet(str(tmp_path / "rows")).select(failing)
+            writer = rows.writeStream.format("nsq").options(**options)
+            query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+            query.processAllAvailable()
+            query.stop()
     finally:
-        query.stop()
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    found: list[bytes] = []
-    with Reader(topic, "check", lambda m: found.append(m.body), nsqd_tcp_addresses=nsqd.tcp_address):
-        deadline = time.monotonic() + 60
+    found: list[int] = []
+    with Reader(topic, "check", lambda m: found.append(int(m.body.split()[0])), nsqd_tcp_addresses=nsqd.tcp_address):
+        deadline = time.monotonic() + 120
         while len(found) < nsqd.stats(topic)["message_count"] and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert sorted(map(int, set(found))) == list(range(ROWS))
+    assert sorted(set(found)) == list(range(ROWS))
     again = len(found) - ROWS
     assert again <= 1000 if markers else again >= 9000

@@ -1,0 +1,129 @@
+"""Checks the sink's rows before anything of them is sent: what nsqd would refuse is an error, skipped or recorded."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnsq_lite.errors import InvalidBody, MessageTooLarge, NSQError, OptionError
+from gnsq_lite.spark.options import SinkOptions
+from gnsq_lite.wire.names import check_topic
+
+log = logging.getLogger("gnsq_lite.spark")
+
+#: Bytes of a record about a bad row besides its body.
+_RECORD_BYTES = 1024
+
+
+class BadRows(NSQError, ValueError):
+    """Rows that nsqd would refuse, with onBadRow=error.  Nothing of their slice was sent."""
+
+
+class Run(NamedTuple):
+    """Neighbouring rows of one topic; *defers*: seconds for each, None where all are 0."""
+
+    topic: str
+    bodies: pa.Array
+    defers: pa.Array | None
+
+
+class Checked(NamedTuple):
+    """Rows that nsqd takes, and a JSON record for each row left out where onBadRow names a topic for them."""
+
+    runs: list[Run]
+    records: list[bytes]
+    is_whole: bool
+    size: int
+
+
+def check(batch: pa.RecordBatch, options: SinkOptions) -> Checked:
+    """Return the rows of *batch* that nsqd takes, by topic and in order.
+
+    Raises BadRows; OptionError: the rows have no topic, or a body that is not binary or text.
+    """
+    bodies = _binary(batch.column("body"))
+    topics = _topics(batch, options.topic)
+    lengths = pc.fill_null(pc.binary_length(bodies), 0)
+    wrong = {topic: error for topic in dict.fromkeys(topics) if (error := _topic_error(topic)) is not None}
+    records: list[bytes] = []
+    span = pc.min_max(lengths)
+    if batch.num_rows and (wrong or span["min"].as_py() == 0 or span["max"].as_py() > options.max_message_bytes):
+        errors = [
+            wrong.get(topic) or _body_error(length, options.max_message_bytes)
+            for topic, length in zip(topics, lengths.to_pylist(), strict=True)
+        ]
+        records = _left_out(errors, topics, bodies, options)
+        kept = pa.array([error is None for error in errors])
+        batch, bodies, lengths = batch.filter(kept), bodies.filter(kept), lengths.filter(kept)
+        topics = [topic for topic, error in zip(topics, errors, strict=True) if error is None]
+        return Checked(list(_runs(batch, topics, bodies)), records, False, pc.sum(lengths).as_py() or 0)
+    return Checked(list(_runs(batch, topics, bodies)), records, True, pc.sum(lengths).as_py() or 0)
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return column.cast(pa.binary())
+    if not pa.types.is_binary(kind):
+        why = "the column must be BINARY or STRING; cast it, or use to_json(struct(...))"
+        raise OptionError("body", str(kind), why)
+    return column
+
+
+def _topics(batch: pa.RecordBatch, default: str) -> list[str]:
+    if "topic" in batch.schema.names:
+        return [topic or default for topic in batch.column("topic").to_pylist()]
+    if not default:
+        raise OptionError("topic", "", "set the option topic, or give the rows a column 'topic'")
+    return [default] * batch.num_rows
+
+
+def _topic_error(topic: str) -> NSQError | None:
+    try:
+        check_topic(topic)
+    except NSQError as error:
+        return error if topic else InvalidBody("its topic is null and there is no option topic")
+    return None
+
+
+def _body_error(length: int, most: int) -> NSQError | None:
+    if length > most:
+        return MessageTooLarge(length, most)
+    return None if length else InvalidBody("null or empty body, which nsqd refuses")
+
+
+def _left_out(errors: list[NSQError | None], topics: list[str], bodies: pa.Array, options: SinkOptions) -> list[bytes]:
+    """Return the records of bad rows.  Raises BadRows where they are an error."""
+    bad = [place for place, error in enumerate(errors) if error is not None]
+    why = f"nsqd would refuse {len(bad)} of {len(errors)} rows, the first for this: {errors[bad[0]]}"
+    if options.on_bad_row == "error":
+        raise BadRows(f"{why}; onBadRow=skip or topic:NAME goes on without such rows")
+    log.warning("%s; onBadRow=%s: going on without them", why, options.on_bad_row)
+    if options.on_bad_row == "skip":
+        return []
+    most = max(0, options.max_message_bytes - _RECORD_BYTES) * 3 // 4
+    return [_record(str(errors[place]), topics[place], bodies[place].as_py(), most) for place in bad]
+
+
+def _record(why: str, topic: str, body: bytes | None, most: int) -> bytes:
+    """Return a record about a bad row; its body is cut to *most* bytes."""
+    text = None if body is None else base64.b64encode(body[:most]).decode()
+    return json.dumps({"error": why[:400], "topic": topic[:100], "bytes": len(body or b""), "body": text}).encode()
+
+
+def _runs(batch: pa.RecordBatch, topics: list[str], bodies: pa.Array) -> Iterator[Run]:
+    """Yield neighbouring rows of one topic together."""
+    defers: Any = batch.column("defer").cast(pa.float64()) if "defer" in batch.schema.names else None
+    at, last = 0, len(topics)
+    for index in range(1, last + 1) if len(set(topics)) > 1 else {last} - {0}:
+        if index == last or topics[index] != topics[at]:
+            some = None if defers is None else defers.slice(at, index - at)
+            waits = some is not None and pc.any(pc.greater(pc.fill_null(some, 0.0), 0.0)).as_py()
+            yield Run(topics[at], bodies.slice(at, index - at), some if waits else None)
+            at = index
