@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -30,9 +31,19 @@ _STORE_NAMES = frozenset(
         unsigned_payload imdsv1_fallback request_payer conditional_put server_side_encryption sse_kms_key_id
         service_account service_account_key service_account_path application_credentials account_name account_key
         client_id client_secret tenant_id sas_key token use_emulator use_azure_cli use_fabric_endpoint
-        federated_token_file msi_endpoint msi_resource_id object_id""",
+        federated_token_file msi_endpoint msi_resource_id object_id instance_metadata""",
     )
 )
+#: What stands for credentials that are not the machine's own: settings, and ends of names in the environment.
+_CREDENTIALS = frozenset(
+    re.findall(
+        r"\w+",
+        """access_key_id web_identity_token_file container_credentials_relative_uri container_credentials_full_uri
+        skip_signature service_account service_account_key service_account_path application_credentials account_key
+        sas_key token client_secret federated_token_file use_azure_cli use_emulator""",
+    )
+)
+_VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_", "abfs": "AZURE_", "abfss": "AZURE_"}
 #: What a store answers, in XML; and who is asked for credentials where there are none.
 _ANSWER = re.compile(r"(<\?xml|<Error).*", re.DOTALL)
 _METADATA = "//169.254.169.254/"
@@ -84,6 +95,8 @@ class ObjectStore:
                 raise MissingExtra("a recording on an object store", "spark-storage", "obstore") from error
             client = {**_CLIENT, **{name: text for name, text in self._given.items() if name in _CLIENT_NAMES}}
             config = {name: text for name, text in self._given.items() if name not in _CLIENT_NAMES}
+            if config.pop("instance_metadata", "true").lower() == "false":
+                self._require_credentials()
             retry = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
             try:
                 from_url: Any = stores.from_url
@@ -92,6 +105,16 @@ class ObjectStore:
                 why = f"the object store refuses its settings: {_told(error)}"
                 raise OptionError("recording", self.url, why) from None
         return self._store
+
+    def _require_credentials(self) -> None:
+        """Raise OptionError where the client would ask the cloud's metadata service for credentials."""
+        prefix = _VARIABLES[self.url.partition(":")[0].lower()]
+        variables = [
+            name.removeprefix(prefix).removeprefix("STORAGE_").lower() for name in os.environ if name.startswith(prefix)
+        ]
+        if _CREDENTIALS.isdisjoint([*self._given, *variables]):
+            why = f"no credentials are given or in the environment ({prefix}...)"
+            raise OptionError("nsq.storage.instanceMetadata", "false", why)
 
     @contextlib.contextmanager
     def _errors(self, name: str, *, creates: bool = False) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from gnsq_lite.recording.errors import RecordingInUse
 from gnsq_lite.recording.local import LocalLog
 from gnsq_lite.recording.objects import ObjectLog
 from gnsq_lite.recording.receiver import Receiver
@@ -16,6 +17,11 @@ log = logging.getLogger("gnsq_lite.spark")
 
 #: Seconds an opening query waits for the recording's last owner to go.
 LOCK_WAIT = 5.0
+#: Added to the error of a second owner: another query, or this query where its plan has the frame twice (a self-join).
+ONE_OWNER = (
+    "one query records into a recording, and its plan has the frame once: for two writes of one frame use foreachBatch,"
+    " and for two queries leave topic out in the second one, which then reads the recording"
+)
 #: Committed files, and bytes of them, that stay before the index of known messages is written for them.
 KEPT_FILES, KEPT_BYTES = 100, 16 << 20
 
@@ -33,7 +39,10 @@ class Embedded:
     def open(self) -> None:
         """Become the owner.  Raises RecordingInUse, RecordingDamaged, RecordingError."""
         self._recording.create(self._options.topic, self._options.channel, owned=True)
-        self._writer = self._recording.take(own=True, wait=LOCK_WAIT, complete=self._options.fail_on_data_loss)
+        try:
+            self._writer = self._recording.take(own=True, wait=LOCK_WAIT, complete=self._options.fail_on_data_loss)
+        except RecordingInUse as error:
+            raise RecordingInUse(f"{error}; {ONE_OWNER}") from error
         self._committed = self._recording.committed()
 
     def begin_new_log(self, name: str) -> None:

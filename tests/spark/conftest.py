@@ -12,7 +12,7 @@ import pytest
 
 from gnsq_lite.spark.compat import JavaMissing, require_java
 from tests import servers
-from tests.spark.gateway import PROGRAM
+from tests.spark.gateway import LACKS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -57,8 +57,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"tests/spark: tests with a Spark session left out: {NO_SESSION}", yellow=True)
     if NO_STORAGE:
         terminalreporter.write_line(f"tests/spark: spools on object stores left out: {NO_STORAGE}", yellow=True)
-    elif not PROGRAM:
-        terminalreporter.write_line("tests/spark: no S3 server: set GNSQ_VERSITYGW to a versitygw", yellow=True)
+    elif LACKS:
+        terminalreporter.write_line(f'tests/spark: no S3 server: no {LACKS}: pip install "moto[server]"', yellow=True)
     for kind in () if NO_SESSION else ("Delta", "Iceberg", "Avro"):
         if not os.environ.get(f"GNSQ_{kind.upper()}"):
             why = f"set GNSQ_{kind.upper()} to a folder of its jars for this PySpark"

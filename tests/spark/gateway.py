@@ -1,69 +1,87 @@
-"""A real S3 server for the tests: versitygw over a folder, found by GNSQ_VERSITYGW, a program built elsewhere."""
+"""An S3 server for the tests: moto's, behind a proxy that loses answers, delays them, or cuts all connections."""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib.util
+import itertools
 import os
-import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
-#: Nothing, too, where the client is missing.
-PROGRAM = os.environ.get("GNSQ_VERSITYGW", "") if importlib.util.find_spec("obstore") else ""
+from tests.proxy import Proxy
+
+#: What the tests with an S3 server lack; None: nothing.
+LACKS = next((name for name in ("obstore", "moto", "flask") if importlib.util.find_spec(name) is None), None)
 #: A folder of Hadoop's S3 client: hadoop-aws of the version of PySpark's Hadoop, and the AWS SDK's bundle it names.
 HADOOP_AWS = os.environ.get("GNSQ_HADOOP_AWS", "")
 
+_numbers = itertools.count()
+
+
+@functools.cache
+def moto() -> tuple[str, Path]:
+    """Start moto's server, which keeps objects in memory until this process ends; return its address and its log."""
+    log = Path(tempfile.mkdtemp(prefix="moto-")) / "log"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    atexit.register(process.kill)
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1.0).close()
+            return f"127.0.0.1:{port}", log
+        except OSError:
+            assert time.monotonic() < deadline
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.05)
+
 
 class Gateway:
-    """One server with the bucket ``bucket``, on a port of its own that it keeps when it is killed and restarted."""
+    """One bucket of the server, behind a proxy of its own.
 
-    #: What may be killed apart.
-    PARTS: tuple[tuple[str, ...], ...] = ((), ())
+    :meth:`kill` cuts all connections and refuses new ones, as for a server that was killed; its objects stay.
+    """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        (folder / "data" / "bucket").mkdir(parents=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
+    def __init__(self) -> None:
+        address, self.log = moto()
+        self.bucket = f"bucket-{os.getpid()}-{next(_numbers)}"
+        made = urllib.request.Request(f"http://{address}/{self.bucket}", method="PUT")
+        urllib.request.urlopen(made, timeout=60).close()
+        self.proxy = Proxy(address)
 
     def start(self) -> None:
-        where = ["--port", f"127.0.0.1:{self.port}", "--access", "gnsq", "--secret", "gnsq-secret", "--quiet"]
-        with (self._folder / "gateway.log").open("ab") as log:
-            command = [PROGRAM, *where, "posix", str(self._folder / "data")]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1.0).close()
-                return
-            except OSError:
-                assert time.monotonic() < deadline
-                assert self._process.poll() is None, (self._folder / "gateway.log").read_text()
-                time.sleep(0.05)
+        self.proxy.clear()
 
-    def until_it_writes(self) -> None:
-        """It does as soon as it has started."""
+    def kill(self) -> None:
+        self.proxy.refusing = True
+        self.proxy.reset()
 
-    def kill(self, *parts: str) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait(30)
+    def answered(self, status: int, method: str) -> int:
+        """Return how many requests for this bucket had the status."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return sum(f"{method} /{self.bucket}/" in line and f" {status} -" in line for line in lines)
 
     @property
     def url(self) -> str:
         """Where Hadoop's clients find the bucket."""
-        return "s3a://bucket"
+        return f"s3a://{self.bucket}"
 
     def options(self, spool: str) -> dict[str, str]:
         """Return the source's options for a spool in the bucket."""
         return {
             "recording": f"{self.url}/{spool}",
-            "nsq.storage.endpoint": f"http://127.0.0.1:{self.port}",
+            "nsq.storage.endpoint": f"http://{self.proxy.address}",
             "nsq.storage.accessKeyId": "gnsq",
             "nsq.storage.secretAccessKey": "gnsq-secret",
             "nsq.storage.region": "us-east-1",
@@ -73,7 +91,7 @@ class Gateway:
     def hadoop(self) -> dict[str, str]:
         """Return the settings of a session whose s3a:// is this server."""
         given = {
-            "endpoint": f"http://127.0.0.1:{self.port}",
+            "endpoint": f"http://{self.proxy.address}",
             "endpoint.region": "us-east-1",
             "access.key": "gnsq",
             "secret.key": "gnsq-secret",

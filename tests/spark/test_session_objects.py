@@ -10,20 +10,20 @@ import pytest
 
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session, stop_spark
-from tests.spark.gateway import HADOOP_AWS, PROGRAM, Gateway
+from tests.spark.gateway import HADOOP_AWS, LACKS, Gateway
 from tests.spark.kill_harness import harness
 from tests.spark.test_session_source import Feed, Sink, stream, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
-if PROGRAM:
+if not LACKS:
 
     @pytest.mark.rule("PIPE-5")
     def test_a_query_goes_on_where_nothing_of_its_first_driver_is_left(
         nsqd: ServerHandle, topic: str, tmp_path: Path
     ) -> None:
         spark = spark_session("local[2]")
-        gateway = Gateway(tmp_path / "gateway")
+        gateway = Gateway()
         feed = Feed(nsqd, topic, tmp_path)
         sink = Sink()
         where: dict[str, Any] = gateway.options("clicks")
@@ -41,7 +41,7 @@ if PROGRAM:
             gateway.kill()
 
 
-if PROGRAM and HADOOP_AWS:
+if not LACKS and HADOOP_AWS:
 
     @pytest.mark.timeout(1200)
     @pytest.mark.rule("PIPE-2")
@@ -50,7 +50,7 @@ if PROGRAM and HADOOP_AWS:
         nsqd: ServerHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         stop_spark()  # the harness runs sessions of its own, each on an empty disk
-        store = Gateway(tmp_path / "store")
+        store = Gateway()
         place = {"options": store.options("spool"), "conf": store.hadoop(), "checkpoint": f"{store.url}/checkpoint"}
         monkeypatch.setenv("GNSQ_HARNESS_PLACE", json.dumps(place))
         try:

@@ -157,6 +157,14 @@ def test_a_second_query_on_the_spool_fails_with_the_reason(spark: Any, feed: Fee
     first.stop()
 
 
+def test_a_frame_that_a_plan_reads_twice_fails_with_an_error_that_names_foreach_batch(spark: Any, feed: Feed) -> None:
+    frame = spark.readStream.format("nsq").options(**feed.options()).load()
+    joined = frame.alias("a").join(frame.alias("b"), "id").select("a.id")
+    query = joined.writeStream.foreachBatch(Sink()).option("checkpointLocation", str(feed.directory / "c")).start()
+    with pytest.raises(Exception, match="for two writes of one frame use foreachBatch"):
+        query.awaitTermination(240)
+
+
 def test_a_lost_spool_ends_the_query_with_the_reason(spark: Any, feed: Feed) -> None:
     feed.publish(0, 10)
     sink = Sink()

@@ -19,7 +19,7 @@ from gnsq_lite.recording import Recording
 from gnsq_lite.spark import record
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session, stop_spark
-from tests.spark.gateway import PROGRAM, Gateway
+from tests.spark.gateway import LACKS, Gateway
 from tests.spark.standalone import Standalone
 from tests.spark.test_session_source import Sink, until
 
@@ -37,13 +37,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     cluster.stop()
 
 
-@pytest.fixture(params=["directory", *(["objects"] if PROGRAM else [])])
+@pytest.fixture(params=["directory", *([] if LACKS else ["objects"])])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Options of a spool."""
     if request.param == "directory":
         yield {"recording": str(tmp_path / "spool")}
         return
-    gateway = Gateway(tmp_path / "gateway")
+    gateway = Gateway()
     yield gateway.options("spool")
     gateway.kill()
 
