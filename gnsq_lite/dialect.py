@@ -125,8 +125,6 @@ class RoutedPublish(Protocol):
 
     topic: str
     batch: bool
-    key: bytes | None
-    partition: int | None
     #: Set where more is asked for than a plain message or batch.
     request: PublishRequest | None
     #: The command that is sent.
@@ -213,22 +211,28 @@ class RouterHost(Protocol):
 
 
 class Router(Protocol):
-    """Chooses the endpoint of each publish, and holds those that cannot be sent yet.  In the loop's thread."""
+    """Chooses the endpoint of each publish, and holds those that cannot be sent yet.  In the loop's thread.
+
+    What has a body is what plain NSQ does.
+    """
 
     def leader(self, publish: RoutedPublish) -> Endpoint | None:
         """Make a publish's command, return its endpoint; from any thread.  None: the loop has to send it."""
+        return None
 
     def send(self, publish: RoutedPublish) -> None:
         """Send a publish, or hold it."""
 
     def refused(self, publish: RoutedPublish, error: NSQError, leader: Endpoint) -> None:
         """An endpoint has refused a publish, and another one may take it."""
+        return
 
     def put_back(self, publishes: Iterable[Any], lost: Endpoint | None) -> None:
         """Send again what a lost endpoint, or None, a silent one, did not take."""
 
     def look_again(self, endpoint: Endpoint) -> None:
         """An endpoint is silent: another one may lead its partition."""
+        return
 
     def on_room(self, endpoint: Endpoint) -> None:
         """An endpoint takes publishes."""
@@ -244,12 +248,15 @@ class Router(Protocol):
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
         """Return why no endpoint may take a publish, as far as is known; from any thread."""
+        return None
 
     def not_sent(self, publish: RoutedPublish, error: NotSent) -> NotSent:
         """Return the error of an expired publish that no nsqd has, given one without its partition; from any thread."""
+        return error
 
     def close(self) -> None:
         """Look up nothing more."""
+        return
 
 
 class Dialect(Protocol):
@@ -319,7 +326,7 @@ class Dialect(Protocol):
         return False
 
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> Router | None:
-        """Return what chooses the endpoint of each publish; None: each nsqd may take each publish."""
+        """Return what chooses the endpoint of each publish; None: the nsqds take turns."""
         return None
 
     @property
@@ -341,10 +348,6 @@ class Dialect(Protocol):
     def batch_extra(self) -> int:
         """Bytes that each body of a batch takes beside its own and its size."""
         return 0
-
-    def check_place(self, key: bytes | None, partition: int | None) -> None:
-        """Raise OptionError for a key or partition that no topic has."""
-        return
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
         """Return *request* with its headers encoded; *most* is the size of the largest message.

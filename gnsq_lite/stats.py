@@ -2,7 +2,8 @@
 
 Each measured value is declared once, here: its text, its Prometheus metric, and how the live page combines the values
 of several processes.  :mod:`gnsq_lite.contrib.prometheus`, ``/api/status`` and the documentation follow from these
-declarations.  A new value needs a field here and a line in ``consume/snapshot.py`` or ``publish/snapshot.py``.
+declarations.  A new value needs a field here and a line in ``consume/snapshot.py``, or in ``stats()`` of
+``publish/core.py`` and ``publish/pool.py``.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import ClosedError, NotSent, NSQError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_bytes, split, url_list, with_environment
 from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork
+from gnsq_lite.net.loop import current_greenlet
 from gnsq_lite.net.os_threads import is_plain_thread
 from gnsq_lite.net.settings import check_connection, check_lookup, without_credentials
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
@@ -23,7 +24,6 @@ from gnsq_lite.publish.middleware import PublishMiddleware, through
 from gnsq_lite.publish.pool import Left, Pool
 from gnsq_lite.publish.publication import GRACE, Publication, Publish, wait_for_all
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings, WriterOptions, check_defer
-from gnsq_lite.publish.snapshot import loop_stats, with_pool
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.constants import MAX_INT32
@@ -123,26 +123,24 @@ class Writer:
             look_for_fork()
         core = self._core
         asks = trace_id is not None or headers is not None or defer or timeout is not None
+        asks = asks or key is not None or partition is not None
         if not (asks or self._packs or self._closed):  # The most common ways, made short.
             if type(topic) is not str:
                 check_topic(topic)
             if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
                 body = self._checked(body)
-            if key is None and partition is None and self._uses_pool(core):
+            if core is not None and not (core.closing or self._is_routed):
+                greenlet, hub = current_greenlet(), core.hub
+                # A greenlet below the hub, or the first one of its thread above it; others are another thread's.
+                if greenlet.parent is hub or greenlet is hub.parent:
+                    return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
+            if self._uses_pool(core):
                 command = b"".join((commands.PUBLISH_HEADS[topic], len(body).to_bytes(4, "big"), body))
                 receipt = self._pool.publish(topic, command, self._own.publish_timeout)
                 if type(receipt) is not Left:
                     return receipt  # type: ignore[no-any-return]
                 publish = self._checked_publish(topic, body, None, 0.0, None, None, None, None)
                 return self._leave_to_loop(publish, receipt)  # type: ignore[no-any-return]
-            if core is not None and not (core.closing or is_plain_thread()):
-                if core.router is not None:
-                    key = key_bytes(key)
-                    if key is not None or partition is not None:
-                        self._dialect.check_place(key, partition)
-                    return core.publish_alone(topic, body, self._own.publish_timeout, key, partition)  # type: ignore[no-any-return]
-                if key is None and partition is None:
-                    return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
         publish = self._checked_publish(topic, body, timeout, defer, key, partition, trace_id, headers)
         return self._carry_and_wait(publish)  # type: ignore[no-any-return]
 
@@ -197,7 +195,7 @@ class Writer:
         head, listed = commands.multipublish_head(topic), commands.listed(bodies)
         whole = b""
         asks = not (key is None and partition is None and headers is None and trace_ids is None)
-        if asks or self._dialect.pack is not None or self._dialect.needs_route(""):
+        if asks or self._packs or self._is_routed:
             batch = batch_of(self._dialect, topic, listed, headers, trace_ids)
             commands.check_bodies(batch.bodies, self._own.max_msg_size)
             self._dialect.check(batch.request(topic, key_bytes(key), partition), self._nsqd_max_msg_size)
@@ -278,9 +276,8 @@ class Writer:
         core, pool = self._core, self._pool
         is_closed = self._closed and (core is None or core.ended)
         state = "closed" if is_closed else "idle" if self.is_idle else None
-        return with_pool(
-            None if core is None else run_in_loop(core.loop, loop_stats, core, timeout=timeout), pool, state
-        )
+        loop = WriterStats() if core is None else run_in_loop(core.loop, core.stats, timeout=timeout)
+        return pool.stats(loop, state)
 
     def __enter__(self) -> Writer:
         return self
@@ -293,8 +290,9 @@ class Writer:
     def _make_pool(self) -> Pool:
         pool = Pool(self._settings)
         settings = self._settings
-        #: Whether nothing can be published without the loop, which finds nodes or leaders, or coalesces.
-        self._needs_loop = bool(settings.coalesce or settings.lookupds or settings.dialect.needs_route(""))
+        #: Whether a leader takes each publish; whether the loop publishes, because it finds nodes, or coalesces.
+        self._is_routed = settings.dialect.needs_route("")
+        self._needs_loop = bool(settings.coalesce or settings.lookupds or self._is_routed)
         if not self._needs_loop:
             pool.add(settings.endpoints)
         return pool
@@ -308,7 +306,7 @@ class Writer:
             return False
         if core is None:
             return not self._needs_loop
-        return not (self._settings.coalesce or core.router is not None or core.has_backlog())
+        return not (self._settings.coalesce or self._is_routed or core.has_backlog())
 
     def _core_if_needed(self, seconds: float) -> WriterCore | None:
         """Return the loop's part, which is started unless the caller can do without.  Raises NotSent, ClosedError."""
@@ -327,7 +325,7 @@ class Writer:
             if type(outcome) is not Left:
                 return outcome
             left = outcome
-        elif core is not None and core.router is not None and is_plain_thread() and not core.has_backlog():
+        elif core is not None and self._is_routed and is_plain_thread() and not core.has_backlog():
             outcome = core.publish_to_leader(publish)
             if type(outcome) is not Left:
                 return outcome
@@ -397,7 +395,7 @@ class Writer:
     def _ask(self, publish: Publish, request: PublishRequest) -> None:
         """Ask for more than a plain publish.  Raises OptionError for what the dialect cannot do."""
         publish.request = request
-        if not self._dialect.needs_route(""):
+        if not self._is_routed:
             publish.data = self._dialect.encode(request, NOWHERE, None)
 
     def _checked(self, body: Any) -> bytes:

@@ -13,8 +13,7 @@ from typing import Any
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import BadBodyError, BadMessageError, NotSent
 from gnsq_lite.net.loop import Loop, current_greenlet
-from gnsq_lite.publish.outcomes import Outcomes
-from gnsq_lite.publish.publication import Publish
+from gnsq_lite.publish.publication import Outcomes, Publish
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
@@ -133,21 +132,12 @@ class Coalescing:
 
     Args:
         send: Sends each MPUB at the end of the turn.
-        publish_alone: Publishes for a caller outside the loop's thread, and waits.
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        settings: ProducerSettings,
-        clock: Clock,
-        outcomes: Outcomes,
-        send: Callable[[Publish], None],
-        publish_alone: Callable[[str, bytes, float], Any],
+        self, loop: Loop, settings: ProducerSettings, clock: Clock, outcomes: Outcomes, send: Callable[[Publish], None]
     ) -> None:
-        self._loop, self._settings, self._clock, self._outcomes = loop, settings, clock, outcomes
-        self._send, self._publish_alone = send, publish_alone
-        self._hub = loop.hub
+        self._loop, self._settings, self._clock, self._outcomes, self._send = loop, settings, clock, outcomes, send
         #: Whether send() is about to be called, and whether it runs.
         self._due = self._sends = False
         #: All MPUBs that are not sent, in order, and the last one of each topic.
@@ -155,10 +145,8 @@ class Coalescing:
         self._open: dict[str, Gathering] = {}
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
-        """Publish one message and wait; from any thread.  Raises InvalidName, NotSent, the publish's error."""
+        """Publish one message and wait; in a greenlet.  Raises InvalidName, NotSent, the publish's error."""
         greenlet = current_greenlet()
-        if not (greenlet.parent is self._hub or greenlet is self._hub.parent):
-            return self._publish_alone(topic, body, timeout)
         gathering, size = self._open.get(topic), len(body)
         try:
             # The condition of _gathering(), without the call: most publishes join an MPUB that another one opened.

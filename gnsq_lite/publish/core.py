@@ -3,6 +3,10 @@
 A publish is settled exactly once.  An error frame settles the publish it answers.  If it also ends the connection, nsqd
 has not read the publishes after it, so they are sent again elsewhere.  If a connection is lost without an error frame,
 what was sent has an unknown outcome and is sent again only if the caller asked for retries (PUB-2).
+
+A node that leaves its oldest publish unanswered past its deadline, or for a second or two, is *silent*: until it
+answers again, it gets no publish that another node can take (PUB-4).  Deadlines and the ticker notice that, so that a
+publish need not look.
 """
 
 from __future__ import annotations
@@ -15,22 +19,29 @@ from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint, Lookup, Router
-from gnsq_lite.errors import ClosedError, ConnectionLost, NotSent, NsqdError, NSQError, OutcomeUnknown
+from gnsq_lite.errors import (
+    ClosedError,
+    ConnectionLost,
+    NotSent,
+    NSQConnectionError,
+    NsqdError,
+    NSQError,
+    OutcomeUnknown,
+)
 from gnsq_lite.net.at_exit import close_at_exit
+from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import PAUSE, Loop, after_io, current_greenlet, sleep
-from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.loop import PAUSE, Loop, after_io, sleep
 from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
 from gnsq_lite.policy.rng import Rng
+from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Coalescing, Gathering
-from gnsq_lite.publish.node import Node
-from gnsq_lite.publish.outcomes import Outcomes
+from gnsq_lite.publish.node import Node, Rotation
 from gnsq_lite.publish.pool import Left, Pool
-from gnsq_lite.publish.publication import Publication, Publish, not_reached, of_the_parent
-from gnsq_lite.publish.rotation import Rotation
-from gnsq_lite.publish.settings import ProducerSettings
-from gnsq_lite.wire import commands
+from gnsq_lite.publish.publication import Outcomes, Publication, Publish, not_reached, of_the_parent
+from gnsq_lite.publish.settings import ProducerSettings, hopeless
+from gnsq_lite.stats import WriterStats
 
 _CHECK_EVERY = 1.0
 #: Most publishes of other threads that are carried out in one turn of the loop.
@@ -42,16 +53,15 @@ _RESET = "an unexpected exception has ended all connections"
 class WriterCore:
     """Carries out the publishes that the pool does not.  Made in the loop's thread, where everything runs but for
 
-    * ``publish``, ``publish_alone``, ``carry_and_wait``, ``carry``, ``carry_nowait``: a Writer's ways to publish;
+    * ``carry_and_wait``, ``carry``, ``carry_nowait``: a Writer's ways to publish;
     * ``publish_to_leader``: a plain thread's way to the endpoint that the router chooses;
-    * ``give_up``: the end of a publish whose thread does not wait any longer;
     * ``has_backlog``: whether a ``publish_nowait`` has no outcome yet.
     """
 
     def __init__(
         self, loop: Loop, settings: ProducerSettings, clock: Clock = SYSTEM_CLOCK, pool: Pool | None = None
     ) -> None:
-        self.loop, self.settings, self.clock = loop, settings, clock
+        self.loop, self.settings, self.clock, self.hub = loop, settings, clock, loop.hub
         #: The blocking connections of plain threads; the core adds and removes their nodes.
         self.pool = pool or Pool(settings, clock)
         self.rng: Rng = random.Random()
@@ -61,10 +71,7 @@ class WriterCore:
         #: All connections are closed for good.
         self.ended = False
         self.reconnects = 0
-        self._hub = loop.hub
         self.outcomes = Outcomes(loop, clock, settings.max_pending, self._expired, self._on_expired)
-        #: Held while a publish of another thread is marked as sent, and while that thread gives it up.
-        self.lock = native_lock()
         #: Publishes of other threads that the loop has not begun, and whether it begins more after its I/O.
         self._entering: deque[Publish] = deque()
         self._rests = False
@@ -75,22 +82,24 @@ class WriterCore:
         close_at_exit(self)
 
     def _set_up(self) -> None:
-        """Make the parts that a reset makes again: the router or rotation, the lookups and the MPUBs being joined."""
-        settings, clock = self.settings, self.clock
-        #: Chooses where each publish goes, in a dialect that has leaders; None: each nsqd may take each publish.
-        self.router: Router | None = settings.dialect.router(self, settings.endpoints)
-        self.rotation = Rotation(
-            goes_elsewhere=self.goes_elsewhere, on_silent=self.look_leader_up, send_again=self._send_again
-        )
-        self.nodes = self.rotation.nodes
-        self._send: Callable[[Publish], None] = self.rotation.send if self.router is None else self.router.send
+        """Make the parts that a reset makes again: the nodes, the router, the lookups and the MPUBs being joined."""
+        self.nodes: dict[Endpoint, Node] = {}
+        #: The nodes whose handshake is done.
+        self.connected: list[Node] = []
+        #: The endpoints that get nothing that another one can take.
+        self._shunned = Shunned()
+        #: Whether any handshake was ever done: the settings are right.
+        self._proven = False
         self._discoveries: list[Discovery] = []
+        rotation = Rotation(self)
+        #: Chooses where each publish goes: the nodes in turn, or the leader of a partition.
+        self.router: Router = self.settings.dialect.router(self, self.settings.endpoints) or rotation
+        self._takes_turns = self.router is rotation
         self._coalescing: Coalescing | None = None
-        #: Publishes one message, whose body was checked, and waits; of (topic, body, timeout).  From any thread.
-        #: Raises InvalidName before anything is sent, and the publish's own error.
-        self.publish: Callable[[str, bytes, float], Any] = self.publish_alone
-        if settings.coalesce and self.router is None:
-            self._coalescing = Coalescing(self.loop, settings, clock, self.outcomes, self._send, self.publish_alone)
+        #: Publishes one message to any node, and waits; of (topic, body, timeout).  In a greenlet of the loop's thread.
+        self.publish: Callable[[str, bytes, float], Any] = rotation.publish
+        if self.settings.coalesce and self._takes_turns:
+            self._coalescing = Coalescing(self.loop, self.settings, self.clock, self.outcomes, rotation.send)
             self.publish = self._coalescing.publish
 
     def reset(self) -> None:
@@ -106,7 +115,7 @@ class WriterCore:
         self._rests = False
         self.loop.soon(self._begin_some)
         if self._started:
-            self.keep(self.loop.spawn("begin again", self._begin_again))
+            self._greenlets.append(self.loop.spawn("begin again", self._begin_again))
 
     def _begin_again(self) -> None:
         sleep(PAUSE)
@@ -119,47 +128,26 @@ class WriterCore:
         if self._started or self.closing:
             return
         self._started = True
-        if self.router is None:
+        if self._takes_turns:
             self._connect(self.settings.endpoints)
             if self.settings.lookupds:
-                waits = {"publish_waits": lambda: bool(self.rotation.waiting)}
+                waits = {"publish_waits": lambda: bool(self.router.waiting())}
                 self._discover("", on_found=self._connect, on_forget=self._forget, **waits)
-        self.keep(self.loop.spawn("writer-ticker", self._tick))
+        self._greenlets.append(self.loop.spawn("writer-ticker", self._tick))
 
     def _tick(self) -> None:
         while True:
             sleep(_CHECK_EVERY)
-            for node in list(self.nodes.values()):
-                node.check(self.clock.now())
-            self.rotation.look_again()
+            self.check_nodes()
 
     def _discover(self, topic: str, **called: Callable[..., Any]) -> Discovery:
         """Look up the nsqds of a topic, or all of them, from now on."""
         discovery = Discovery(self.settings, topic, "write", self.rng, self.clock, **called)
         self._discoveries.append(discovery)
-        self.keep(self.loop.spawn(f"discovery {topic}", discovery.run))
+        self._greenlets.append(self.loop.spawn(f"discovery {topic}", discovery.run))
         return discovery
 
-    def keep(self, greenlet: Any) -> None:
-        """Have *greenlet* killed at close."""
-        self._greenlets.append(greenlet)
-
     # -- publishing, from any thread
-
-    def publish_alone(self, topic: str, body: bytes, timeout: float, key: Any = None, partition: Any = None) -> Any:
-        """Publish one message without coalescing it, and wait; from any thread."""
-        greenlet = current_greenlet()
-        # A greenlet below the hub, or the thread's first one above it; else it is another thread's.
-        here = greenlet.parent is self._hub or greenlet is self._hub.parent
-        commands.PUBLISH_HEADS[topic]  # a bad name is refused here
-        deadline = self.clock.now() + timeout
-        publish = Publish(self.loop, topic, (body,), timeout, deadline, self.settings.retries)
-        publish.key, publish.partition = key, partition
-        if here:
-            with self.loop.guard:
-                self.submit(publish)
-            return publish.wait_in(greenlet)
-        return self.carry_and_wait(publish)
 
     def carry_and_wait(self, publish: Publish) -> Any:
         """Carry out a publish, wait, and return its receipt.  Raises its error; NotSent in gevent's hub."""
@@ -190,28 +178,15 @@ class WriterCore:
                 self.submit(publish)
             return
         self.loop.check()
-        if publish.request is None and (publish.key is not None or publish.partition is not None):
-            publish.request = publish.asked()
-        publish.carrier = self
         self._entering.append(publish)
         self.loop.call_soon(self._begin_some)
-
-    def give_up(self, publish: Publish) -> None:
-        """Settle a publish whose deadline has passed, unless the loop just has; in the thread that waits for it."""
-        unsent = self._not_sent(publish)
-        with self.lock:
-            error: NSQError = publish.timed_out() if publish.sent else unsent
-            is_first = publish.give_up(error)
-        if is_first:
-            publish.announce()
-            self.loop.call_soon(lambda: self._given_up(publish, error))
 
     def publish_to_leader(self, publish: Publish) -> Any:
         """Publish, in a plain thread, to the leader that the router chooses; return the receipt, or a Left.
 
         Left: the loop has to do it, because there is no leader, or it cannot be reached.
         """
-        leader = None if self.router is None else self.router.leader(publish)
+        leader = self.router.leader(publish)
         outcome: Any = Left(publish.retries)
         if leader is not None:
             topic, timeout, count, request = publish.topic, publish.timeout, publish.count, publish.request
@@ -220,11 +195,11 @@ class WriterCore:
                     topic, publish.data, timeout, count, request, leader=leader, deadline=publish.deadline
                 )
             except OutcomeUnknown:
-                self.loop.call_soon(lambda: self.look_leader_up(leader))
+                self.loop.call_soon(lambda: self.router.look_again(leader))
                 raise
             if type(outcome) is not Left:
                 return outcome
-            self.loop.call_soon(lambda: self.look_leader_up(leader))
+            self.loop.call_soon(lambda: self.router.look_again(leader))
         publish.data = b""
         return outcome
 
@@ -247,6 +222,8 @@ class WriterCore:
             publish = self._entering[0]
             if not publish._done:
                 self.submit(publish)
+            elif publish._error is not None:  # its thread has given it up
+                self.outcomes.count_failure(publish, publish._error)
             if self._entering and self._entering[0] is publish:  # it may have been begun meanwhile
                 self._entering.popleft()
 
@@ -262,26 +239,14 @@ class WriterCore:
                 return
             coalescing.send()  # publishes keep the order they were made in
         self.outcomes.add(publish)
-        self._send(publish)
-
-    def _send_again(self, publishes: Iterable[Publish], lost: Endpoint | None = None) -> None:
-        """Send again, in order, publishes that *lost*, or None, a silent node, did not take."""
-        if self.router is not None:
-            self.router.put_back(publishes, lost)
-        else:
-            for publish in publishes:
-                self._send(publish)
-
-    def goes_elsewhere(self, publish: Publish, endpoint: Endpoint) -> bool:
-        """Return whether another node that is not silent may take a publish instead of *endpoint*."""
-        router = self.router
-        return self.rotation.any_answers() if router is None else router.goes_elsewhere(publish, endpoint)
+        self.router.send(publish)
 
     # -- the router's host
 
     def send_to(self, endpoint: Endpoint, publish: Publish) -> bool:
         """Send a publish; return False if the endpoint, which is connected from now on, takes none for now."""
-        return self._node(endpoint).send(publish)
+        connection = self._node(endpoint).connection
+        return connection is not None and bool(connection.send_publish(publish))
 
     def fail(self, publish: Publish, error: NSQError) -> None:
         """Settle a publish with an error."""
@@ -301,7 +266,7 @@ class WriterCore:
 
     def avoids(self, endpoint: Endpoint) -> bool:
         """Return whether the endpoint is silent or cannot be reached; from any thread."""
-        return self.rotation.shunned.has(endpoint) or self.pool.avoids(endpoint)
+        return self._shunned.has(endpoint) or self.pool.avoids(endpoint)
 
     def load(self, endpoint: Endpoint) -> int:
         """Return how many publishes the endpoint has not answered; from any thread."""
@@ -316,11 +281,6 @@ class WriterCore:
             node.disconnect_if_silent()
         return bool(owing)
 
-    def look_leader_up(self, endpoint: Endpoint) -> None:
-        """Look for another leader: *endpoint* is silent (YZ-18)."""
-        if self.router is not None:
-            self.router.look_again(endpoint)
-
     # -- nodes
 
     def _connect(self, endpoints: Sequence[Endpoint]) -> None:
@@ -334,7 +294,7 @@ class WriterCore:
         for endpoint in endpoints:
             node = self.nodes.pop(endpoint, None)
             if node is not None:
-                self.rotation.shunned.discard(endpoint)
+                self._shunned.discard(endpoint)
                 node.close()
 
     def _node(self, endpoint: Endpoint) -> Node:
@@ -345,97 +305,112 @@ class WriterCore:
             node.start()
         return node
 
-    def is_over(self, node: Node) -> bool:
-        """Return whether the node is to connect no more."""
-        return self.ended or self.nodes.get(node.endpoint) is not node
-
     def on_connected(self, node: Node) -> None:
         """Give the node its turns, and send what waited for it."""
-        self.rotation.join(node)
-        for discovery in self._discoveries if self.router is None else ():
+        self._proven, node.silent = True, False
+        self.connected.append(node)
+        self._shunned.discard(node.endpoint)
+        for discovery in self._discoveries:
             discovery.connected(node.endpoint)
-        self.on_room(node)
-
-    def on_room(self, node: Node) -> None:
-        """Send what waited for this node."""
-        if self.router is not None:
-            self.router.on_room(node.endpoint)
-        else:
-            self.rotation.send_waiting()
+        self.router.on_room(node.endpoint)
 
     def on_disconnected(self, node: Node) -> None:
         """Give no turns to the node, and let discovery find it again."""
-        if self.rotation.part(node) and self.router is None:
+        if node in self.connected:
+            self.connected.remove(node)
             for discovery in self._discoveries:
                 discovery.disconnected(node.endpoint)
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
         """Send *unsent* again, in order; or fail what waits, if no nsqd was ever reached and waiting cannot help."""
-        self.rotation.failed(node, error)
-        self._send_again(unsent, node.endpoint)
-        hopeless = self.rotation.hopeless()
-        if hopeless is not None:
-            for publish in (*self.rotation.waiting, *(self.router.waiting() if self.router is not None else ())):
-                self.outcomes.failed_with(publish, hopeless)
-            self.rotation.forget_done()
-
-    def on_retry(self) -> None:
-        """Count a reconnection."""
-        self.reconnects += 1
-
-    def on_silent_answered(self, node: Node, in_time: bool) -> None:
-        """Give the node its turn again if it is no longer silent."""
-        if self.rotation.answered(node, in_time):
-            self.on_room(node)
+        self._shunned.add(node.endpoint, whole_node=isinstance(error, NSQConnectionError))
+        self.router.put_back(unsent, node.endpoint)
+        why = None if self._proven else hopeless([each.error for each in self.nodes.values()])
+        if why is not None:
+            for publish in self.router.waiting():
+                self.outcomes.failed_with(publish, why)
+            self.router.forget_done()
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
         """Settle a publish that nsqd refused, or send it again: to another leader, or each message of an MPUB alone."""
-        if self.router is not None and not publish.done() and self.settings.dialect.should_reroute(error):
+        if not publish._done and self.settings.dialect.should_reroute(error):
             self.router.refused(publish, error, endpoint)
         elif publish.count > 1 and isinstance(publish, Gathering) and isinstance(error, ONE_OF_MANY):
             for each in publish.come_apart(error):  # one bad publish harms no other
                 self.outcomes.add(each)
-                self._send(each)
+                self.router.send(each)
             self.outcomes.forget(publish)
         else:
             self.outcomes.failed_with(publish, error)
 
+    # -- silent nodes
+
+    def check_nodes(self) -> None:
+        """Mark as silent each node with the same oldest publish as at the last call; called about once a second."""
+        now = self.clock.now()
+        for node in list(self.nodes.values()):
+            if node.connection is not None:
+                node.connection.check(now)
+            owed = node.oldest()
+            if owed is not None and owed is node.seen:
+                self._mark_silent(node)
+            node.seen = owed
+
+    def _mark_silent(self, node: Node) -> None:
+        """Mark a node as silent until it answers, and send elsewhere what may be sent again."""
+        node.silent = True
+        self._shunned.add(node.endpoint, whole_node=True)
+        self.router.look_again(node.endpoint)
+        movable = node.take_movable(lambda publish: self.router.goes_elsewhere(publish, node.endpoint))
+        self.router.put_back(movable, None)
+
+    def on_silent_answered(self, node: Node, in_time: bool) -> None:
+        """Give the node its turn again if it has answered in time, or its last publish."""
+        if node in self.connected and (in_time or not node.unanswered):
+            node.silent = False
+            self._shunned.discard(node.endpoint)
+            self.router.on_room(node.endpoint)
+
     # -- deadlines
 
-    def _given_up(self, publish: Publish, error: NSQError) -> None:
-        self.outcomes.count_failure(publish, error)
-        self._on_expired()
-
     def _expired(self, publish: Publish) -> NSQError:
-        return publish.timed_out() if publish.sent else self._not_sent(publish)
+        """Return the error of a publish whose deadline has passed."""
+        if publish.sent:
+            return publish.timed_out()
+        error = publish.last_error or self.router.unavailable(publish)
+        reasons = self._reasons() if error is None else [error]
+        return self.router.not_sent(publish, not_reached(publish.topic, publish.timeout, reasons))
 
-    def _not_sent(self, publish: Publish) -> NotSent:
-        """Return the error of an expired publish that no nsqd has; from any thread."""
-        error = not_reached(publish.topic, publish.timeout, self._reasons(publish))
-        return error if self.router is None else self.router.not_sent(publish, error)
-
-    def _on_expired(self) -> None:
-        """Drop waiting publishes that have their outcome, and mark silent nodes."""
-        while self._entering and self._entering[0]._done:
-            self._entering.popleft()
-        self.rotation.forget_done()
-        if self.router is not None:
-            self.router.forget_done()
-        self.rotation.overdue()
-
-    def _reasons(self, publish: Publish) -> list[NSQError | str]:
-        """Return the known reasons why a publish was not sent; from any thread, while the loop connects to others."""
-        error = publish.last_error or (None if self.router is None else self.router.unavailable(publish))
-        if error is not None:
-            return [error]
-        known = [why for each in list(self.nodes.values()) if (why := each.why_not()) is not None]
-        for discovery in () if known else list(self._discoveries):
+    def _reasons(self) -> list[NSQError | str]:
+        """Return the known reasons why a publish was not sent."""
+        known = [why for each in self.nodes.values() if (why := each.why_not()) is not None]
+        for discovery in () if known else self._discoveries:
             for address, each in discovery.health().items():
                 if not each.ok:
                     known.append(each.error or f"nsqlookupd {address} has not answered")
         return known
 
+    def _on_expired(self) -> None:
+        """Drop waiting publishes that have their outcome, and mark silent nodes."""
+        self.router.forget_done()
+        for node in list(self.connected):
+            owed = node.oldest()
+            if owed is not None and owed._done and not node.silent:
+                self._mark_silent(node)
+
     # -- the end
+
+    def stats(self) -> WriterStats:
+        """Return the state of the loop's part of the Writer."""
+        now = self.clock.now()
+        return WriterStats(
+            connections=tuple(connection_stats(each.connection, now) for each in self.connected),
+            pending=len(self.unsettled()),
+            published=self.outcomes.published,
+            failed=self.outcomes.failed,
+            unknown=self.outcomes.unknown,
+            reconnects=self.reconnects,
+        )
 
     def unsettled(self) -> list[Publish]:
         """Return the publishes without an outcome."""
@@ -466,8 +441,7 @@ class WriterCore:
     def _stop(self) -> None:
         """End the timers, lookups and greenlets."""
         self.outcomes.stop()
-        if self.router is not None:
-            self.router.close()
+        self.router.close()
         for discovery in self._discoveries:
             discovery.stop()
         self.loop.kill(self._greenlets)
@@ -480,12 +454,11 @@ class WriterCore:
         """In a forked child: connections and outcomes are the parent's."""
         self.closing = self.ended = True
         for node in self.nodes.values():
-            node.abandon()
+            node.link.abandon()
         if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets
             for publish in self.unsettled():
                 publish.settle(error=of_the_parent())
-            if self.router is not None:
-                self.router.close()
+            self.router.close()
             for discovery in self._discoveries:
                 discovery.abandon()
             self.loop.kill((*(node.task for node in self.nodes.values()), *self._greenlets))

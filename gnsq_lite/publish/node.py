@@ -1,4 +1,4 @@
-"""One nsqd of a Writer: its pipelined connection, which a link keeps connected, and the publishes it has not answered.
+"""The nsqds of a Writer: for each a pipelined connection, and the publishes it has not answered; whose turn it is.
 
 nsqd answers in the order it reads, so an answer belongs to the oldest publish (PUB-2).  Most reads hold nothing but
 OKs; those are taken in the hub, without a switch to the greenlet that reads.
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Endpoint
+from gnsq_lite.dialect import Endpoint, RoutedPublish, Router
 from gnsq_lite.errors import (
     ConnectionLost,
     NotLeaderError,
@@ -29,9 +29,9 @@ from gnsq_lite.net.loop import Loop, current_greenlet
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.policy.rng import Rng
-from gnsq_lite.publish.outcomes import Outcomes
-from gnsq_lite.publish.publication import Publish
+from gnsq_lite.publish.publication import Outcomes, Publish
 from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.wire.commands import PUBLISH_HEADS
 from gnsq_lite.wire.constants import OK
 
 log = logging.getLogger("gnsq_lite.writer")
@@ -67,9 +67,13 @@ class NodeOwner(Protocol):
     rng: Rng
     outcomes: Outcomes
     error_log: ErrorLog
-
-    def is_over(self, node: Node) -> bool:
-        """Return whether the node is to connect no more."""
+    router: Router
+    #: Every node, and those whose handshake is done.
+    nodes: dict[Endpoint, Node]
+    connected: list[Node]
+    #: All connections are closed for good.
+    ended: bool
+    reconnects: int
 
     def on_connected(self, node: Node) -> None:
         """The handshake is done."""
@@ -80,17 +84,8 @@ class NodeOwner(Protocol):
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
         """The node will be reconnected; *unsent*, in order, was not sent or may be sent again."""
 
-    def on_retry(self) -> None:
-        """The node is being connected again."""
-
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
         """nsqd refused a publish."""
-
-    def goes_elsewhere(self, publish: Publish, endpoint: Endpoint) -> bool:
-        """Return whether another node that is not silent may take a publish."""
-
-    def on_room(self, node: Node) -> None:
-        """The node takes publishes again."""
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
         """The node was silent, and has answered."""
@@ -103,7 +98,7 @@ class Pipeline(Connection):
 
     def __init__(self, node: Node, owner: NodeOwner, target: Target) -> None:
         super().__init__(owner.loop, target, owner.settings.connection, node, owner.clock)
-        self._node, self._unanswered = node, node.unanswered
+        self._node, self._unanswered, self._owner = node, node.unanswered, owner
         #: Whether a frame has come in part, or the bytes are no frames yet.
         self._partial = True
         #: Bytes that may be queued before :meth:`_has_room` has to look how many nsqd has not taken.
@@ -134,9 +129,7 @@ class Pipeline(Connection):
         ):
             self._node.on_disconnected(self)  # its greenlet will notice in a moment
             return False
-        if publish.carrier is None:
-            publish.sent = True
-        elif not publish.mark_sent():
+        if not publish.mark_sent():
             return True
         unanswered.append(publish)
         if len(unanswered) > 1 or self._out:  # many that wait are joined, one is not
@@ -170,7 +163,7 @@ class Pipeline(Connection):
         """Have publishes sent that found no room, before any that come later; in the hub."""
         if self._node.full:
             self._node.full = False
-            self._node.on_room()
+            self._owner.router.on_room(self.endpoint)
 
     def _deliver(self, data: bytes) -> None:
         self._partial = True
@@ -211,10 +204,6 @@ class Node:
         self.seen: Publish | None = None
         #: It is connected and takes no more for now.
         self.full = False
-
-    def send(self, publish: Publish) -> bool:
-        """Send a publish; False, and nothing was sent, without a connection that takes it."""
-        return self.connection is not None and self.connection.send_publish(publish)
 
     def why_not(self) -> NSQError | str | None:
         """Return why the node gets no publishes now, as far as is known; from any thread."""
@@ -288,7 +277,7 @@ class Node:
 
     def is_over(self) -> bool:
         """Return whether the Writer has ended, or has begun again without this node."""
-        return self._owner.is_over(self)
+        return self._owner.ended or self._owner.nodes.get(self.endpoint) is not self
 
     def on_connected(self, connection: Connection) -> None:
         """The handshake is done."""
@@ -299,10 +288,6 @@ class Node:
         """The connection is gone."""
         self._owner.on_disconnected(self)
         self.connection = None
-
-    def on_room(self) -> None:
-        """nsqd takes publishes again."""
-        self._owner.on_room(self)
 
     def on_lost(self, reason: NSQError) -> Again:
         """Settle the unanswered publishes, or have them sent again in order.
@@ -336,7 +321,8 @@ class Node:
         if refused is not None and isinstance(reason, NsqdError):
             self._owner.on_refused(refused, reason, self.endpoint)  # first: it was published before the others
         self._owner.on_lost(self, reason, unsent)
-        return Again.LATER if refused is None or self._owner.goes_elsewhere(refused, self.endpoint) else Again.SOON
+        is_soon = refused is not None and not self._owner.router.goes_elsewhere(refused, self.endpoint)
+        return Again.SOON if is_soon else Again.LATER
 
     def _is_logged(self, why: str) -> bool:
         """Return whether that was logged within a minute; nsqd may close at each publish, and connect in between."""
@@ -350,14 +336,9 @@ class Node:
         """Begin to connect."""
         self.task = self._owner.loop.spawn(f"writer {self.endpoint}", self.link.run)
 
-    def check(self, now: float) -> None:
-        """Close a connection on which nothing comes; called about once a second."""
-        if self.connection is not None:
-            self.connection.check(now)
-
     def on_retry(self) -> None:
         """Count a reconnection."""
-        self._owner.on_retry()
+        self._owner.reconnects += 1
 
     def disconnect_if_silent(self) -> None:
         """Give the unanswered publishes an outcome: their partition has another leader."""
@@ -374,9 +355,82 @@ class Node:
         if self.task is not None and self.task is not current_greenlet():
             self.task.kill(block=False)
 
-    def abandon(self) -> None:
-        """In a forked child: the connection is the parent's."""
-        self.link.abandon()
+
+class Rotation(Router):
+    """Sends each publish to the next nsqd in turn that is not silent (PUB-4).  In the loop's thread.
+
+    If all connected nsqds are silent, the one with the fewest unanswered publishes gets it.
+    """
+
+    def __init__(self, owner: NodeOwner) -> None:
+        self._owner, self._settings, self._outcomes = owner, owner.settings, owner.outcomes
+        self._loop, self._now, self._connected = owner.loop, owner.clock.now, owner.connected
+        #: Publishes in order, while no node takes any.
+        self._waiting: deque[Publish] = deque()
+        self._turn = 0
+
+    def publish(self, topic: str, body: bytes, timeout: float) -> Any:
+        """Publish one message, whose body was checked, and wait; in a greenlet of the loop's thread.
+
+        Raises InvalidName before anything is sent, and the publish's own error.
+        """
+        PUBLISH_HEADS[topic]  # raises InvalidName
+        publish = Publish(self._loop, topic, (body,), timeout, self._now() + timeout, self._settings.retries)
+        with self._loop.guard:
+            self._outcomes.add(publish)
+            self.send(publish)
+        return publish.wait_in(current_greenlet())
+
+    def send(self, publish: Any) -> None:
+        """Send a publish to the node whose turn it is, or keep it until a node takes it."""
+        if not self._send_now(publish):
+            self._waiting.append(publish)
+
+    def _send_now(self, publish: Publish) -> bool:
+        while (node := self._next_node()) is not None:
+            if node.connection.send_publish(publish):
+                return True
+        return False
+
+    def _next_node(self) -> Node | None:
+        self._turn = turn = self._turn + 1
+        connected = self._connected
+        if connected:
+            node = connected[turn % len(connected)]
+            if not (node.silent or node.full):
+                return node
+        with_room = [each for each in connected if not each.full]
+        answering = [each for each in with_room if not each.silent]
+        if answering:
+            return answering[turn % len(answering)]
+        if any(not each.silent for each in connected):
+            return None  # it answers, and will have room
+        return min(with_room, key=lambda each: len(each.unanswered), default=None)
+
+    def put_back(self, publishes: Iterable[Any], lost: Endpoint | None) -> None:
+        """Send again, in order, what a lost or silent nsqd did not take."""
+        for publish in publishes:
+            self.send(publish)
+
+    def on_room(self, endpoint: Endpoint) -> None:
+        """Send the publishes that wait, in order, as long as a node takes them."""
+        waiting = self._waiting
+        while waiting and (waiting[0].done() or self._send_now(waiting[0])):
+            waiting.popleft()
+
+    def goes_elsewhere(self, publish: RoutedPublish, endpoint: Endpoint) -> bool:
+        """Return whether a node is connected and not silent."""
+        return any(not node.silent for node in self._connected)
+
+    def waiting(self) -> list[Publish]:
+        """Return the publishes that wait."""
+        return list(self._waiting)
+
+    def forget_done(self) -> None:
+        """Drop waiting publishes that have their outcome."""
+        waiting = [publish for publish in self._waiting if not publish.done()]
+        self._waiting.clear()
+        self._waiting.extend(waiting)
 
 
 def _spend_retry(publish: Publish) -> None:

@@ -30,6 +30,7 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.net.at_exit import PATIENCE
 from gnsq_lite.net.blocking_connection import BlockingConnection, DeadlinePassed
+from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.net.io_thread import look_for_fork, on_fork
 from gnsq_lite.net.os_threads import native_lock, start_native_thread
 from gnsq_lite.net.settings import mapped
@@ -37,6 +38,7 @@ from gnsq_lite.net.waiting import Parking
 from gnsq_lite.options import Address
 from gnsq_lite.publish.publication import not_reached
 from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire.constants import OK
 
 #: Seconds after which the return of another connection closes an idle one.
@@ -387,10 +389,23 @@ class Pool:
         with self._lock:
             return [each for node in self._nodes.values() for each in node.connections if each.opened_at]
 
-    def published(self) -> int:
-        """Return how many messages nsqd took."""
+    def stats(self, loop: WriterStats, state: str | None) -> WriterStats:
+        """Return the state of the Writer, given that of the loop's part; *state*: it is idle or closed."""
+        now = self._now()
+        connections = (*loop.connections, *(connection_stats(each, now) for each in self.connections()))
         with self._lock:
-            return self._published + sum(each.published for node in self._nodes.values() for each in node.connections)
+            used = [each for node in self._nodes.values() for each in node.connections]
+            published = self._published + sum(each.published for each in used)
+        return WriterStats(
+            state=state or ("connected" if connections else "connecting"),
+            connections=connections,
+            pending=loop.pending + self.pending(),
+            published=loop.published + published,
+            failed=loop.failed + self.failed,
+            unknown=loop.unknown + self.unknown,
+            reconnects=loop.reconnects + self.reconnects,
+            max_connections=self.max_connections,
+        )
 
     def pending(self) -> int:
         """Return how many publishes have no outcome."""

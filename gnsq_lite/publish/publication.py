@@ -1,4 +1,4 @@
-"""One publish in the loop, settled exactly once, and the handle that ``publish_nowait`` returns for it (PUB-2)."""
+"""A publish of the loop, settled exactly once (PUB-2); the deadlines of all; the handle of ``publish_nowait``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from gnsq_lite.clock import Clock
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint, PublishRequest
-from gnsq_lite.errors import NotSent, NSQError, OutcomeUnknown, PublishTimeout
+from gnsq_lite.errors import BacklogFull, NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.io_thread import look_for_fork
-from gnsq_lite.net.loop import Loop, current_greenlet
+from gnsq_lite.net.loop import Loop, current_greenlet, sleep
+from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.wire import commands
@@ -24,17 +25,11 @@ log = logging.getLogger("gnsq_lite.writer")
 
 #: Seconds after the deadline that a waiting thread leaves to the loop, which can give a better reason.
 GRACE = 0.1
-
-
-class Carrier(Protocol):
-    """The core that carries out a publish for another thread."""
-
-    clock: Clock
-    #: Held while a publish is marked as sent, and while its thread gives it up.
-    lock: Any
-
-    def give_up(self, publish: Publish) -> None:
-        """Settle *publish*, whose deadline has passed, in the thread that waits for it."""
+#: Seconds that the deadlines of one group span, and at least pass between two looks for expired ones.
+_SPAN = 0.02
+#: Seconds between two looks whether every publish has its outcome.
+_POLL = 0.001
+_NEVER = float("inf")
 
 
 class Publish(Completion):
@@ -43,19 +38,16 @@ class Publish(Completion):
     __slots__ = (
         "batch",
         "bodies",
-        "carrier",
         "cost",
         "count",
         "data",
         "deadline",
         "greenlet",
         "in_doubt",
-        "key",
         "last_error",
         "leader",
         "loop",
         "number",
-        "partition",
         "peers",
         "request",
         "retries",
@@ -84,16 +76,12 @@ class Publish(Completion):
         self.timeout, self.deadline = timeout, deadline
         #: How often it may still be sent again although its outcome is unknown.
         self.retries = retries
-        #: Set where another thread waits: it may give the publish up.
-        self.carrier: Carrier | None = None
         #: The greenlet of the loop's thread that waits for the outcome.
         self.greenlet: Any = None
         #: The publishes without an outcome that have nearly the same deadline, of :class:`Outcomes`.
         self.peers: set[Publish] | None = None
         #: What a dialect is asked for, where that is more than a plain message or batch.
         self.request: PublishRequest | None = None
-        self.key: bytes | None = None
-        self.partition: int | None = None
         #: The command's bytes, where they were made before it is written.
         self.data = b""
         #: Bytes that count against max_pending.
@@ -112,9 +100,7 @@ class Publish(Completion):
 
     def asked(self) -> PublishRequest:
         """Return the request for a dialect."""
-        return self.request or PublishRequest(
-            topic=self.topic, bodies=self.bodies, batch=self.batch, key=self.key, partition=self.partition
-        )
+        return self.request or PublishRequest(topic=self.topic, bodies=self.bodies, batch=self.batch)
 
     def command(self) -> bytes:
         """Return the bytes to write."""
@@ -132,34 +118,18 @@ class Publish(Completion):
     # -- the outcome
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the outcome and wake those that wait; from any thread.  Return False if it was set before."""
-        if self.carrier is None:
-            is_first = self._set(value, error)
-        else:
-            with self.carrier.lock:
-                is_first = self._set(value, error)
-        if is_first:
-            self.announce()
-        return is_first
-
-    def _set(self, value: Any, error: BaseException | None) -> bool:
+        """Set the outcome and wake those that wait; in the loop's thread.  Return False if it was set before."""
         if self._done:
             return False
         self._value, self._error = value, error
         self._done = True  # last: an exception before it leaves the publish without an outcome, and a reset sets one
+        self.announce()
         return True
-
-    def give_up(self, error: NSQError) -> bool:
-        """Set the outcome under the carrier's lock, which the caller holds; return False if it was set before."""
-        return self._set(None, error)
 
     def announce(self) -> None:
         """Wake those that wait for the outcome."""
         if self.greenlet is not None:
-            if self.carrier is None:
-                self.loop.resume_soon((self.greenlet,))
-            else:
-                self._resume()
+            self.loop.resume_soon((self.greenlet,))
         if self._wakers:
             self.wake()
 
@@ -169,21 +139,20 @@ class Publish(Completion):
             self.loop.resume_once(self.greenlet)
         self.wake()
 
-    def _resume(self) -> None:
-        if not self.loop.is_here():
-            self.loop.call_soon(self._resume)
-        elif self.greenlet is not None:
-            self.loop.resume_once(self.greenlet)
-
     def mark_sent(self) -> bool:
         """Note that it is about to be sent; return False if its thread has given it up, so that it must not be."""
-        if self.carrier is None:
-            self.sent = True
-            return True
-        with self.carrier.lock:
-            if not self._done:
-                self.sent = True
-            return not self._done
+        self.sent = True  # before _done is read: _give_up() sets _done, and then reads this
+        return not self._done
+
+    def _give_up(self) -> None:
+        """Settle it in the thread that waits, some time after the deadline: something blocks the loop."""
+        if not self._done:
+            self._error = self.timed_out()
+            self._done = True
+            if not self.sent:
+                why = f"the I/O loop did not send the publish to {self.topic} within {self.timeout:g} s"
+                self._error = NotSent(f"{why}: something blocks it")
+            self.loop.call_soon(self.announce_again)
 
     def stand_in(self) -> Publish:
         """Return a settled publish that takes the answer to this one, which is sent elsewhere."""
@@ -229,14 +198,163 @@ class Publish(Completion):
 
         A thread keeps the deadline itself, whatever the loop does.
         """
-        if self._done or self.carrier is None or self.loop.gone:
+        left = self.deadline - SYSTEM_CLOCK.now() + GRACE
+        if self._done or self.loop.gone or self.loop.is_here() or (timeout is not None and timeout < left):
             return super().wait(timeout)
-        left = max(0.0, self.deadline - self.carrier.clock.now()) + GRACE
-        if timeout is not None and timeout < left:
-            return super().wait(timeout)
-        if not super().wait(left):
-            self.carrier.give_up(self)
+        if not super().wait(max(0.0, left)):
+            self._give_up()
         return True
+
+
+class Outcomes:
+    """Of one Writer; in the loop's thread, but for :meth:`reserve` and :attr:`backlog`.
+
+    Args:
+        max_pending: Bytes that publishes nobody waits for may have without an outcome.
+        error: Returns the error of a publish whose deadline has passed.
+        on_expired: Called after deadlines have passed.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        clock: Clock,
+        max_pending: int,
+        error: Callable[[Publish], NSQError],
+        on_expired: Callable[[], None],
+    ) -> None:
+        self._loop, self._clock, self._max_pending = loop, clock, max_pending
+        self._error, self._on_expired = error, on_expired
+        self._groups: dict[int, set[Publish]] = {}
+        #: When the timer looks for expired deadlines.
+        self._look_at = _NEVER
+        self._timer: Any = None
+        self._lock = native_lock()
+        self._reserved = self._released = 0
+        #: Messages that nsqd took, that failed, and of unknown outcome.
+        self.published = self.failed = self.unknown = 0
+
+    # -- the publishes without an outcome
+
+    def add(self, publish: Publish) -> None:
+        """Note a publish that the loop carries out from now on."""
+        deadline = publish.deadline
+        number = int(deadline / _SPAN)
+        group = self._groups.get(number)
+        if group is None:
+            group = self._groups[number] = set()
+        group.add(publish)
+        publish.peers = group
+        if deadline < self._look_at:
+            self._set_timer(deadline)
+
+    def open(self) -> list[Publish]:
+        """Return every publish without an outcome."""
+        return [publish for group in self._groups.values() for publish in group if not publish._done]
+
+    def succeeded(self, publish: Publish, value: Any = None) -> None:
+        """Settle a publish that nsqd took."""
+        if publish.settle(value):
+            self.published += publish.count
+        self.forget(publish)
+
+    def failed_with(self, publish: Publish, error: BaseException) -> None:
+        """Settle a publish with *error*."""
+        if publish.settle(error=error):
+            self.count_failure(publish, error)
+        else:
+            self.forget(publish)
+
+    def count_failure(self, publish: Publish, error: BaseException) -> None:
+        """Count a publish that was settled with *error*."""
+        self.forget(publish)
+        if isinstance(error, OutcomeUnknown):
+            self.unknown += publish.count
+        else:
+            self.failed += publish.count
+
+    def forget(self, publish: Publish) -> None:
+        """Drop a publish that has its outcome, and give back its room."""
+        if publish.peers is not None:
+            publish.peers.discard(publish)
+        if publish.cost:
+            self.release(publish)
+
+    def reset(self, why: str) -> None:
+        """Give each publish an outcome: an exception has interrupted what would have done that."""
+        for publish in [each for group in self._groups.values() for each in group]:
+            if publish._done:
+                publish.announce_again()
+                self.forget(publish)
+            else:
+                unknown = OutcomeUnknown(f"{why}: its outcome is unknown") if publish.sent else NotSent(why)
+                self.failed_with(publish, unknown)
+        self._groups.clear()
+        self._set_timer(_NEVER)
+
+    def drain(self, timeout: float, is_empty: Callable[[], bool]) -> bool:
+        """Wait until every publish has its outcome and *is_empty* says so too; return whether they have."""
+        ends = self._clock.now() + timeout
+        while self.open() or not is_empty():
+            left = ends - self._clock.now()
+            if left <= 0:
+                return False
+            sleep(min(left, _POLL))
+        return True
+
+    # -- the limit
+
+    @property
+    def backlog(self) -> int:
+        """Bytes without an outcome that nobody waits for; from any thread."""
+        return self._reserved - self._released
+
+    def reserve(self, publish: Publish, size: int) -> None:
+        """Count *size* bytes for a publish; from any thread.  Raises BacklogFull."""
+        with self._lock:
+            if self.backlog + size > self._max_pending:
+                raise BacklogFull(f"{self._max_pending} bytes are unanswered already (max_pending); nothing was sent")
+            self._reserved += size
+        publish.cost = size
+
+    def release(self, publish: Publish) -> None:
+        """Give back the room of a publish."""
+        size, publish.cost = publish.cost, 0
+        self._released += size
+
+    # -- deadlines
+
+    def expire(self) -> None:
+        """Settle what is overdue.  Must not wait."""
+        now = self._clock.now()
+        self._look_at = _NEVER
+        last = int(now / _SPAN)
+        for number in sorted(number for number in self._groups if number <= last):
+            for publish in [each for each in self._groups[number] if each.deadline <= now or each._done]:
+                if not publish._done:
+                    self.failed_with(publish, self._error(publish))
+                elif publish._error is None:
+                    self.forget(publish)
+                else:  # its thread has given it up
+                    self.count_failure(publish, publish._error)
+        for number in [number for number, group in self._groups.items() if not group]:
+            del self._groups[number]
+        if self._groups:
+            soonest = min(publish.deadline for publish in self._groups[min(self._groups)])
+            self._set_timer(max(soonest, now + _SPAN / 2))
+        self._on_expired()
+
+    def _set_timer(self, at: float) -> None:
+        self.stop()
+        self._look_at = at
+        if at < _NEVER:
+            self._timer = self._loop.timer(at - self._clock.now(), self.expire)
+
+    def stop(self) -> None:
+        """Look for no more deadlines."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.close()
 
 
 class Publication:

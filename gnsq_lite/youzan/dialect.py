@@ -207,10 +207,6 @@ class YouzanDialect(Dialect):
         """Return what sends each publish to the leader of its partition."""
         return LeaderRouter(host, self, self._clock, nsqds, self.options)
 
-    def check_place(self, key: bytes | None, partition: int | None) -> None:
-        """Raise OptionError for what no topic has."""
-        check_place(key, partition, self.options.key_mapping)
-
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
         """Return *request* with its headers encoded; nsqd counts headers and trace ids as parts of messages.
 

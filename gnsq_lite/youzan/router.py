@@ -145,12 +145,11 @@ class LeaderRouter:
 
     def _partition(self, topic: _Topic, publish: RoutedPublish) -> int:
         """Return the number of the publish's partition, _ANY or _UNKNOWN.  Raises OptionError."""
-        asked = publish if publish.request is None else publish.request
-        key, number = asked.key, asked.partition
-        if key is None and number is None:
+        request = publish.request
+        if request is None or (request.key is None and request.partition is None):
             return _ANY
         try:
-            return partition_for(topic.name, topic.layout, key, number, self._mapping)
+            return partition_for(topic.name, topic.layout, request.key, request.partition, self._mapping)
         except NotSent:
             if topic.lookups is None:
                 raise

@@ -87,7 +87,7 @@ class Bench:
         )
         self.producer: Any = WriterCore(loop_here(), settings, self.clock)
         self.producer.nodes[self.wire.endpoint] = self.wire
-        self.producer.rotation.connected.append(self.wire)
+        self.producer.connected.append(self.wire)
 
     def publish(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Any:
         """What a Writer does for a greenlet of the loop."""
@@ -196,7 +196,7 @@ def test_publishes_of_a_batch_that_may_be_there_already_stay_in_doubt_when_each_
     end_turn()
     batch = bench.wire.unanswered.pop()
     batch.in_doubt = True  # an earlier connection was lost before the answer came
-    bench.producer.rotation.connected.clear()
+    bench.producer.connected.clear()
     bench.producer.on_refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"), NOWHERE)
     bench.clock.advance(5.0)
     bench.producer.outcomes.expire()

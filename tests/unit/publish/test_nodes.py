@@ -37,6 +37,9 @@ class Line:
     def read_at_least(self, size: int) -> None:
         pass
 
+    def check(self, now: float) -> None:
+        pass
+
 
 def publish_of(core: Any, body: bytes, timeout: float) -> Publish:
     deadline = core.clock.now() + timeout
@@ -130,11 +133,11 @@ def _nothing() -> Any:
 def test_an_nsqd_that_owes_one_publish_for_two_looks_gets_no_more_for_now() -> None:
     bench = Bench()
     first, second = bench.publish(60.0), bench.publish(60.0)
-    bench.core.rotation.look_again()
+    bench.core.check_nodes()
     assert not any(node.silent for node in bench.nodes)
     good, silent = bench.nodes
     bench.answer(good)
-    bench.core.rotation.look_again()
+    bench.core.check_nodes()
     assert silent.silent
     for _ in range(10):
         bench.publish(60.0)
@@ -153,7 +156,7 @@ def test_what_may_be_sent_again_is_sent_elsewhere_when_its_nsqd_is_silent() -> N
     for _ in range(3):
         bench.answer(good)
     for _ in range(2):
-        bench.core.rotation.look_again()
+        bench.core.check_nodes()
     assert bench.owed() == [3, 3]
     for _ in range(3):
         bench.answer(good)
@@ -171,7 +174,7 @@ def test_what_was_sent_elsewhere_and_got_no_answer_there_either_is_of_unknown_ou
     doubtful = next(each for each in publications if silent.unanswered[0] is each)
     bench.answer(good)
     for _ in range(2):
-        bench.core.rotation.look_again()
+        bench.core.check_nodes()
     good.unanswered.appendleft(publish_of(bench.core, b"bad", 3.0))
     bench.lose(good, errors.BadMessageError("E_BAD_MESSAGE"))  # nsqd read nothing behind the bad one
     bench.later(3.0)
@@ -196,28 +199,16 @@ def test_where_all_are_silent_the_one_that_owes_least_is_used() -> None:
 
 
 @pytest.mark.rule("PUB-4")
-def test_a_publish_waits_for_one_that_is_being_reached_rather_than_go_to_a_silent_one() -> None:
+def test_a_silent_nsqd_gets_a_publish_while_no_other_is_connected() -> None:
     bench = Bench()
-    back, _ = bench.nodes
-    bench.leave_the_silent_one_alone()
-    waits = bench.publish(9.0)
-    assert bench.owed() == [0, 1]
-    bench.core.rotation.look_again()
-    bench.open(back)
-    bench.answer(back)
-    assert waits.result(0) is None
-
-
-@pytest.mark.rule("PUB-4")
-def test_a_publish_goes_to_a_silent_one_when_nobody_else_comes() -> None:
-    bench = Bench()
-    _, silent = bench.nodes
+    back, silent = bench.nodes
     bench.leave_the_silent_one_alone()
     bench.publish(9.0)
-    for _ in range(2):
-        bench.core.rotation.look_again()
     assert bench.owed() == [0, 2]
     assert silent.silent
+    bench.open(back)
+    bench.publish(9.0)
+    assert bench.owed() == [1, 2]
 
 
 @pytest.mark.rule("PUB-4")
@@ -246,7 +237,7 @@ def test_nothing_but_what_cannot_mend_fails_before_the_deadline_and_only_at_firs
     error: errors.NSQError, mends: bool, proven: bool
 ) -> None:
     bench = Bench(nodes=1)
-    bench.core.rotation.proven = proven
+    bench.core._proven = proven
     node = bench.nodes[0]
     node.on_disconnected(node.connection)
     publication = bench.publish(15.0)
@@ -301,28 +292,11 @@ def test_what_was_sent_elsewhere_does_not_end_with_the_connection_it_left() -> N
     publications = [bench.publish(60.0), bench.publish(60.0)]
     bench.answer(good)
     for _ in range(2):
-        bench.core.rotation.look_again()
+        bench.core.check_nodes()
     bench.lose(silent, errors.HeartbeatTimeout("nsqd1", "silent"))
     assert bench.owed() == [1, 0]
     bench.answer(good)
     assert [publication.result(0) for publication in publications] == [None] * 2
-
-
-@pytest.mark.rule("PUB-4")
-def test_a_thread_may_ask_why_none_can_be_reached_while_the_loop_finds_another() -> None:
-    bench = Bench()
-
-    class Lost:
-        def why_not(self) -> errors.NSQError:
-            bench.core.nodes[Endpoint(f"nsqd{len(bench.core.nodes)}", 4150)] = bench.nodes[0]
-            return errors.ConnectionLost("nsqd", "gone")
-
-    bench.core.nodes[Endpoint("lost", 4150)] = Lost()
-    publication = publish_of(bench.core, b"x", 0.0)
-    bench.core.give_up(publication)
-    del bench.core.nodes[Endpoint("lost", 4150)]  # the loop may look at each node once more
-    with pytest.raises(errors.NotSent, match="gone"):
-        publication.result(0)
 
 
 def test_an_nsqd_that_closes_at_each_publish_is_told_of_once_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:

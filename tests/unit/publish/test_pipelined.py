@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -118,7 +117,7 @@ class Stopped(Core):
         self.made: list[Publish] = []
         self.sockets = [Socket(room) for _ in self.nodes]
         for node, sock in zip(self.nodes, self.sockets, strict=True):
-            self.core.rotation.part(node)
+            self.core.on_disconnected(node)
             self.connect(node, sock)
 
     def connect(self, node: Node, sock: Socket) -> None:
@@ -158,7 +157,7 @@ def test_what_an_nsqd_that_takes_nothing_is_not_sent_leaves_with_its_deadline() 
     assert outcomes == sorted(outcomes, key=[errors.PublishTimeout, errors.NotSent].index)
     with pytest.raises(errors.NotSent, match="within 5 s: nsqd0:4150: connected, and takes no more bytes"):
         made[-1].result(0)
-    assert bench.core.rotation.waiting == deque()
+    assert bench.core.router.waiting() == []
 
 
 @pytest.mark.rule("PUB-2")
@@ -192,8 +191,6 @@ def test_another_nsqd_gets_what_one_has_no_room_for() -> None:
     bench.lose(bench.nodes[1], errors.ConnectionLost("nsqd1", "gone"))
     del bench.core.nodes[bench.nodes[1].endpoint]
     waits = bench.publish_body()
-    for _ in range(3):
-        bench.core.rotation.look_again()  # where all are silent, one is better than nothing
     assert not waits.sent
     bench.sockets[0].drain(10**9)
     assert waits.sent
