@@ -14,6 +14,7 @@ import click
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.cluster import Cluster, Step, run
 from gnsq_lite.cli.completion import channel_names, topic_names
+from gnsq_lite.cli.drain import drain
 from gnsq_lite.cli.output import echo, visible
 from gnsq_lite.cli.params import command as tool
 from gnsq_lite.cli.params import option
@@ -93,7 +94,7 @@ def channel() -> None:
 
 @click.group("node")
 def node() -> None:
-    """Tombstone an nsqd for a topic."""
+    """Tombstone an nsqd for a topic; drain an nsqd."""
 
 
 @topic.add_command
@@ -191,6 +192,9 @@ def _channel_act(name: str, text: str) -> None:
 _channel_act("empty", "Drop all messages of CHANNEL on all nodes, including messages in flight and deferred messages.")
 _channel_act("pause", "Stop sending messages of CHANNEL to its consumers, on all nodes.")
 _channel_act("unpause", "Resume a paused CHANNEL, on all nodes.")
+
+
+node.add_command(drain)
 
 
 @node.add_command

@@ -20,7 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("gnsq_lite.cli.demo", "Publish real input, consume it, and check that nothing was lost."),
     "topic": ("gnsq_lite.cli.admin:topic", "Create, delete, empty, pause, unpause a topic on all nodes."),
     "channel": ("gnsq_lite.cli.admin:channel", "Create, delete, empty, pause, unpause a channel on all nodes."),
-    "node": ("gnsq_lite.cli.admin:node", "Tombstone a node for a topic."),
+    "node": ("gnsq_lite.cli.admin:node", "Tombstone a node for a topic, or drain it."),
     "channels": ("gnsq_lite.cli.lists:channels", "List the channels of a topic."),
     "nodes": ("gnsq_lite.cli.lists:nodes", "List the nsqds registered at the nsqlookupds."),
     "outbox": ("gnsq_lite.cli.outbox", "Publish what transactions stored in an outbox."),

@@ -1,11 +1,11 @@
-"""OpenTelemetry: a span for each publish and each handled message; needs the extra ``opentelemetry``.
+"""OpenTelemetry: spans and metrics of publishes and handled messages; needs the extra ``opentelemetry``.
 
 ::
 
-    from gnsq_lite.contrib.opentelemetry import PublishTracing, Tracing
+    from gnsq_lite.contrib.opentelemetry import Metrics, PublishMetrics, PublishTracing, Tracing
 
-    worker = Worker(middleware=[Tracing()])
-    writer = Writer("127.0.0.1:4150", middleware=[PublishTracing()])
+    worker = Worker(middleware=[Tracing(), Metrics()])
+    writer = Writer("127.0.0.1:4150", middleware=[PublishTracing(), PublishMetrics()])
 
 Names and attributes are those of the semantic conventions for messaging.  A handler's span is the child of
 the publisher's only if the message carries the W3C trace context: in the headers of Youzan's NSQ
@@ -16,21 +16,22 @@ default the handler's span begins a new trace.
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, Literal
 
-from gnsq_lite.errors import InvalidBody, MissingExtra
+from gnsq_lite.errors import InvalidBody, MissingExtra, NotSent
 from gnsq_lite.message import Requeue
 from gnsq_lite.option_fields import check_choice
 from gnsq_lite.publish.middleware import PublishCall, PublishMiddleware
 from gnsq_lite.worker import Handler, Middleware
 
 try:
-    from opentelemetry import propagate, trace
+    from opentelemetry import metrics, propagate, trace
     from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 except ModuleNotFoundError as missing:
     raise MissingExtra("gnsq_lite.contrib.opentelemetry", "opentelemetry", "opentelemetry-api") from missing
 
-__all__ = ["PublishTracing", "Tracing"]
+__all__ = ["Metrics", "PublishMetrics", "PublishTracing", "Tracing"]
 
 #: Field of a JSON body that carries the trace context, unless the user names another.
 FIELD = "trace_context"
@@ -135,6 +136,81 @@ class PublishTracing(PublishMiddleware):
         span.end()
 
 
+class Metrics(Middleware):
+    """The metrics ``messaging.process.duration`` and ``messaging.client.consumed.messages`` of handlers.
+
+    Args:
+        meter_provider: None: the global one.
+    """
+
+    def __init__(self, meter_provider: Any = None) -> None:
+        meter = metrics.get_meter("gnsq_lite", meter_provider=meter_provider)
+        self._duration = meter.create_histogram("messaging.process.duration", "s", "Duration of a handler's call.")
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Messages that handlers received."
+        )
+
+    def wrap(self, call: Any, handler: Handler) -> Any:
+        """Return *call*, measured."""
+        fixed = _measured(handler.topic, "process", "messaging.consumer.group.name", handler.channel)
+
+        def measured(given: Any) -> Any:
+            first, count = (given[0], len(given)) if isinstance(given, list) else (given, 1)
+            attributes, began = {**fixed, **_server(first)}, time.perf_counter()
+            self._consumed.add(count, attributes)
+            try:
+                returned = call(given)
+            except BaseException as error:
+                more = {} if isinstance(error, Requeue) else {"error.type": type(error).__qualname__}
+                self._duration.record(time.perf_counter() - began, {**attributes, **more})
+                raise
+            self._duration.record(time.perf_counter() - began, attributes)
+            return returned
+
+        return measured
+
+
+class PublishMetrics(PublishMiddleware):
+    """The metrics ``messaging.client.operation.duration`` and ``messaging.client.sent.messages`` of a Writer.
+
+    Args:
+        meter_provider: None: the global one.
+    """
+
+    def __init__(self, meter_provider: Any = None) -> None:
+        meter = metrics.get_meter("gnsq_lite", meter_provider=meter_provider)
+        self._duration = meter.create_histogram(
+            "messaging.client.operation.duration", "s", "Duration of a publish, until its outcome."
+        )
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages", "{message}", "Messages of publishes, failed ones included."
+        )
+
+    def before(self, call: PublishCall) -> None:
+        """Note the time."""
+        call.kept[self] = time.perf_counter()
+
+    def after(self, call: PublishCall, error: BaseException | None) -> None:
+        """Record the publish; one that was not sent is not counted as sent."""
+        attributes = _measured(call.topic, "publish", "messaging.operation.type", "send")
+        if error is not None:
+            attributes["error.type"] = type(error).__qualname__
+        self._duration.record(time.perf_counter() - call.kept[self], attributes)
+        if not isinstance(error, NotSent):
+            self._sent.add(len(call.bodies), attributes)
+
+
+def _measured(topic: str, operation: str, name: str, value: str) -> dict[str, Any]:
+    """Return the attributes of metrics: fewer than those of spans, as each combination is a series."""
+    found = {"messaging.system": "nsq", "messaging.destination.name": topic, "messaging.operation.name": operation}
+    return {**found, name: value}
+
+
+def _server(message: Any) -> dict[str, Any]:
+    host, _, port = message.nsqd_address.rpartition(":")
+    return {"server.address": host.strip("[]"), "server.port": int(port) if port.isdigit() else 0}
+
+
 def _attributes(topic: str, name: str, kind: str) -> dict[str, Any]:
     return {
         "messaging.system": "nsq",
@@ -145,13 +221,11 @@ def _attributes(topic: str, name: str, kind: str) -> dict[str, Any]:
 
 
 def _of_message(message: Any) -> dict[str, Any]:
-    host, _, port = message.nsqd_address.rpartition(":")
     found = {
+        **_server(message),
         "messaging.message.id": message.id.decode("ascii", "replace"),
         "messaging.message.body.size": len(message.body),
         "messaging.nsq.message.attempts": message.attempts,
-        "server.address": host.strip("[]"),
-        "server.port": int(port) if port.isdigit() else 0,
     }
     if message.partition is not None:
         found["messaging.destination.partition.id"] = str(message.partition)

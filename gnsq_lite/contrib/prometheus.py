@@ -19,10 +19,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from gnsq_lite.contrib.relay import RelayInWorker
 from gnsq_lite.errors import ClosedError, MissingExtra
 from gnsq_lite.publish.middleware import PublishCall, PublishMiddleware
 from gnsq_lite.reader import Reader
@@ -45,6 +46,9 @@ TIMEOUT = 2.0
 #: Upper bounds in seconds: from a quick computation to beyond nsqd's default message timeout.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
+#: Further bounds for the ages of messages: an hour, a day.
+_OLD = (3600.0, 86400.0)
+
 _LOOP_UP = "gnsq_loop_up"
 _collectors: WeakSet[Collector] = WeakSet()
 
@@ -53,12 +57,15 @@ class Collector:
     """Collects the state of Readers, Writers and Workers; more may be added later.
 
     Args:
-        sources: A Worker stands for its Readers and Writers, those included that it has not made yet.
+        sources: A Worker stands for its Readers and Writers, those included that it has not made yet, its schedules
+            and outboxes.
         writers: Writers by the name they have in the label ``writer``.
     """
 
     def __init__(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
         self._sources: list[Reader | Worker | Writer] = list(sources)
+        #: Return the depths of channels by (nsqd, topic, channel), as :class:`gnsq_lite.worker.depths.Depths`.
+        self.depths: list[Callable[[Sequence[ReaderStats]], Mapping[tuple[str, str, str], int]]] = []
         self._writers: dict[str, Writer] = dict(writers)
         self._last: dict[Any, Any] = {}
         _collectors.add(self)
@@ -70,7 +77,7 @@ class Collector:
 
     def describe(self) -> Iterable[Metric]:
         """Return the families without samples, so that registering does not wait for the loop."""
-        return [*_reader_families().values(), *_writer_families().values()]
+        return [*_reader_families().values(), *_writer_families().values(), *_worker_families().values()]
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""
@@ -87,6 +94,24 @@ class Collector:
                 _add(writers, [name], stats)
         yield from readers.values()
         yield from writers.values()
+        yield from self._of_workers().values()
+
+    def _of_workers(self) -> dict[str, GaugeMetricFamily]:
+        """Return the families of schedules, outboxes and depths."""
+        made = _worker_families()
+        for worker in [source for source in self._sources if isinstance(source, Worker)]:
+            for on, when in worker.last_runs().items():
+                made["gnsq_schedule_last_run_timestamp_seconds"].add_metric(on, when)
+            for each in worker.middleware:
+                for relay in each.relays if isinstance(each, RelayInWorker) else ():
+                    if relay.backlog is not None:
+                        made["gnsq_outbox_messages"].add_metric([relay.source.name], relay.backlog[0])
+                        made["gnsq_outbox_age_seconds"].add_metric([relay.source.name], relay.backlog[1])
+        known = [stats for stats in self._last.values() if isinstance(stats, ReaderStats)]
+        for look in self.depths:
+            for place, depth in look(known).items():
+                made["gnsq_channel_depth"].add_metric(place, depth)
+        return made
 
     def _readers(self) -> Iterator[Reader]:
         for source in self._sources:
@@ -126,6 +151,10 @@ def _writer_families() -> dict[str, Any]:
     return _families(["writer"], WriterStats)
 
 
+def _worker_families() -> dict[str, GaugeMetricFamily]:
+    return {name: GaugeMetricFamily(name, text, labels=labels) for name, text, labels in _OF_WORKERS}
+
+
 def _families(labels: list[str], *kinds: type[Any]) -> dict[str, Any]:
     """Return the empty families of the metrics that *kinds* declare, by name."""
     made = {}
@@ -144,6 +173,17 @@ def _add(made: dict[str, Any], labels: list[str], *stats: ReaderStats | WriterSt
         made[name].add_metric([*labels, *further], total)
 
 
+_OF_WORKERS = (
+    ("gnsq_schedule_last_run_timestamp_seconds", "Due time that was published last.", ["schedule", "topic"]),
+    ("gnsq_outbox_messages", "Messages of an outbox that should have been published.", ["outbox"]),
+    ("gnsq_outbox_age_seconds", "Seconds since the oldest of them should have been published.", ["outbox"]),
+    ("gnsq_channel_depth", "Depth of a channel; only with --metrics-depth.", ["nsqd", "topic", "channel"]),
+)
+_MESSAGE_AGE = (
+    "gnsq_message_age_seconds",
+    "Seconds from a message's publish to the start of its handler; of a batch the first one's.",
+    ("topic", "channel"),
+)
 _HANDLER_SECONDS = (
     "gnsq_handler_seconds",
     "Seconds a handler took for a message, or a batch.",
@@ -170,20 +210,25 @@ def _histogram(
 class HandlerSeconds(Middleware[Any]):
     """Times handlers: histogram ``gnsq_handler_seconds`` with topic, channel and outcome ("ok" or "failed").
 
-    It costs a few microseconds per message, and includes the time of inner middleware.
+    It includes the time of inner middleware.  The histogram ``gnsq_message_age_seconds`` has the messages' ages when
+    their handlers start, by nsqd's clock and this machine's.  Both cost a few microseconds per message.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, buckets: Iterable[float] = BUCKETS) -> None:
-        self._histogram = _histogram(registry, *_HANDLER_SECONDS, tuple(buckets))
+        bounds = tuple(buckets)
+        self._histogram = _histogram(registry, *_HANDLER_SECONDS, bounds)
+        self._age = _histogram(registry, *_MESSAGE_AGE, tuple(sorted({*bounds, *_OLD})))
 
     def wrap(self, call: Any, handler: Handler) -> Any:
         """Return *call*, timed."""
         ok, failed = (
             self._histogram.labels(handler.topic, handler.channel, outcome).observe for outcome in ("ok", "failed")
         )
-        clock = time.perf_counter
+        clock, wall, age = time.perf_counter, time.time, self._age.labels(handler.topic, handler.channel).observe
 
         def timed(message: Any) -> Any:
+            first = message[0] if isinstance(message, list) else message
+            age(max(0.0, wall() - first.timestamp_ns / 1e9))
             began = clock()
             try:
                 returned = call(message)
@@ -212,8 +257,8 @@ class PublishSeconds(PublishMiddleware):
         self._histogram.labels(call.topic, outcome).observe(time.perf_counter() - call.kept[self])
 
 
-def show(worker: Worker, registry: CollectorRegistry = REGISTRY) -> None:
-    """Add *worker* to the Collector in *registry*, or register a new one there."""
+def show(worker: Worker, registry: CollectorRegistry = REGISTRY) -> Collector:
+    """Add *worker* to the Collector in *registry*, or register a new one there; return it."""
     for known in list(_collectors):
         try:
             registry.unregister(known)
@@ -221,8 +266,10 @@ def show(worker: Worker, registry: CollectorRegistry = REGISTRY) -> None:
             continue
         registry.register(known)
         known.add(worker)
-        return
-    registry.register(Collector(worker))
+        return known
+    made = Collector(worker)
+    registry.register(made)
+    return made
 
 
 def page(registry: CollectorRegistry = REGISTRY) -> tuple[str, bytes]:

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from gnsq_lite.worker import Worker
 
 
-def worker_page(worker: Worker) -> Callable[[], tuple[str, bytes]]:
-    """Show *worker* in the default registry, time its handlers, and return the function that makes its page."""
+def worker_page(worker: Worker, depths: Callable[..., Any] | None = None) -> Callable[[], tuple[str, bytes]]:
+    """Show *worker* in the default registry, time its handlers, and return the function that makes its page.
+
+    With *depths*, which returns the depths of channels, the page has them.
+    """
     try:
         from gnsq_lite.contrib import prometheus
     except MissingExtra as missing:
         return _raising(missing)
-    prometheus.show(worker)
+    collector = prometheus.show(worker)
+    if depths is not None:
+        collector.depths.append(depths)
     if not any(isinstance(each, prometheus.HandlerSeconds) for each in worker.middleware):
         worker.middleware.insert(0, prometheus.HandlerSeconds())
     return prometheus.page

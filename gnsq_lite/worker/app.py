@@ -84,6 +84,7 @@ class Worker:
         #: What :meth:`every` has registered.
         self.schedules: list[schedules.Entry] = []
         self._supervision: Supervision | None = None
+        self._publishing: schedules.Publishing | None = None
         self.defaults: dict[str, Any] = {}
         self._handlers: list[Handler] = []
         self._readers: list[Reader] | None = None
@@ -253,7 +254,7 @@ class Worker:
 
         if self.schedules:
             election = None if supervision is None else supervision.election
-            schedules.start(self.schedules, self.writer().publish, election, self._stages.drain)
+            self._publishing = schedules.start(self.schedules, self.writer().publish, election, self._stages.drain)
 
     def stop(self) -> None:
         """Make :meth:`run` drain and return; from any thread or handler.  A second call ends it at once."""
@@ -289,6 +290,10 @@ class Worker:
     def stats(self, timeout: float | None = None) -> tuple[ReaderStats, ...]:
         """Return the state of each Reader.  Raises TimeoutError as :meth:`gnsq_lite.Reader.stats` does."""
         return tuple(reader.stats(timeout) for reader in self.readers)
+
+    def last_runs(self) -> dict[tuple[str, str], float]:
+        """Return the due time that this process published last, seconds since 1970, by schedule and topic."""
+        return {} if self._publishing is None else self._publishing.last_runs()
 
     def __repr__(self) -> str:
         return f"<Worker {len(self._handlers)} handlers pid={os.getpid()}>"

@@ -25,6 +25,9 @@ from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 if TYPE_CHECKING:
     from gnsq_lite.worker.app import Worker
 
+#: Returns the function that makes a Worker's metrics page; the second argument returns depths for it, or is None.
+Metrics = Callable[["Worker", Callable[..., Any] | None], Callable[[], Page]]
+
 #: Seconds between two checks of the sources.
 _WATCH_EVERY = 0.5
 
@@ -43,6 +46,7 @@ class Launch:
     reload: bool = _flag(bool, "Restart when a source changes; for development.", False)
     metrics_port: int | None = _flag(int, "Serve a live page and /metrics; 0: any port.", low=0, high=65535)
     metrics_host: str = _flag(str, "Address to serve them at; 0.0.0.0: all.", "127.0.0.1")
+    metrics_depth: bool = _flag(bool, "Add the depths of channels to /metrics, polled from each nsqd.", False)
     drain_timeout: float | None = _flag(float, "Seconds that handlers have to finish; the Worker's default is 30.")
     hang_timeout: float | None = _flag(float, "Kill a process whose I/O loop stands still so many seconds; 0: never.")
     max_messages: int | None = _flag(int, "Replace a process that has handled so many messages.", low=1)
@@ -58,7 +62,7 @@ class Launch:
         *,
         program: str,
         merge: Merge,
-        metrics: Callable[[Worker], Callable[[], Page]],
+        metrics: Metrics,
     ) -> int:
         """Run the supervisor, or the Worker in a supervised process; return the exit code.
 
@@ -66,7 +70,7 @@ class Launch:
             load: Returns the Worker.  What it raises is printed; with *reload* the process then waits for a change.
             program: Name for error messages.
             merge: Merges the metrics pages of several processes.
-            metrics: Returns the function that makes a Worker's metrics page.
+            metrics: Makes the metrics page.
         Raises:
             OptionError: flags contradict each other.
             NSQConnectionError: the status port is taken.
@@ -117,7 +121,7 @@ class Launch:
             worker.schedules.clear()
         worker.check()
 
-    def _work(self, worker: Worker, slot: Slot | None, metrics: Callable[[Worker], Callable[[], Page]]) -> int:
+    def _work(self, worker: Worker, slot: Slot | None, metrics: Metrics) -> int:
         """Run *worker* in this process, at its *slot* under a supervisor."""
         from gnsq_lite.net.os_threads import start_hub_thread
         from gnsq_lite.worker import running
@@ -126,13 +130,13 @@ class Launch:
         from gnsq_lite.worker.specs import Supervision
         from gnsq_lite.worker.supervised import Reports, Supervised, Wear, follow_pauses
 
-        errors = LastErrors()
+        errors, depths = LastErrors(), Depths(worker).look
         ticks: list[Callable[[], object]] = []
         page: Callable[[], Page] = lambda: ("text/plain; charset=utf-8", b"")  # noqa: E731
         if self.metrics_port is not None:
-            page = metrics(worker)
+            page = metrics(worker, depths if self.metrics_depth else None)
             worker.middleware.insert(0, errors)
-        pages = WorkerPages(worker, page, errors, Depths(worker).look)
+        pages = WorkerPages(worker, page, errors, depths)
         supervision: Supervision | None = None
         if slot is not None:
             folder = os.path.dirname(slot.socket)

@@ -117,6 +117,18 @@ class Publishing:
                 job.began = None
                 self._log_error(job, error)
 
+    def last_runs(self) -> dict[tuple[str, str], float]:
+        """Return the due time that was published last, by schedule and topic; of entries that share both the earliest.
+
+        Empty in a process that is not elected.
+        """
+        done, found = self._election.done(), dict[tuple[str, str], float]()
+        for job in self._jobs:
+            if job.name in done:
+                key = (repr(job.entry.schedule), job.entry.topic)
+                found[key] = min(done[job.name], found.get(key, done[job.name]))
+        return found
+
     def is_busy(self) -> bool:
         """Whether a thread makes or publishes a body."""
         return any(job.began is not None for job in self._jobs)
@@ -165,8 +177,8 @@ class Publishing:
 
 def start(
     entries: Sequence[Entry], publish: Callable[[str, bytes], Any], election: Election | None, over: Completion
-) -> None:
-    """Publish in separate threads until *over* is done."""
+) -> Publishing:
+    """Publish in separate threads until *over* is done; return what publishes."""
     elected = election or Alone()
     publishing = Publishing(entries, publish, elected)
 
@@ -183,3 +195,4 @@ def start(
             elected.leave()
 
     threading.Thread(target=run, name="gnsq_lite-schedules", daemon=True).start()
+    return publishing

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from gnsq_lite import Message, Reader
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import HTTPStatusError
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.options import format_address
+from tests.cli.programs import command, environment, until
 from tests.cli.programs import run as program
-from tests.cli.programs import until
 from tests.conftest import MakeCluster
 from tests.servers import Cluster
 from tests.youzan_broker import YouzanBroker
@@ -206,3 +209,33 @@ def test_a_topic_of_youzans_lives_and_dies_on_all_its_partitions(youzan: str, re
     act(youzan, "topic", "delete", topic)
     with LookupdClient(youzan) as lookupd:
         until(lambda: topic not in lookupd.topics(), "the end of the topic")
+
+
+def test_a_drained_node_is_hidden_from_lookups_and_the_command_waits_for_its_last_message(
+    cluster: Cluster, topic: str
+) -> None:
+    node, where = cluster.nodes[0], ["--lookupd-http-address", cluster.lookupd_http_address]
+    drain = ["node", "drain", node.http_address, *where]
+    node.prepare(topic, "ch")
+    node.publish(topic, b"1", b"2")
+    unknown = program("node", "drain", NOWHERE, *where)
+    assert unknown.returncode == 1
+    assert node.http_address in unknown.stderr.decode()
+    with LookupdClient(cluster.lookupd_http_address) as lookupd:
+        until(lambda: lookupd.lookup(topic).producers, "registered")
+        done = program(*drain, "--timeout", "1s")
+        assert done.returncode == 1
+        assert f"{topic}/ch: 2 messages are left" in done.stderr.decode()
+        assert not lookupd.lookup(topic).producers
+    seen: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        time.sleep(1.0)
+        seen.append(message.body)
+
+    with (
+        subprocess.Popen(command(*drain, "--idle", "100ms"), env=environment()) as draining,
+        Reader(topic, "ch", handle, nsqd_tcp_addresses=node.tcp_address),
+    ):
+        assert draining.wait(60) == 0
+        assert len(seen) == 2

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,10 @@ from tests.test_site import DOCS, loaded
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
+from gnsq_lite.contrib.outbox import Outbox  # noqa: E402
 from gnsq_lite.contrib.prometheus import Collector, HandlerSeconds, PublishSeconds, page, show  # noqa: E402
 from gnsq_lite.contrib.prometheus_merge import merge  # noqa: E402
+from gnsq_lite.contrib.relay import RelayInWorker  # noqa: E402
 
 CONTRIB = Path(gnsq_lite.__file__).parent / "contrib"
 
@@ -99,6 +104,48 @@ def test_a_worker_stands_for_its_readers_and_writers(nsqd: Broker) -> None:
     kind, body = page(registry)
     assert kind.startswith("text/plain")
     assert b"# TYPE gnsq_messages_total counter" in body
+
+
+def test_a_worker_shows_its_schedules_outboxes_depths_and_the_ages_of_messages(nsqd: Broker, tmp_path: Path) -> None:
+    registry = prometheus_client.CollectorRegistry()
+    outbox = Outbox(lambda: sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60))
+    outbox.create_tables()
+    with closing(sqlite3.connect(tmp_path / "shop.sqlite3")) as connection:
+        outbox.publish_many(connection, "refused", [b"1", b"2"])
+        connection.execute("UPDATE nsq_outbox SET publish_at = publish_at - 60, topic = 'no good'")
+        connection.commit()
+    relaying = RelayInWorker(outbox)
+    timing = HandlerSeconds(registry)
+    worker = Worker(nsqd_tcp_addresses=nsqd.nsqd_tcp_address, middleware=[relaying, timing])
+    worker.handler("t", "ch")(lambda message: None)
+    worker.every(1.0, "clocked", b"tick")
+    with Writer(nsqd.nsqd_tcp_address) as writer:
+        writer.publish("t", b"x")
+    began = time.time()
+    time.sleep(0.3)
+    collector = show(worker, registry)
+    seen: list[Any] = []
+
+    def depths(stats: Any) -> dict[tuple[str, str, str], int]:
+        seen.append([each.topic for each in stats])
+        return {("nsqd:4150", "t", "ch"): 7}
+
+    collector.depths.append(depths)
+    name = "gnsq_schedule_last_run_timestamp_seconds"
+    on = {"schedule": "Every(seconds=1.0)", "topic": "clocked"}
+    worker.start()
+    try:
+        wait_for(lambda: value(registry, name, **on))
+        assert began - 1 < value(registry, name, **on) <= time.time()
+        wait_for(lambda: value(registry, "gnsq_outbox_messages", outbox="nsq_outbox") == 2)
+        assert 59 < value(registry, "gnsq_outbox_age_seconds", outbox="nsq_outbox") < 120
+        wait_for(lambda: value(registry, "gnsq_message_age_seconds_count", topic="t", channel="ch") == 1)
+        assert 0.3 <= value(registry, "gnsq_message_age_seconds_sum", topic="t", channel="ch") < 60
+        assert value(registry, "gnsq_channel_depth", nsqd="nsqd:4150", topic="t", channel="ch") == 7
+        assert seen[-1] == ["t"]
+    finally:
+        worker.close()
+        worker.stop()
 
 
 def test_pages_of_several_processes_keep_apart_by_label_and_types_are_said_once() -> None:

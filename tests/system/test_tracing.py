@@ -21,13 +21,15 @@ pytest.importorskip("sentry_sdk")
 pytest.importorskip("statsd")
 
 import sentry_sdk
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from sentry_sdk.transport import Transport
 from statsd import StatsClient
 
-from gnsq_lite.contrib.opentelemetry import PublishTracing, Tracing
+from gnsq_lite.contrib.opentelemetry import Metrics, PublishMetrics, PublishTracing, Tracing
 from gnsq_lite.contrib.sentry import SentryMiddleware
 from gnsq_lite.contrib.statsd import StatsdMiddleware
 
@@ -328,3 +330,56 @@ def test_statsd_names_have_no_dots_of_their_own() -> None:
 
     StatsdMiddleware(Client()).wrap(len, Handler("a.b", "c#ephemeral", print))([1, 2])
     assert Client.names == ["nsq.a_b.c_ephemeral.ok:2", "nsq.a_b.c_ephemeral.time"]
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], float]]]:
+    """Return (attributes, count) of each series, by the metric's name."""
+    found: dict[str, list[tuple[dict[str, Any], float]]] = {}
+    data = reader.get_metrics_data()
+    for resource in data.resource_metrics if data is not None else ():
+        for metric in resource.scope_metrics[0].metrics:
+            for point in metric.data.data_points:
+                count = point.count if hasattr(point, "count") else point.value
+                found.setdefault(metric.name, []).append((dict(point.attributes), count))
+    return found
+
+
+def test_metrics_have_the_names_and_attributes_of_the_messaging_conventions(nsqd: Broker) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    try:
+
+        def handle(message: Message) -> None:
+            if message.body == b"bad" and message.attempts == 1:
+                raise KeyError("bad")
+            if message.body == b"again" and message.attempts == 1:
+                raise Requeue(0.0)
+
+        writer = Writer(nsqd.nsqd_tcp_address, middleware=[PublishMetrics(provider)])
+        worked(
+            nsqd,
+            [Metrics(provider)],
+            handle,
+            lambda: (writer.publish("t", b"bad"), writer.multipublish("t", [b"again", b"c"])),
+            lambda: points(reader).get("messaging.client.consumed.messages", [({}, 0)])[0][1] == 5,
+        )
+        writer.close()
+        away = Writer("127.0.0.1:1", publish_timeout=0.1, middleware=[PublishMetrics(provider)])
+        with pytest.raises(NotSent):
+            away.publish("t", b"x")
+        away.close()
+        found = points(reader)
+    finally:
+        provider.shutdown()
+    host, port = nsqd.nsqd_tcp_address.split(":")
+    common = {"messaging.system": "nsq", "messaging.destination.name": "t"}
+    process = {**common, "messaging.operation.name": "process", "messaging.consumer.group.name": "ch"}
+    process |= {"server.address": host, "server.port": int(port)}
+    publish = {**common, "messaging.operation.name": "publish", "messaging.operation.type": "send"}
+    assert found["messaging.client.consumed.messages"] == [(process, 5)]
+    assert (process, 4) in found["messaging.process.duration"]
+    assert ({**process, "error.type": "KeyError"}, 1) in found["messaging.process.duration"]
+    assert found["messaging.client.sent.messages"] == [(publish, 3)]
+    assert (publish, 2) in found["messaging.client.operation.duration"]
+    failed = [attributes["error.type"] for attributes, _ in found["messaging.client.operation.duration"][1:]]
+    assert len(failed) == 1

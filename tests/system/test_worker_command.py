@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -457,6 +458,29 @@ def test_readiness_and_metrics_of_several_processes(nsqd: Broker, tmp_path: Path
         assert get(address, "/healthz")[0] == 200
         nsqd.node.restart()
         wait_for(lambda: get(address, "/readyz")[0] == 200)
+
+
+def test_metrics_have_the_depth_of_a_channel_where_a_flag_asks_for_it(tmp_path: Path) -> None:
+    with Broker() as broker:
+        where = ("--lookupd-http-address", broker.lookupd_http_address, "--metrics-port", "0")
+        publish(broker, b"x")
+        for flags, depth in (((), 0), (("--metrics-depth",), 3)):
+            with worker(tmp_path, broker.nsqd_tcp_address, *where, *flags) as program:
+                address = pages_at(program)
+                program.says("connected")
+                program.says("handled x")
+                assert http_call(broker.http_address, "POST", "/channel/pause?topic=t&channel=ch").status == 200
+                publish(broker, *[b"y"] * depth)
+                get(address, "/metrics")  # which begins a poll
+                time.sleep(0.5)
+                wait_for(partial(_has_depth, address, float(depth)))
+            assert http_call(broker.http_address, "POST", "/channel/unpause?topic=t&channel=ch").status == 200
+            publish(broker, b"x")
+
+
+def _has_depth(address: str, depth: float) -> bool:
+    metrics = get(address, "/metrics")[1]
+    return ("gnsq_channel_depth{" in metrics) == (depth > 0) and _total(metrics, "gnsq_channel_depth") == depth
 
 
 def _total(metrics: str, name: str, label: str = "") -> float:
