@@ -39,7 +39,7 @@ class BatchFeeder:
         if batches:
             self._pool.submit(batches)
         # While a handler runs its answers will bring more, so a list that is not full may wait for them.
-        if self._held and self._is_starved() and not self._pool.busy():
+        if self._held and self._is_starved() and not (self._pool.busy() or self._pool.queued()):
             self._hand_on()
 
     def _start_timer(self) -> None:

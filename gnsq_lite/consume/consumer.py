@@ -75,12 +75,8 @@ class Consumer:
         self.outcomes = HandlerOutcomes(
             loop, settings, self.tries, self.hooks, stop_partition=self.stop_partition, on_exit=self.fail
         )
-        make = make_batch_runner if settings.batch_size else make_runner
-        run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
-        self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
-        self.limits = TimeLimits(loop, settings, clock, self.pool, self._concurrency, self.outcomes, self.hooks)
-        self.end = Closing(clock, busy=self.limits.busy)
+        self.end = Closing(clock, busy=lambda: self.limits.busy())  # noqa: PLW0108 - reset() replaces the limits
         self.search = settings.dialect.leader_search(loop.timer, self.rng, self._is_read, self._ask)
         #: The messages at which partitions were stopped (YZ-13), by the partition's name.
         self.stopped: dict[int | str, tuple[str, bytes]] = {}
@@ -98,7 +94,11 @@ class Consumer:
 
     def _make_parts(self) -> None:
         """Make, or replace, the parts that an unexpected exception may have left half changed."""
-        settings = self.settings
+        settings, loop = self.settings, self.loop
+        make = make_batch_runner if settings.batch_size else make_runner
+        run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
+        self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
+        self.limits = TimeLimits(loop, settings, self.clock, self.pool, self._concurrency, self.outcomes, self.hooks)
         self.losses = Losses()
         self.flow = FlowControl(settings, self.clock, self.rng, partial(self.hooks.call, "on_backoff"))
         self.batches: BatchFeeder | None = None
@@ -106,7 +106,7 @@ class Consumer:
         self.handle: Callable[[list[Message]], None] = self.pool.submit
         if settings.batch_size:
             size, wait = settings.batch_size, settings.batch_wait or 1.0
-            self.batches = BatchFeeder(self.loop, size, wait, self.pool, self.clock, self.flow.allocator.is_starved)
+            self.batches = BatchFeeder(loop, size, wait, self.pool, self.clock, self.flow.allocator.is_starved)
             self.handle = self.batches.add
         self.discovery = Discovery(
             settings,
@@ -134,16 +134,15 @@ class Consumer:
             self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))
 
     def reset(self) -> None:
-        """Close all connections and begin again with fresh state; running handlers go on (see Loop)."""
+        """Close all connections and begin again with fresh state; running handlers go on, uncounted (see Loop)."""
         if self.ended.done() or not self._is_started:
             return
-        discovery, flow, batches = self.discovery, self.flow, self.batches
-        self.pool.reset()
+        flow, running = self.flow, list(self.pool.seats)
+        self._take_queued()
+        self.pool.close()
+        self.discovery.stop()
         self._make_parts()
-        discovery.stop()
-        if batches is not None:
-            batches.take()
-        self._disconnect("an unexpected exception has ended all connections")
+        self._disconnect("an unexpected exception has ended all connections", running)
         if self.closing:
             self._end()
             return
@@ -386,23 +385,23 @@ class Consumer:
     def _end(self) -> None:
         self.discovery.stop()
         self.pool.close()
-        self._disconnect("the Reader was closed")
+        self._disconnect("the Reader was closed", self.pool.seats)
         self.ended.settle(error=self.error)
 
-    def _disconnect(self, why: str) -> None:
-        """Close all connections, and end all greenlets but the caller's and those in which inline handlers run."""
+    def _disconnect(self, why: str, seats: list[list[Any]]) -> None:
+        """Close all connections, and end all greenlets but the caller's and those of *seats*: inline handlers."""
         subscriptions = list(self._subscriptions.values())
         self._subscriptions.clear()
         for subscription in subscriptions:
             subscription.link.close(ConnectionLost(str(subscription.endpoint), why))
         for connection in list(self.connections.values()):
             self.on_disconnected(connection)
-        self._kill(subscriptions)
+        self._kill(subscriptions, seats)
 
-    def _kill(self, subscriptions: Iterable[Subscription]) -> None:
+    def _kill(self, subscriptions: Iterable[Subscription], seats: list[list[Any]]) -> None:
         if self.search is not None:
             self.search.close()
-        running = [seat[0] for seat in self.pool.seats]
+        running = [seat[0] for seat in seats]
         greenlets = (*(each.task for each in subscriptions), *self._greenlets)
         self.loop.kill(each for each in greenlets if each not in running)
 
@@ -421,7 +420,7 @@ class Consumer:
         if not self.loop.gone:  # monkey-patched: the loop came along, with its greenlets and lists
             self._take_queued()
             self.discovery.abandon()
-            self._kill(self._subscriptions.values())
+            self._kill(self._subscriptions.values(), [])
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))
 
 

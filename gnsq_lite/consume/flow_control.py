@@ -71,9 +71,9 @@ class FlowControl:
         self._most: dict[Controlled, int] = {}
         #: The lowered limits of connections whose messages expired before a handler began them.
         self._lowered: dict[Controlled, int] = {}
-        #: One for each partition; None: the Reader's, for connections without partitions.
-        self._backoffs: dict[int | None, Backoff] = {}
         self._make_backoff = partial(Backoff, settings.backoff, clock=clock, rng=rng)
+        #: One for each partition, and the Reader's, None, for connections without partitions.
+        self.backoffs: dict[int | None, Backoff] = {None: self._make_backoff()}
         #: Messages that were finished on connections that are gone, by partition.
         self._succeeded_before: Counter[int | None] = Counter()
         #: As it was set last, paused or not.
@@ -98,7 +98,7 @@ class FlowControl:
         own = settings.dialect.ready_limit(settings.topic, connection.endpoint)
         counts_down = negotiated is not None and not negotiated.negotiated
         self._most[connection] = limit if own is None else min(own, limit)
-        self._backoffs.setdefault(connection.endpoint.partition, self._make_backoff())
+        self.backoffs.setdefault(connection.endpoint.partition, self._make_backoff())
         add = partial(self.allocator.add, counts_down=counts_down)
         self._apply(add, connection, self._limit(connection), connection.in_flight)
         self._wake.set()
@@ -120,7 +120,7 @@ class FlowControl:
     def answered(self, connection: Controlled, count: int, *, success: bool) -> None:
         """*count* messages left in flight; called as :meth:`received` is.  A *success* may end backoff (BACK-2)."""
         self._apply(self.allocator.answered, connection, count)
-        if success and self._backoffs[connection.endpoint.partition].level:
+        if success and self.backoffs[connection.endpoint.partition].level:
             self._outcome(connection.endpoint, True, self.successes(connection))
 
     def stalled(self, connection: Controlled, count: int, running: int) -> None:
@@ -162,7 +162,7 @@ class FlowControl:
         return [each for each in tuple(self._most) if each.endpoint.partition == partition]
 
     def _outcome(self, endpoint: Endpoint, success: bool, successes: int) -> None:
-        backoff = self._backoffs[endpoint.partition]
+        backoff = self.backoffs[endpoint.partition]
         before = backoff.phase
         after = backoff.record(success, successes)
         if backoff.strategy_error is not None:
@@ -187,7 +187,7 @@ class FlowControl:
         if partition is None:
             allocator = self.allocator
             changes = {Phase.PAUSED: allocator.pause, Phase.PROBING: allocator.probe, Phase.FLOWING: allocator.resume}
-            self._apply(changes[self._backoffs[None].phase])
+            self._apply(changes[self.backoffs[None].phase])
         else:
             for connection in self._members(partition):
                 self._set_limit(connection)
@@ -198,23 +198,8 @@ class FlowControl:
     def _limit(self, connection: Controlled) -> int:
         """Return the most RDY that a connection may have now; a partition that probes has RDY 1."""
         limit, partition = self._lowered.get(connection, self._most[connection]), connection.endpoint.partition
-        phase = Phase.FLOWING if partition is None else self._backoffs[partition].phase
+        phase = Phase.FLOWING if partition is None else self.backoffs[partition].phase
         return limit if phase is Phase.FLOWING else min(limit, int(phase is Phase.PROBING))
-
-    @property
-    def is_backing_off(self) -> bool:
-        """Whether a pause or a probe is under way."""
-        return any(each.phase is not Phase.FLOWING for each in self._backoffs.values())
-
-    @property
-    def backoff_level(self) -> int:
-        """The highest level of backoff."""
-        return max((each.level for each in self._backoffs.values()), default=0)
-
-    @property
-    def backoff_for(self) -> float:
-        """Seconds that the longest pause will still last."""
-        return max((each.left() for each in self._backoffs.values()), default=0.0)
 
     # -- what is wanted
 
@@ -258,7 +243,7 @@ class FlowControl:
             self._looks_at,
             self.allocator.next_tick,
             None if self._rate is None else self._rate.next_tick,
-            *(each.resume_at for each in self._backoffs.values()),
+            *(each.resume_at for each in self.backoffs.values()),
         )
         return min(when for when in due if when is not None)
 
@@ -271,7 +256,7 @@ class FlowControl:
         if self._rate is not None:
             self._rate.tick()
             self._follow_rate()
-        for partition, backoff in self._backoffs.items():
+        for partition, backoff in self.backoffs.items():
             if backoff.phase is Phase.PAUSED and backoff.tick() is not Phase.PAUSED:
                 self._follow(partition)  # it is time to probe
         self._apply(self.allocator.tick)
@@ -279,6 +264,7 @@ class FlowControl:
     def _apply(self, decide: Callable[..., Iterable[SetReady]], *about: Any) -> None:
         for decision in decide(*about):
             cast(Controlled, decision.key).set_ready(decision.count)
-        self.watches = self._rate is not None or self.allocator.watches or self.backoff_level > 0
+        is_backing_off = any(each.level for each in self.backoffs.values())
+        self.watches = self._rate is not None or self.allocator.watches or is_backing_off
         if self._next_tick() < self._ticks_at:
             self._wake.set()

@@ -93,18 +93,14 @@ class Pool:
         return [message for job in jobs if job is not None for message in messages_of(job)]
 
     def busy(self) -> int:
-        """Return how many handlers run now."""
-        raise NotImplementedError
+        """Return how many handlers run now; from any thread."""
+        return sum(seat[1] is not None for seat in tuple(self.seats))
 
     def set_concurrency(self, concurrency: int) -> None:
         """Change how many handlers may run at once; surplus workers end with their job."""
 
     def look(self) -> None:
         """Replace workers that are gone; in the loop's thread, about once a second."""
-
-    def reset(self) -> None:
-        """Forget what was not begun, after an exception that may have cut into this pool; running handlers go on."""
-        self._queue.clear()
 
     def close(self) -> None:
         """Start no more handlers; workers end when theirs has returned."""
@@ -126,8 +122,6 @@ class GreenletPool(Pool):
         #: Workers whose turn was over before the queue was empty.
         self._gave_way: deque[Any] = deque()
         self._pump_due = False
-        #: How often it was reset: workers end that were there before.
-        self._generation = 0
         #: The turn of the loop in which handlers ran last, by the loop's own clock.
         self._turn, self._now = 0.0, loop.now
 
@@ -182,11 +176,11 @@ class GreenletPool(Pool):
 
     def _work(self) -> None:
         queue, runner = self._queue, self._runner
-        me, suspend, generation = current_greenlet(), self._loop.suspend, self._generation
+        me, suspend = current_greenlet(), self._loop.suspend
         seat = [me, None]
         try:
             self.seats.append(seat)
-            while generation == self._generation:
+            while True:
                 if end_child(runner.drain, queue, seat) == TURN_OVER:
                     self._pump_later()
                     self._gave_way.append(me)
@@ -201,31 +195,13 @@ class GreenletPool(Pool):
         except BaseException as error:
             self._loop.fail(error)
         finally:
-            if seat in self.seats:
-                self.seats.remove(seat)
+            self.seats.remove(seat)
             self._count()
             if queue:
                 self._pump_soon()
 
-    def reset(self) -> None:
-        """Forget what was not begun, and end all workers; those that run a handler end after it."""
-        super().reset()
-        self._generation += 1
-        ended = [seat[0] for seat in self.seats if seat[1] is None]
-        self.seats = [seat for seat in self.seats if seat[1] is not None and not seat[0].dead]
-        self._idle.clear()
-        self._gave_way.clear()
-        self._pump_due = False
-        self._count()
-        for worker in ended:
-            self._loop.resume(worker)
-
     def _count(self) -> None:
         self._runner.surplus = len(self.seats) - self._concurrency
-
-    def busy(self) -> int:
-        """Handlers running."""
-        return len(self.seats) - len(self._idle) - len(self._gave_way)
 
     def set_concurrency(self, concurrency: int) -> None:
         """Change the limit; surplus workers end with their job."""
@@ -248,18 +224,13 @@ class InlinePool(Pool):
     is found.
     """
 
-    def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
-        super().__init__(runner, on_exit)
-        self._busy = 0
-
     def submit(self, jobs: list[Any]) -> None:
         """Run *jobs* now, one after the other."""
         queue = self._queue
         queue.extend(jobs)
-        if self._busy:
+        if self.seats:
             return  # a handler that gave way: it takes these when it is done
         try:
-            self._busy = 1
             self.seats = [[current_greenlet(), None]]
             while queue:
                 try:
@@ -273,12 +244,7 @@ class InlinePool(Pool):
                     if why == TURN_OVER:
                         let_io()
         finally:
-            self._busy = 0
             self.seats = []
-
-    def busy(self) -> int:
-        """Handlers running."""
-        return self._busy
 
 
 class ThreadPool(Pool):
@@ -377,17 +343,6 @@ class ThreadPool(Pool):
     def look(self) -> None:
         """Ask again for threads that the system has refused; in the loop."""
         self.submit([])
-
-    def reset(self) -> None:
-        """Forget what was not begun."""
-        super().reset()
-        with self._lock:
-            self._waking = False
-
-    def busy(self) -> int:
-        """Handlers running."""
-        with self._lock:
-            return self._workers() - len(self._idle)
 
     def set_concurrency(self, concurrency: int) -> None:
         """Change the limit; surplus workers end, with their job if they have one."""

@@ -38,7 +38,7 @@ from gnsq_lite.net.settings import CoreSettings, mapped, without_credentials
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.options import Address, LookupOptions, TLSOptions, format_address
-from gnsq_lite.policy.polls import PollTimes
+from gnsq_lite.policy.reconnect import PollTimes
 from gnsq_lite.policy.rng import Rng
 from gnsq_lite.stats import Health
 
@@ -146,7 +146,7 @@ class Discovery:
     def run(self) -> None:
         """Ask at the start, then periodically with jitter (DISC-4), and whenever :meth:`poke` says, until stopped.
 
-        While no nsqd was ever found, or a publish waits for one, ask often: :mod:`gnsq_lite.policy.polls`.
+        While no nsqd was ever found, or a publish waits for one, ask often: :mod:`gnsq_lite.policy.reconnect`.
         """
         while not self._stopped:
             self._wake.clear()

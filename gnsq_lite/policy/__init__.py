@@ -13,10 +13,8 @@ module                decides                                                rul
 ``backoff``           when failures stop the flow, and when to try again     BACK-1 to BACK-5
 ``attempts``          how long a failed message waits, when it is given up   MSG-1, MSG-4, CFG-4
 ``rate``              how many messages may come so as to keep a rate
-``reconnect``         how long a lost direct nsqd is left alone              CONN-3
-``polls``             when the nsqlookupds are asked                         CFG-3, DISC-4
+``reconnect``         when nsqds are tried again, and nsqlookupds asked      CONN-3, CFG-3, DISC-4
 ``shunned``           which nsqds get nothing that another could take        PUB-4
-``leaders``           the leader of a partition, for a publish               YZ-8
 ``sequence``          what a dialect decides for messages in order           YZ-6
 ``rng``               the randomness a policy may ask for
 ====================  =====================================================  ===============================

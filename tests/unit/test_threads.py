@@ -260,7 +260,7 @@ def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) ->
         done.add()
 
     pool = make(run, 2)
-    pool.submit([None] * 6)
+    pool.submit([1] * 6)
     started.wait_for(2)
     assert (pool.queued(), pool.busy()) == (4, 2)
     pool.set_concurrency(5)

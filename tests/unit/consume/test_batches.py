@@ -57,6 +57,9 @@ class Bench:
     def busy(self) -> int:
         return self.running
 
+    def queued(self) -> int:
+        return 0
+
 
 def test_full_lists_are_handed_on_in_order_and_the_rest_waits() -> None:
     bench = Bench()

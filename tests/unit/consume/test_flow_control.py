@@ -126,12 +126,12 @@ def test_a_failure_pauses_and_probes_its_partition_while_the_others_share_its_re
     assert bench.shares() == [0, 3, 3, 2]
     bench.flow.answered(bench.connections[1], 1, success=True)  # of another partition: it decides nothing
     bench.tick(0.8)
-    assert (failing.sent[-1], bench.flow.backoff_level, bench.flow.is_backing_off) == (0, 1, True)
+    assert (failing.sent[-1], bench.flow.backoffs[0].level) == (0, 1)
     bench.tick(0.1)
     bench.tick(0.1)
     assert bench.shares()[0] == 1
     bench.flow.failed(failing, 0)  # the probe
-    assert (failing.sent[-1], bench.flow.backoff_for) == (0, 2.0)
+    assert (failing.sent[-1], bench.flow.backoffs[0].left()) == (0, 2.0)
     for _ in range(2):
         bench.tick(3.0)
         bench.tick(0.1)
@@ -140,7 +140,6 @@ def test_a_failure_pauses_and_probes_its_partition_while_the_others_share_its_re
     bench.tick(0.1)
     assert bench.shares() == [2, 2, 2, 2]
     assert bench.pauses == [1.0, 2.0, 1.0, 0.0]
-    assert not bench.flow.is_backing_off
     assert not bench.flow.watches
 
 
@@ -175,6 +174,6 @@ def test_a_failure_ratio_counts_the_successes_of_all_connections_also_of_those_t
     assert bench.flow.successes(first) == 10
     for _ in range(9):
         bench.flow.failed(first, 10)
-    assert not bench.flow.is_backing_off
+    assert not bench.flow.backoffs[None].level
     bench.flow.failed(first, 10)
-    assert bench.flow.is_backing_off
+    assert bench.flow.backoffs[None].level

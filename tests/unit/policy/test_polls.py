@@ -8,7 +8,7 @@ import random
 import pytest
 
 from gnsq_lite.options import LookupOptions
-from gnsq_lite.policy.polls import PollTimes, retry_delay
+from gnsq_lite.policy.reconnect import PollTimes, retry_delay
 from tests.fakes import FakeClock
 
 
