@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from os import getpid
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,11 @@ from gnsq_lite.net.settings import check_connection, check_lookup, without_crede
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import TIMEOUT, ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.batches import Batch, batch_of
+from gnsq_lite.publish.batches import fill_batch, parts_of
 from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.middleware import PublishMiddleware, through
 from gnsq_lite.publish.pool import Left, Pool
-from gnsq_lite.publish.publication import GRACE, Publication, Publish, wait_for_all
+from gnsq_lite.publish.publication import GRACE, Publication, Publish
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings, WriterOptions, check_defer
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
@@ -195,43 +196,42 @@ class Writer:
         head, listed = commands.multipublish_head(topic), commands.listed(bodies)
         whole = b""
         asks = not (key is None and partition is None and headers is None and trace_ids is None)
+        batch, extra = PublishRequest(topic=topic, bodies=listed, batch=True), self._dialect.batch_extra
         if asks or self._packs or self._is_routed:
-            batch = batch_of(self._dialect, topic, listed, headers, trace_ids)
+            batch.key, batch.partition = key_bytes(key), partition
+            extra = fill_batch(self._dialect, batch, headers, trace_ids)
             commands.check_bodies(batch.bodies, self._own.max_msg_size)
-            self._dialect.check(batch.request(topic, key_bytes(key), partition), self._nsqd_max_msg_size)
-            asks = asks or batch.headers is not None
+            self._dialect.check(batch, self._nsqd_max_msg_size)
+            asks = asks or batch.batch_headers is not None
         else:
             whole = commands.multipublish_packed(head, listed, self._own.max_msg_size)  # one pass checks and packs
-            batch = Batch(listed, extra=self._dialect.batch_extra)
         look_for_fork()
         seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
-        core = self._core_if_needed(seconds)
+        self._core_if_needed(seconds)  # starting it takes none of the time
         deadline = SYSTEM_CLOCK.now() + seconds
         most = self._own.max_body_size
-        fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * self._dialect.batch_extra <= most
-        publishes: list[Publish] = []
-        for part in (parts := [batch] if fits else list(batch.parts(most))):
-            loop = None if core is None else core.loop
-            publish = Publish(loop, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
+        fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * extra <= most
+        receipts: list[Any] = []
+        taken, failed = 0, None
+        for part in (parts := [batch] if fits else list(parts_of(batch, most, extra))):
+            publish = Publish(None, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
             if asks:
-                self._ask(publish, part.request(topic, key_bytes(key), partition))
+                self._ask(publish, part)
             elif fits:
                 publish.data = whole
-            if len(parts) == 1:
-                return self._carry_and_wait(publish)  # type: ignore[no-any-return]
-            if core is not None and not self._uses_pool(core):
-                core.carry(publish)
-            else:
-                self._settle(publish)
-            publishes.append(publish)
-        return wait_for_all(publishes)
-
-    def _settle(self, publish: Publish) -> None:
-        """Publish a part of a batch and wait.  The other parts follow, whatever the outcome is."""
-        try:
-            publish.settle(self._carry_and_wait(publish))
-        except NSQError as error:
-            publish.settle(error=error)
+            try:
+                receipts.append(self._carry_and_wait(publish))
+                taken += publish.count
+            except NSQError as error:
+                if len(parts) == 1:
+                    raise
+                failed = failed or error
+        if failed is not None:
+            raised = copy(failed)  # other publishes may be raising the same error
+            raised.taken, raised.total = taken, len(listed)
+            raise raised from failed.__cause__
+        first = receipts[0]
+        return None if first is None else replace(first, rest=tuple(receipts[1:]))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every publish has its outcome.
@@ -316,21 +316,16 @@ class Writer:
 
     def _carry_and_wait(self, publish: Publish) -> Any:
         """Carry out a checked publish and return its receipt.  Raises its error."""
-        core, left = self._core_if_needed(publish.timeout), Left(publish.retries)
-        topic, timeout, count = publish.topic, publish.timeout, publish.count
+        core = self._core_if_needed(publish.timeout)
+        outcome: Any = Left(publish.retries)
         if self._uses_pool(core):
+            topic, timeout, count = publish.topic, publish.timeout, publish.count
             outcome = self._pool.publish(
                 topic, publish.command(), timeout, count, publish.request, deadline=publish.deadline
             )
-            if type(outcome) is not Left:
-                return outcome
-            left = outcome
         elif core is not None and self._is_routed and is_plain_thread() and not core.has_backlog():
             outcome = core.publish_to_leader(publish)
-            if type(outcome) is not Left:
-                return outcome
-            left = outcome
-        return self._leave_to_loop(publish, left)
+        return outcome if type(outcome) is not Left else self._leave_to_loop(publish, outcome)
 
     def _leave_to_loop(self, publish: Publish, left: Left) -> Any:
         core = self._running_core(publish.timeout)

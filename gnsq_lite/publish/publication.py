@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -424,25 +422,3 @@ def not_reached(topic: str, timeout: float, reasons: Sequence[NSQError | str]) -
 def of_the_parent() -> OutcomeUnknown:
     """Return the error, in a forked child, of a publish of the parent."""
     return OutcomeUnknown("the parent process published it, and only the parent learns the outcome")
-
-
-def wait_for_all(publishes: list[Publish]) -> PublishReceipt | None:
-    """Wait for all parts of a batch that was split; return the receipt of the first, with those of the others.
-
-    Raises the error of the first part that failed, with what nsqd took.
-    """
-    failed: NSQError | None = None
-    taken, receipts = 0, []
-    for publish in publishes:
-        try:
-            receipts.append(publish.result())
-        except NSQError as error:
-            failed = failed or error
-        else:
-            taken += publish.count
-    if failed is not None:
-        told = copy(failed)  # other publishes may be raising the same error
-        told.taken, told.total = taken, sum(publish.count for publish in publishes)
-        raise told from failed.__cause__
-    first: PublishReceipt | None = receipts[0]
-    return None if first is None else replace(first, rest=tuple(receipts[1:]))

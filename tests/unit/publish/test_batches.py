@@ -9,17 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.dialect import Endpoint, PlainDialect
+from gnsq_lite.dialect import Dialect, Endpoint, PlainDialect, PublishRequest
 from gnsq_lite.errors import OptionError
-from gnsq_lite.publish.batches import Batch, batch_of
+from gnsq_lite.publish.batches import fill_batch, parts_of
 from gnsq_lite.youzan.compression import unpack
 from gnsq_lite.youzan.dialect import YouzanDialect
 
 AT = Endpoint("a", 1, 3)
 
 
-def sent(dialect: YouzanDialect, batch: Batch) -> bytes:
-    return dialect.encode(dialect.prepare(batch.request("t", None, None)), AT, None)
+def batch_of(dialect: Dialect, bodies: list[bytes], headers: Any, trace_ids: Any) -> tuple[PublishRequest, int]:
+    batch = PublishRequest(topic="t", bodies=bodies, batch=True)
+    return batch, fill_batch(dialect, batch, headers, trace_ids)
+
+
+def sent(dialect: YouzanDialect, batch: PublishRequest) -> bytes:
+    return dialect.encode(dialect.prepare(batch), AT, None)
 
 
 @pytest.mark.rule("WIRE-8")
@@ -27,11 +32,11 @@ def sent(dialect: YouzanDialect, batch: Batch) -> bytes:
 def test_each_part_fits_and_together_they_are_the_batch(bodies: list[bytes], headed: bool, most: int) -> None:
     dialect = YouzanDialect()
     headers: Any = [{"n": at} if at % 2 else None for at in range(len(bodies))]
-    batch = batch_of(dialect, "t", bodies, *((headers, None) if headed else (None, list(range(len(bodies))))))
-    parts = list(batch.parts(most))
+    batch, extra = batch_of(dialect, bodies, *((headers, None) if headed else (None, list(range(len(bodies))))))
+    parts = list(parts_of(batch, most, extra))
     assert [body for part in parts for body in part.bodies] == bodies
-    told = [one for part in parts for one in (part.headers or part.trace_ids or ())]
-    assert told == list(batch.headers or batch.trace_ids or ())
+    told = [one for part in parts for one in (part.batch_headers or part.trace_ids or ())]
+    assert told == list(batch.batch_headers or batch.trace_ids or ())
     for part in parts:
         verb, _, rest = sent(dialect, part).partition(b" t 3\n")
         assert verb == (b"MPUB_EXT" if headed else b"MPUB_TRACE")
@@ -41,18 +46,18 @@ def test_each_part_fits_and_together_they_are_the_batch(bodies: list[bytes], hea
 
 @pytest.mark.rule("YZ-15")
 def test_each_body_has_its_own_headers_and_trace_id() -> None:
-    batch = batch_of(YouzanDialect(), "t", [b"x", b"y", b"z"], [{"a": 1}, None, {}], [5, 6, 7])
-    assert batch.headers == [b'{"a":1,"##trace_id":"5"}', b'{"##trace_id":"6"}', b'{"##trace_id":"7"}']
-    assert batch_of(YouzanDialect(), "t", [b"x", b"y"], [None, {}], None).headers == [b"", b"{}"]
+    batch, _ = batch_of(YouzanDialect(), [b"x", b"y", b"z"], [{"a": 1}, None, {}], [5, 6, 7])
+    assert batch.batch_headers == [b'{"a":1,"##trace_id":"5"}', b'{"##trace_id":"6"}', b'{"##trace_id":"7"}']
+    assert batch_of(YouzanDialect(), [b"x", b"y"], [None, {}], None)[0].batch_headers == [b"", b"{}"]
 
 
 @pytest.mark.rule("YZ-9")
 def test_ids_of_a_writer_that_traces_are_drawn_once_for_each_message() -> None:
     dialect = YouzanDialect(trace=True, clock=SYSTEM_CLOCK)
-    batch = batch_of(dialect, "t", [b"x", b"y"], [None, {"##trace_id": "9"}], None)
-    assert batch.headers is not None
-    assert batch.headers[0].startswith(b'{"##trace_id":')
-    assert batch.headers[1] == b'{"##trace_id":"9"}'
+    batch, _ = batch_of(dialect, [b"x", b"y"], [None, {"##trace_id": "9"}], None)
+    assert batch.batch_headers is not None
+    assert batch.batch_headers[0].startswith(b'{"##trace_id":')
+    assert batch.batch_headers[1] == b'{"##trace_id":"9"}'
     assert sent(dialect, batch) == sent(dialect, batch)
 
 
@@ -72,21 +77,21 @@ def test_ids_of_a_writer_that_traces_are_drawn_once_for_each_message() -> None:
 )
 def test_what_cannot_be_sent_is_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(OptionError, match=why):
-        batch_of(YouzanDialect(), "t", [b"x", b"y"], options.get("headers"), options.get("trace_ids"))
+        batch_of(YouzanDialect(), [b"x", b"y"], options.get("headers"), options.get("trace_ids"))
 
 
 def test_plain_nsq_takes_neither_headers_nor_trace_ids() -> None:
     for options in ([[None], None], [None, [1]]):
         with pytest.raises(OptionError, match="needs Youzan's NSQ"):
-            batch_of(PlainDialect(), "t", [b"x"], *options)
+            batch_of(PlainDialect(), [b"x"], *options)
 
 
 @pytest.mark.rule("YZ-15")
 def test_long_bodies_of_a_batch_are_packed() -> None:
     dialect = YouzanDialect(compress={"t": "gzip"}, compress_from=100)
     long = b"x" * 1000
-    batch = batch_of(dialect, "t", [long, b"y"], None, None)
-    assert batch.headers is not None
-    assert batch.headers[1] == b""
+    batch, _ = batch_of(dialect, [long, b"y"], None, None)
+    assert batch.batch_headers is not None
+    assert batch.batch_headers[1] == b""
     assert unpack(batch.bodies[0], {"nsq.client.compress": "1"}, 1000) == long
-    assert batch_of(dialect, "t", [b"y"], None, None).headers is None
+    assert batch_of(dialect, [b"y"], None, None)[0].batch_headers is None
