@@ -1,5 +1,5 @@
-"""Keeps processes running, ends them in order, and serves their status.  Knows nothing of NSQ.
+"""Starts, restarts and stops processes, and serves their status.  No module here depends on NSQ.
 
-Nothing here imports gevent or a user's code: a supervisor stays small, is never monkey-patched, and cannot be taken
-down by what its processes load.
+No module here imports gevent or user code.  So a supervisor stays small and is never monkey-patched, and an error in
+user code cannot crash it.
 """

@@ -1,8 +1,8 @@
-"""One process of a supervisor: started, ended, and its reports read.
+"""Starts and stops one process of a supervisor, and reads its reports.
 
-Each is a new interpreter (posix_spawn of the supervisor's own command line), not a fork: code loaded once in the parent
-could not be reloaded, a fork beside threads or an event loop copies locks that are held, and --patch must come before
-any import.  The price is the start of an interpreter, and no shared memory.
+Each process is a new interpreter (posix_spawn of the supervisor's command line), not a fork.  A fork could not reload
+code that the parent has loaded, and would copy locks that other threads hold; and --patch must run before any import.
+The price: each process starts an interpreter, and imported modules are not shared.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ from gnsq_lite.supervise.shared_memory import Pulse
 
 NEVER = float("inf")
 
-#: Seconds to drain before the process has reported a limit; it is still loading, so it has nothing to drain.
+#: Drain limit, in seconds, of a process that is still loading and has not reported a limit.
 _LIMIT = 30.0
 
 
 @dataclass(eq=False)
 class Child:
-    """One process, running or to be started."""
+    """One process of a supervisor, running or about to start."""
 
     number: int
     restarts: Restarts
-    #: Path of the Unix socket of its status pages; a new one for each start.
+    #: Path of the Unix socket of the process's status pages; each start has a new path.
     socket: str = ""
     pid: int | None = None
-    #: Its signs of life; None once it was killed for having none.
+    #: Shared page with the ticks of the process's I/O loop; None after the supervisor killed the process for hanging.
     pulse: Pulse | None = None
     start_at: float = NEVER
     kill_at: float = NEVER
-    #: When a new process should take its place.
+    #: Time at which a new process should replace this process.
     stale_at: float = NEVER
-    #: Whether it was ended so that a new one can start.
+    #: Whether the supervisor stopped this process to start a new one.
     replaced: bool = False
-    #: The exit code of the last process here; a negative number is the signal that ended it.
+    #: Exit code of the last process with this number; a negative number is the signal that killed the process.
     last_exit: int | None = None
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it has loaded its Worker."""
+        """Whether the process has loaded its Worker."""
         return self.pid is not None and os.path.exists(self.socket)
 
     @property
     def is_ready(self) -> bool:
-        """Whether each of its handlers can receive messages."""
+        """Whether each handler of the process can receive messages."""
         ready, handlers = reported_ready(self.socket)
         return self.pid is not None and 0 < handlers == ready
 
     def may_replace(self, other: Child) -> bool:
-        """Whether it is ready, or as ready as *other*: where no nsqd has a topic yet, neither is ready."""
+        """Whether this process has as many ready handlers as *other*: none is ready while no nsqd has the topic."""
         ready, handlers = reported_ready(self.socket)
         return handlers > 0 and (ready == handlers or ready >= reported_ready(other.socket)[0])
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Its fields for a log line."""
+        """Fields of the process for a log line."""
         return {"worker": self.number, "pid": self.pid}
 
     def start(self, command: Sequence[str], environ: Mapping[str, str], socket: str) -> None:
-        """Start it.  Raises OSError."""
+        """Start the process.  Raises OSError."""
         self.start_at, self.kill_at, self.stale_at, self.replaced = NEVER, NEVER, NEVER, False
         self.socket = socket
         self.restarts.started()
@@ -76,14 +76,14 @@ class Child:
             tuple(command),
             {**environ, VARIABLE: Slot(os.getpid(), self.number, socket).text()},
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
-            setpgroup=0,  # Ctrl-C comes to the supervisor alone, which passes it on once
+            setpgroup=0,  # Ctrl-C reaches only the supervisor, which forwards one signal to each process
             setsigmask=(),
         )
 
     def tell(self, number: int, now: float, grace: float, limit: float | None) -> None:
-        """Send it a signal to end; kill it after *grace* seconds, and for SIGTERM *limit* seconds more.
+        """Send the signal *number* to the process, and schedule its SIGKILL for *grace* seconds later.
 
-        With None, *limit* is what the process has reported.
+        After SIGTERM, SIGKILL comes *limit* seconds later still; None means the drain limit the process reported.
         """
         if self.pid is None:
             return
@@ -94,13 +94,13 @@ class Child:
         self.send(number)
 
     def send(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process, if it runs."""
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def ended(self, code: int) -> None:
-        """Note that it has ended, and remove its files."""
+        """Record the exit code of the process, and remove its files."""
         self.pid, self.kill_at, self.last_exit = None, NEVER, code
         self.pulse = None
         remove_reports(self.socket, *Report)

@@ -1,4 +1,4 @@
-"""Elects one process of many: the one that holds the lock on a file in the supervisor's folder."""
+"""Elects one process of a supervisor: the process that holds the lock on a file in the supervisor's folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Alone:
-    """Elects this process, which has no supervisor."""
+    """Election without a supervisor: this process always wins."""
 
     def __init__(self) -> None:
         self._done: dict[str, float] = {}
@@ -20,35 +20,35 @@ class Alone:
         return True
 
     def done(self) -> dict[str, float]:
-        """Return when this process did each thing last, by name."""
+        """Return the time of the last run of each task, by the task's name."""
         return self._done
 
     def note(self, name: str, when: float) -> None:
-        """Remember when *name* was done last."""
+        """Record that the task *name* ran at *when*."""
         self._done[name] = when
 
     def leave(self) -> None:
-        """Do nothing: there is no other process."""
+        """Do nothing: no other process can be elected."""
 
 
 class ByLock:
-    """Elects among the processes of one supervisor; the kernel releases the lock however its holder ends.
+    """Election among the processes of one supervisor; the kernel releases the lock when the elected process ends.
 
-    What was done is written to the file, so that the next process does not repeat it.
+    The file records the last run of each task, so that the next elected process does not repeat it.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: int | None = None
-        os.register_at_fork(after_in_child=self.leave)  # a child that a handler forked would keep the lock
+        os.register_at_fork(after_in_child=self.leave)  # a child that a handler forks would keep the lock
 
     def wins(self) -> bool:
-        """Take the lock if it is free."""
+        """Take the lock if it is free; return whether this process holds it."""
         if self._file is not None:
             return True
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError:  # the supervisor is gone, and its folder with it
+        except OSError:  # the supervisor has ended and removed its folder
             return False
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,7 +59,7 @@ class ByLock:
         return True
 
     def done(self) -> dict[str, float]:
-        """Read the file; ignore invalid JSON, which a killed writer may leave."""
+        """Read the time of each task's last run; ignore invalid JSON, which a killed process may leave."""
         text = b"" if self._file is None else os.pread(self._file, 1 << 20, 0)
         found: Any = {}
         with suppress(ValueError):
@@ -67,14 +67,14 @@ class ByLock:
         return found if isinstance(found, dict) else {}
 
     def note(self, name: str, when: float) -> None:
-        """Write the file in one call, padded to cover a longer text."""
+        """Record that the task *name* ran at *when*, in one write, padded to overwrite a longer text."""
         if self._file is not None:
             text = json.dumps({**self.done(), name: when}).encode()
             size = os.fstat(self._file).st_size
             os.pwrite(self._file, text.ljust(size), 0)
 
     def leave(self) -> None:
-        """Close the file, and with it the lock."""
+        """Close the file, which releases the lock."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

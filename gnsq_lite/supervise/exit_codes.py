@@ -1,4 +1,4 @@
-"""The exit codes of a worker and of its supervisor."""
+"""Exit codes of a worker and of its supervisor."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Why a worker ended."""
+    """Exit code of a worker process."""
 
-    #: It was stopped, and every running handler has finished.
+    #: The worker was stopped, and every running handler has returned.
     OK = 0
-    #: An error that no retry can fix; standard error names it.
+    #: An error that no retry can fix; the worker printed it to standard error.
     FAILED = 1
-    #: The command line, an option, or the module to import is wrong; it is not started again.
+    #: The command line, an option, or the module to import is wrong; the supervisor does not restart the worker.
     USAGE = 2
-    #: A second signal or the time limit cut handlers short; their messages went back to nsqd.
+    #: A second signal or the drain limit ended running handlers; their messages were requeued.
     NOT_DRAINED = 3
-    #: Sources changed (--reload); the supervisor starts the process again.  Never seen outside.
+    #: Source files changed (--reload).  The supervisor restarts the process and never returns this code itself.
     RELOAD = 75

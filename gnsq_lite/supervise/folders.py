@@ -1,4 +1,4 @@
-"""A supervisor's files on disk, and the removal of what killed ones have left."""
+"""Makes the folder of a supervisor, and removes the folders of killed supervisors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from contextlib import contextmanager, suppress
 log = logging.getLogger("gnsq_lite.supervise")
 
 _PREFIX = "gnsq-"
-#: Locked while the supervisor lives; the kernel releases the lock however it ends.
+#: File that the supervisor locks; the kernel releases the lock when the supervisor ends, even by SIGKILL.
 _LOCK = "supervisor.lock"
-#: The longest path of the folder, bytes: the path of a Unix socket has at most 107, on macOS 103.
+#: Longest path of the folder, in bytes: the path of a Unix socket has at most 107 bytes, on macOS 103.
 _LONGEST = 103 - len("/gnsq-XXXXXXXX/999999999.sock")
 
 
 @contextmanager
 def folder_for_sockets() -> Iterator[str]:
-    """Make a folder for this supervisor and remove it at the end; remove those of killed supervisors now."""
+    """Make a folder for this supervisor, and remove it at the end; first remove the folders of killed supervisors."""
     parent = tempfile.gettempdir()
     if len(os.fsencode(parent)) > _LONGEST:
         parent = "/tmp"
@@ -31,7 +31,7 @@ def folder_for_sockets() -> Iterator[str]:
     lock = os.open(os.path.join(folder, "new"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.rename(os.path.join(folder, "new"), os.path.join(folder, _LOCK))  # named when it is locked, for clean()
+        os.rename(os.path.join(folder, "new"), os.path.join(folder, _LOCK))  # for clean(): locked before
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -39,7 +39,7 @@ def folder_for_sockets() -> Iterator[str]:
 
 
 def clean(parent: str) -> None:
-    """Remove the folders that killed supervisors of this user have left in *parent*, and no others."""
+    """Remove only the folders that killed supervisors of this user left in *parent*."""
     for entry in _entries(parent):
         with suppress(OSError):
             if not entry.name.startswith(_PREFIX) or not _is_mine(entry.path):

@@ -1,4 +1,4 @@
-"""The status pages of a supervisor: those of its processes, merged."""
+"""The status pages of a supervisor, merged from the pages of its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gnsq_lite.supervise.processes import Supervisor
 from gnsq_lite.supervise.status import Page, Verdict, fetch
 from gnsq_lite.version import __version__
 
-#: Seconds a process has to answer; below the 10 s after which Prometheus gives up.
+#: Seconds within which a process must answer; shorter than the scrape timeout of Prometheus (10 s).
 TIMEOUT = 5.0
 
 _METRICS = b"""# HELP gnsq_worker_hung_processes Processes that the supervisor killed because they hung.
@@ -26,29 +26,29 @@ gnsq_worker_hung_processes_total %d
 gnsq_worker_process_starts_total %d
 """
 
-#: Merges the processes' metrics pages, given by process number.
+#: Function that merges the metrics pages of processes, which are given by process number.
 Merge = Callable[[Mapping[str, bytes]], Page]
 
 
 class GroupPages:
-    """Asks every process for its page on request; without requests, nothing happens."""
+    """Fetches the page of every process when a client requests the merged page."""
 
     def __init__(self, supervisor: Supervisor, merge: Merge) -> None:
         self._supervisor, self._merge = supervisor, merge
 
     def metrics(self) -> Page:
-        """The metrics of all processes, with a label ``process``; one that does not answer is left out."""
+        """Return the metrics of all processes that answer, with a label ``process``."""
         pages = {str(n): body for n, (status, body) in self._ask("/metrics").items() if status == 200}
         starts = sum(child.restarts.starts for child in tuple(self._supervisor.children))
         return self._merge({**pages, "supervisor": _METRICS % (self._supervisor.hung, starts)})
 
     def health(self) -> Verdict:
-        """Whether the supervisor works; a process may be restarting."""
+        """Return whether the supervisor works; a restarting process does not matter."""
         pids = {str(child.number): child.pid for child in tuple(self._supervisor.children)}
         return self._supervisor.is_well(), {"pid": os.getpid(), "processes": pids, "hung": self._supervisor.hung}
 
     def ready(self) -> Verdict:
-        """Ready when every process is."""
+        """Return whether every process is ready."""
         answers = self._ask("/readyz")
         details: dict[str, Any] = {}
         for number, (_, body) in sorted(answers.items()):
@@ -60,7 +60,7 @@ class GroupPages:
         return good, {"processes": details}
 
     def live(self, brief: bool) -> dict[str, Any]:
-        """All processes, running or not; the first running one polls the depths for all."""
+        """Return the document of all processes, running or not; the first running process polls the depths for all."""
         children = tuple(self._supervisor.children)
         told: list[Document] = []
         for child, (status, body) in zip(children, self._answers(children, "/api/status", "?brief"), strict=True):
@@ -74,13 +74,13 @@ class GroupPages:
     def _ask(self, page: str) -> dict[int, tuple[int, bytes]]:
         children: tuple[Child, ...] = ()
         answers: dict[int, tuple[int, bytes]] = {}
-        while children != (now := tuple(self._supervisor.children)):  # one replaced meanwhile would report draining
+        while children != (now := tuple(self._supervisor.children)):  # a replaced process would report draining
             children = now
             answers = dict(zip((child.number for child in children), self._answers(children, page), strict=True))
         return answers
 
     def _answers(self, children: Sequence[Child], page: str, others: str = "") -> list[tuple[int, bytes]]:
-        """Return each child's answer; *others* is added to the request to all but the first that runs."""
+        """Return each child's answer; *others* is appended to the page's path for all but the first running child."""
 
         def ask(child: Child) -> tuple[int, bytes]:
             try:
@@ -96,7 +96,7 @@ class GroupPages:
 
 
 def _absent(child: Child, body: bytes) -> Document:
-    """Return the document of a process that did not answer."""
+    """Make the document of a process that did not answer."""
     state, why = ("starting", "") if not child.is_loaded else ("no answer", body.decode("utf-8", "replace")[:200])
     if child.pid is None:
         ended = "" if child.last_exit is None else f"with {child.last_exit}"

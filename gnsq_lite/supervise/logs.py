@@ -1,7 +1,7 @@
-"""Log lines as text or JSON: one line per event, with the fields of ``extra``.
+"""Formats log records as text or JSON: one line per event, with the fields of ``extra``.
 
-A message or a field is cut after 4 KiB, a traceback after 64 KiB.  As text, control characters are escaped and the
-lines of a traceback are indented, so that the text of a message cannot forge a log line.
+A message or a field is cut after 4 KiB, a traceback after 64 KiB.  In the text format, control characters are
+escaped and the lines of a traceback are indented, so that the text of a message cannot forge a log line.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 from gnsq_lite.errors import NSQError, cut, printable
 
-#: Characters of a traceback that are logged.
+#: Longest logged traceback, in characters.
 _MAX_TRACEBACK = 65536
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def extra_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what the caller gave as ``extra``."""
+    """Return the fields that the caller passed as ``extra``."""
     return {name: value for name, value in vars(record).items() if name not in _OWN}
 
 
@@ -29,7 +29,7 @@ def _stamp(record: logging.LogRecord) -> str:
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, process, the fields of ``extra``, exception."""
+    """Formats a record as a JSON object: time, level, logger, message, process, the fields of ``extra``, exception."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class JSONFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """``time LEVEL logger[process] message key=value``, then the traceback of an exception."""
+    """Formats a record as ``time LEVEL logger[process] message key=value``, then the traceback of an exception."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class TextFormatter(logging.Formatter):
 
 
 class BriefFormatter(TextFormatter):
-    """The same without tracebacks for errors from outside the program, such as a failed destination or a full disk."""
+    """TextFormatter without tracebacks of NSQError and OSError, such as a failed destination or a full disk."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -86,7 +86,7 @@ _FORMATTERS = {"text": TextFormatter, "json": JSONFormatter, "brief": BriefForma
 
 
 def configure(format: Literal["text", "json", "brief"], level: str, process: str) -> None:
-    """Send all logging of this process to standard error; *process* is its number, or "main"."""
+    """Write all log records of this process to standard error; *process* is the process's number, or "main"."""
     handler = logging.StreamHandler()
     handler.setFormatter(_FORMATTERS[format](process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,7 +1,7 @@
-"""Merges the status documents of several processes.  Pure.
+"""Merges the status documents of several processes.  Pure functions.
 
-Each document is an answer of ``/api/status``, for one process or several; a merged one has the same form.  Counts are
-added up, so totals drop when a process restarts.
+A document is the reply of ``/api/status``, for one process or several; a merged document has the same form.  Merging
+adds counts, so totals drop when a process restarts.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from gnsq_lite.stats import COMBINED
 Document = dict[str, Any]
 
 _COMBINE: dict[str, Callable[[Iterable[Any]], Any]] = {"sum": sum, "highest": max, "any": any}
-#: The merged state is the first of these that any of them has.
+#: States by priority: the merged state is the first one that any process has.
 _STATES = ("blocked", "backoff", "connecting", "paused", "closing", "closed", "starting", "connected")
-#: How many of the last errors are shown for each handler.
+#: Latest errors that are shown for each handler.
 ERRORS = 10
 
 
 def empty(version: str, at: float) -> Document:
-    """Return the document without processes; *at* is in seconds since 1970."""
+    """Return a document without processes; *at* is in seconds since 1970."""
     lists: Document = {name: [] for name in ("handlers", "processes", "nsqds", "unavailable")}
     return {"version": version, "at": at, "draining": False, **lists}
 
 
 def merge(version: str, at: float, documents: Sequence[Document]) -> Document:
-    """Return the merged document."""
+    """Merge *documents*."""
     merged = empty(version, at)
     merged["draining"] = any(each["draining"] for each in documents)
     merged["processes"] = _all(documents, "processes")

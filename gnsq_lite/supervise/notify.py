@@ -1,4 +1,4 @@
-"""Reports to systemd: the datagrams of sd_notify(3), without its library."""
+"""Reports the service's state to systemd with the datagrams of sd_notify(3), without libsystemd."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def _send(text: bytes, address: str) -> None:
 
 
 class Notifier:
-    """Reports the state of the service to the service manager, where there is one.
+    """Reports the state of the service to the service manager, if there is one.
 
-    The variables are removed from *environ*: they are for the main process and not for those it starts.
+    Removes the variables from *environ*, because they apply to the main process and not to its child processes.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Notifier:
         is_watched = bool(path) and seconds.isdigit() and int(seconds) > 0 and pid in ("", str(os.getpid()))
         #: Seconds between two watchdog messages: half of the manager's limit.
         self._every = int(seconds) / 2e6 if is_watched else _NEVER
-        #: When the next watchdog message is due.
+        #: Time at which the next watchdog message is due.
         self.due = clock.now() if is_watched else _NEVER
 
     def ready(self) -> None:
@@ -47,11 +47,11 @@ class Notifier:
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """Report that it reloads, until :meth:`ready`."""
+        """Report that the service reloads, until :meth:`ready`."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={int(self._clock.now() * 1e6)}")
 
     def stopping(self) -> None:
-        """Report that it stops."""
+        """Report that the service stops."""
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:

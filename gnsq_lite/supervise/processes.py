@@ -1,4 +1,4 @@
-"""The supervisor: starts processes, restarts them, replaces them one by one, and ends them in order."""
+"""The supervisor: starts, restarts, replaces and gracefully stops processes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gnsq_lite.supervise.shared_memory import Runs
 
 log = logging.getLogger("gnsq_lite.supervise")
 
-#: Seconds a process has beyond its drain limit, or after SIGQUIT, before it is killed.
+#: Seconds between the end of the drain limit, or SIGQUIT, and SIGKILL.
 GRACE = 10.0
-#: Seconds a new process has to become as ready as the one it replaces.
+#: Seconds within which a new process must become as ready as the old process.
 READY_TIMEOUT = 60.0
-#: Seconds between two checks of a process that comes up, and of the reports of the others.
+#: Seconds between two checks: of a process that starts, and of the reports of running processes.
 _COMING_UP, _LOOK = 0.05, 0.5
-#: Seconds without a check after which the supervisor counts as stuck.
+#: Seconds without a check after which the supervisor reports itself as stuck.
 _STUCK = 30.0
 _ENDING, _PAUSING = (signal.SIGTERM, signal.SIGINT), (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -38,18 +38,18 @@ _ENDING, _PAUSING = (signal.SIGTERM, signal.SIGINT), (signal.SIGUSR1, signal.SIG
 class Supervisor:
     """Keeps *count* processes of one command running until SIGTERM or SIGINT.
 
-    The first signal drains them (SIGTERM to each), the second ends them at once (SIGQUIT); a process that does not end
-    in time is killed.  SIGHUP replaces them one by one: a new one starts, and when it is ready the old one drains.
-    SIGUSR1 pauses all handlers, SIGUSR2 resumes them.  As PID 1 of a container it reaps orphans too.
+    The first signal drains the processes (SIGTERM to each), the second stops them at once (SIGQUIT).  A process that
+    does not end in time is killed.  SIGHUP replaces the processes one by one: when a new process is ready, the old one
+    drains.  SIGUSR1 pauses all handlers, SIGUSR2 resumes them.  As PID 1 of a container it also reaps orphans.
     """
 
     command: Sequence[str]
     count: int
-    #: Seconds a process may take to drain; None: what the process reports (:class:`Slot`).
+    #: Seconds a process may take to drain; None: the limit that the process reports (:class:`Slot`).
     drain_timeout: float | None = None
-    #: Seconds it has beyond that before it is killed.
+    #: Seconds between the end of that limit and SIGKILL.
     grace: float = GRACE
-    #: Seconds a new process has to become ready; otherwise the old ones stay.
+    #: Seconds within which a new process must become ready; otherwise the old processes stay.
     ready_timeout: float = READY_TIMEOUT
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = SYSTEM_CLOCK
@@ -60,7 +60,7 @@ class Supervisor:
         self._stages, self._started = 0, 0
         self._is_up, self._is_reloading, self._is_announced = False, False, False
         self._codes: list[int] = []
-        #: Processes that were killed because they hung.
+        #: Number of processes killed because they hung.
         self.hung = 0
         self._folder = ""
         self._looked = self.clock.now()
@@ -69,7 +69,7 @@ class Supervisor:
         self._rolling = Rolling(self.ready_timeout)
 
     def run(self) -> int:
-        """Run to the end, in the main thread, and return the exit code (:class:`ExitCode`)."""
+        """Run until all processes have ended; return the exit code (:class:`ExitCode`).  Call it in the main thread."""
         with folder_for_sockets() as self._folder:
             self._runs = Runs(self._folder)
             try:
@@ -83,12 +83,12 @@ class Supervisor:
         return self._code()
 
     def is_well(self) -> bool:
-        """Whether it still looks after its processes; from any thread."""
+        """Whether the supervisor still checks its processes.  Thread-safe."""
         return self.clock.now() - self._looked < _STUCK
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it is stopping."""
+        """Whether the supervisor is stopping."""
         return self._stages > 0
 
     def _all(self) -> list[Child]:
@@ -109,7 +109,7 @@ class Supervisor:
         self._told.put(number)  # SimpleQueue.put() may be called in a signal handler
 
     def _step(self) -> bool:
-        """Do what is due, then wait for what comes next; return False when all has ended."""
+        """Do the actions that are due, then wait for a signal or the next due time; return False after all ended."""
         now = self._looked = self.clock.now()
         self._look_for_the_first(now)
         if self._is_up and not self._stages:
@@ -143,7 +143,7 @@ class Supervisor:
         child.send(signal.SIGKILL)
 
     def _look_for_the_first(self, now: float) -> None:
-        """Start the others once the first has loaded its Worker, so that an error in it is shown once."""
+        """Start the other processes after the first has loaded the Worker: an error in user code then appears once."""
         if not self._is_up and not self._stages and self.children[0].is_loaded:
             self._is_up = True
             for child in self.children[1:]:
@@ -206,7 +206,7 @@ class Supervisor:
             child.start_at = min(child.start_at, now) if child.start_at != NEVER else NEVER
             child.stale_at = now
         if self._rolling.newcomer is not None:
-            self._rolling.newcomer.stale_at = now  # it may have loaded what was there before
+            self._rolling.newcomer.stale_at = now  # this process may have loaded the old code
         if not self._is_up:
             self.children[0].replaced = self.children[0].pid is not None
             self._tell(signal.SIGTERM)
@@ -245,7 +245,7 @@ class Supervisor:
                 return
             if not pid:
                 return
-            for child in self._all():  # another one: an orphan that came to PID 1
+            for child in self._all():  # no child matches the pid of an orphan that PID 1 inherited
                 if child.pid == pid:
                     self._ended(child, os.waitstatus_to_exitcode(status))
 
@@ -279,7 +279,7 @@ class Supervisor:
     def _start_again(self, child: Child, code: int, extra: dict[str, Any]) -> None:
         if code == ExitCode.USAGE and not self._is_up:
             self._codes.append(code)
-            self._stop()  # it has said why; a restart would not help
+            self._stop()  # the process printed the error; a restart would not help
         elif code == ExitCode.RELOAD or child.replaced:
             log.info("process %d ended and is started again", child.number, extra=extra)
             child.start_at = self.clock.now()
@@ -289,12 +289,12 @@ class Supervisor:
             log.error("process %d ended (%d); starting it again in %g s", child.number, code, delay, extra=extra)
 
     def _note_code(self, code: int) -> None:
-        # Once a process has run, sources that no longer load do not matter: its own exit code counts.
+        # After a process has run, a USAGE code means that new code does not load; the running process's code counts.
         if self._stages and not (self._is_up and code == ExitCode.USAGE):
             self._codes.append(code)
 
     def _code(self) -> int:
-        # SIGTERM itself ends a process that is still loading, or that has drained and is about to exit.
+        # Death by SIGTERM is no error: the process was still loading, or had drained and was about to exit.
         codes = set(self._codes) - {ExitCode.OK, ExitCode.RELOAD, -signal.SIGTERM}
         for code in (ExitCode.USAGE, ExitCode.FAILED):
             if code in codes:

@@ -1,7 +1,7 @@
-"""How a supervisor and its processes talk: a process's number, its readiness, its wish to be replaced, pauses.
+"""Files that a supervisor and its processes exchange: slot number, readiness, requests to be replaced, pauses.
 
-They write small files beside the socket of the process's status pages.  Neither waits for the other, and a report
-outlives the process that wrote it.
+The small files are beside the socket of the process's status pages.  The supervisor and its processes never wait for
+each other, and a report outlives the process that wrote it.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
-#: The environment variable with a process's slot; its command line is the supervisor's.
+#: Environment variable with a process's slot; the process has the same command line as the supervisor.
 VARIABLE = "GNSQ_LITE_SUPERVISED"
 
-#: The file that exists while the supervisor has its processes paused.
+#: File that exists while the supervisor's processes are paused.
 _PAUSED = "paused"
 
 
 class Report(Enum):
-    """What a process may report."""
+    """Kind of report that a process writes."""
 
-    #: Seconds it may take to drain.
+    #: Seconds that the process may take to drain.
     LIMIT = "limit"
-    #: How many of its handlers can receive messages, of how many.
+    #: "3/4": three of the process's four handlers can receive messages.
     READY = "ready"
-    #: A source has changed.
+    #: A source file has changed.
     CHANGED = "changed"
-    #: Why it should be replaced.
+    #: Reason why the process should be replaced.
     WORN = "worn"
-    #: Its page of shared memory (:class:`gnsq_lite.supervise.shared_memory.Pulse`).
+    #: The process's page of shared memory (:class:`gnsq_lite.supervise.shared_memory.Pulse`).
     PULSE = "pulse"
 
 
@@ -48,9 +48,9 @@ class Slot:
         return f"{self.supervisor}:{self.number}:{self.socket}"
 
     def report(self, report: Report, text: str) -> None:
-        """Report to the supervisor, if it still runs.  Raises OSError: the disk is full, for one."""
+        """Write a report for the supervisor, if it still runs.  Raises OSError, for example if the disk is full."""
         path = _file(self.socket, report)
-        with suppress(FileNotFoundError):  # its folder went with it
+        with suppress(FileNotFoundError):  # the supervisor ended and removed the folder
             with open(f"{path}.new", "w", encoding="utf-8") as file:
                 file.write(text)
             os.replace(f"{path}.new", path)
@@ -60,12 +60,12 @@ class Slot:
         return os.path.exists(os.path.join(os.path.dirname(self.socket), _PAUSED))
 
     def is_orphaned(self, parent: Callable[[], int] = os.getppid) -> bool:
-        """Whether the supervisor is gone: nobody would ever end this process."""
+        """Whether the supervisor has ended, so that no supervisor would ever stop this process."""
         return parent() != self.supervisor
 
 
 def read_report(socket: str, report: Report) -> str | None:
-    """Return the report of the process with that *socket*, or None."""
+    """Read a report of the process with that *socket*; return None if the process has not written it."""
     try:
         with open(_file(socket, report), encoding="utf-8") as file:
             return file.read()
@@ -74,18 +74,18 @@ def read_report(socket: str, report: Report) -> str | None:
 
 
 def reported_limit(socket: str) -> float | None:
-    """Return the reported drain limit of the process with that *socket*, seconds, or None."""
+    """Return the drain limit that the process with that *socket* reported, in seconds, or None."""
     return _number(read_report(socket, Report.LIMIT))
 
 
 def reported_ready(socket: str) -> tuple[int, int]:
-    """Return how many handlers of that process are ready, of how many; (0, 0) before it has reported."""
+    """Return the numbers of ready handlers and of all handlers of that process; (0, 0) before its report."""
     some, _, all_of_them = (read_report(socket, Report.READY) or "").partition("/")
     return int(_number(some) or 0), int(_number(all_of_them) or 0)
 
 
 def set_paused(folder: str, paused: bool) -> None:
-    """Pause or resume all processes whose sockets are in *folder*, those started later included.  Raises OSError."""
+    """Pause or resume all present and later processes with sockets in *folder*.  Raises OSError."""
     path = os.path.join(folder, _PAUSED)
     if paused:
         open(path, "wb").close()
@@ -113,11 +113,10 @@ def _number(text: str | None) -> float | None:
 
 
 def take_slot(environ: MutableMapping[str, str] = os.environ) -> Slot | None:
-    """Return this process's slot, or None where no supervisor started it.
+    """Return this process's slot, or None if no supervisor started this process.
 
-    The variable is removed, so that processes started from here have no slot.  Raises SystemExit in a process that a
-    supervisor started and that is not its child any more: the supervisor has ended, and this process must not become
-    another one.
+    Removes the variable, so that child processes of this process have no slot.  Raises SystemExit if the supervisor in
+    the slot is not the parent of this process: this process would otherwise start as a supervisor itself.
     """
     text = environ.pop(VARIABLE, "")
     supervisor, _, rest = text.partition(":")

@@ -1,4 +1,4 @@
-"""Memory that a supervisor shares with its processes: mapped files in its folder, which outlive a killed process."""
+"""Memory that a supervisor shares with its processes: mapped files in its folder that outlive a killed process."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import os
 
 #: Seconds between two ticks of a process's I/O loop.
 TICK = 1.0
-#: Seconds after which a process that seems to hang is looked at again: its supervisor may have been stopped, too.
+#: Seconds until a hang is checked again before the kill: the supervisor may have been suspended itself.
 SECOND_LOOK = 3.0
 
-#: Bytes of a :class:`Pulse`, and where its text begins.
+#: Size of a :class:`Pulse`, and offset of its text, in bytes.
 _PAGE, _TEXT = 256, 16
 
 
 def _mapped(path: str, size: int) -> mmap.mmap:
-    """Map *size* bytes of the file *path*, made of zeros where it is missing.  Raises OSError."""
+    """Map *size* bytes of the file *path*, filling missing bytes with zeros.  Raises OSError."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(file).st_size < size:
-            os.pwrite(file, bytes(size), 0)  # a full disk fails here, and not at the first access, with SIGBUS
+            os.pwrite(file, bytes(size), 0)  # a full disk raises here; otherwise the first access would raise SIGBUS
         return mmap.mmap(file, size)
     finally:
         os.close(file)
 
 
-#: Messages that :class:`Runs` remembers, at most; two that fall on one slot replace each other.
+#: Slots of :class:`Runs`; of two messages with the same slot, the later one replaces the earlier one.
 _SLOTS = 65_536
 
 
 class Runs:
-    """How often handlers of all processes began a message, by its number; 8 bytes each: 56 of that number, and a count.
+    """Table that counts, for all processes, how often handlers began each message.
 
-    A race between two processes loses a count, and nothing else.
+    A slot has 8 bytes: 56 bits of the message's number and a count.  A race of two processes can only lose a count.
     """
 
     def __init__(self, folder: str) -> None:
@@ -40,27 +40,27 @@ class Runs:
         self._slots = memoryview(_mapped(os.path.join(folder, "runs"), 8 + 8 * _SLOTS)).cast("Q")
 
     def count(self, number: int) -> int:
-        """Return how often handlers began the message *number*, a random one of 64 bits."""
+        """Return how often handlers began the message *number*, which is a random 64-bit number."""
         slot = self._slots[1 + (number >> 8) % _SLOTS]
         return slot & 0xFF if slot >> 8 == number >> 8 else 0
 
     def add(self, number: int, more: int) -> None:
-        """Add *more* to the count of the message *number*; it stays between 0 and 255."""
+        """Add *more* to the count of the message *number*; keep the count between 0 and 255."""
         count = max(0, min(0xFF, self.count(number) + more))
         self._slots[1 + (number >> 8) % _SLOTS] = (number & ~0xFF) | count
 
     @property
     def ended(self) -> int:
-        """How many processes have ended: each may have had a message that none of its handlers began."""
+        """Number of processes that have ended; each may have held a message that no handler began."""
         return self._slots[0]
 
     def process_ended(self) -> None:
-        """Count the end of a process; in the supervisor."""
+        """Count the end of a process.  Called by the supervisor."""
         self._slots[0] += 1
 
 
 class Pulse:
-    """What one process writes, and its supervisor reads: ticks of the I/O loop, and the message begun last."""
+    """Page that one process writes and its supervisor reads: ticks of the I/O loop, and the last message begun."""
 
     def __init__(self, socket: str) -> None:
         """Map the page of the process with that *socket*.  Raises OSError."""
@@ -69,26 +69,26 @@ class Pulse:
         self._ticks, self._since, self._suspected = 0, 0.0, 0.0
 
     def start(self, hang_timeout: float) -> None:
-        """In the process: have the supervisor kill it after *hang_timeout* seconds without a tick; 0: never."""
+        """Set the seconds without a tick until the supervisor kills the process; 0: never.  Called by the process."""
         self._numbers[1] = int(hang_timeout * 1000)
 
     def tick(self) -> None:
-        """In the process: note that the I/O loop runs."""
+        """Record that the I/O loop runs.  Called by the process."""
         self._numbers[0] += 1
 
     def begin(self, text: bytes) -> None:
-        """In the process: note the message that a handler begins."""
+        """Record the message that a handler begins.  Called by the process."""
         self._page[_TEXT:] = text[: _PAGE - _TEXT].ljust(_PAGE - _TEXT, b"\0")
 
     @property
     def begun(self) -> str:
-        """The message that a handler began last; "" for none."""
+        """The message that a handler began last; "" if there is none."""
         return self._page[_TEXT:].rstrip(b"\0").decode("ascii", "backslashreplace")
 
     def hangs_for(self, now: float) -> float:
-        """In the supervisor: return the seconds for which the process has hung if it is to be killed, else 0.
+        """Return the seconds for which the process has hung, or 0 if the supervisor must not kill it.
 
-        A process that has not ticked yet is loading, and is never killed.
+        Called by the supervisor.  A process without a first tick is still loading, and is never killed.
         """
         ticks, timeout = self._numbers[0], self._numbers[1] / 1000
         if ticks != self._ticks:

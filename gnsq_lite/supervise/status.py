@@ -1,4 +1,4 @@
-"""Status pages over HTTP: /metrics, /healthz, /readyz, the live page and its data, from a thread of their own."""
+"""Serves /metrics, /healthz, /readyz, the live page and its data over HTTP, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger("gnsq_lite.supervise")
 
-#: Seconds a request may take as a whole, its answer included.
+#: Time limit of a request and its response together, in seconds.
 TIMEOUT = 10.0
-#: Requests that are read or answered at once; one more ends the oldest, so that no idle client keeps out a probe.
+#: Limit of concurrent requests; one more closes the oldest, so that idle clients cannot block a probe.
 MOST = 32
-#: Seconds a client has to send its request before another may take its place.
+#: Seconds for which a new connection cannot be closed in favour of another one.
 _HEAD_START = 0.02
-#: Seconds for which a page is not made again: a thousand clients cost little more than one.
+#: Seconds for which a page is cached, so that a thousand clients cost little more than one.
 KEEP = 0.25
 
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
-#: Headers of the live page and its data: no cache, no frame of another site, no guessed content type.
+#: Headers of the live page and its data: no caching, no framing by other sites, no guessed content type.
 _PRIVATE = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -47,29 +47,29 @@ _PRIVATE = {
 
 #: Content type and body.
 Page = tuple[str, bytes]
-#: Whether all is well, and the details.
+#: Whether a check passed, and its details.
 Verdict = tuple[bool, dict[str, Any]]
 _Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Pages(Protocol):
-    """Makes the pages; called in the server's threads."""
+    """Source of the pages.  The server calls the methods in its threads."""
 
     def metrics(self) -> Page:
-        """The metrics.  Raises ImportError where their package is not installed."""
+        """Return the metrics.  Raises ImportError if the package prometheus_client is not installed."""
 
     def health(self) -> Verdict:
-        """Whether the process lives."""
+        """Return whether the process works."""
 
     def ready(self) -> Verdict:
-        """Whether it handles messages."""
+        """Return whether the process handles messages."""
 
     def live(self, brief: bool) -> dict[str, Any]:
-        """The live page's document; a *brief* one has no depths."""
+        """Return the live page's document; a *brief* document has no depths."""
 
 
 class CachedPage:
-    """Calls *make* for one request at a time, and not again for :data:`KEEP` seconds.  *make* must not raise."""
+    """Page that *make* renders, cached for :data:`KEEP` seconds; one request renders it.  *make* must not raise."""
 
     def __init__(self, make: Callable[[], _Answer], clock: Clock = SYSTEM_CLOCK) -> None:
         self._make, self._clock = make, clock
@@ -78,7 +78,7 @@ class CachedPage:
         self._made_at = 0.0
 
     def get(self) -> _Answer:
-        """Return the page; 503 where too many requests wait for it already."""
+        """Return the page; 503 if too many requests wait for it already."""
         if not self._waiting.acquire(blocking=False):
             return HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"too many clients wait for this page: try again\n"
         try:
@@ -92,7 +92,7 @@ class CachedPage:
 
 
 def _answered(make: Callable[[], _Answer]) -> _Answer:
-    """Return what *make* returns, or an answer that gives the reason why there is none."""
+    """Call *make*; turn an exception into an error page."""
     try:
         return make()
     except ImportError as error:
@@ -109,7 +109,7 @@ def _verdict(verdict: Verdict) -> _Answer:
 
 
 def _cached(pages: Pages) -> dict[str, CachedPage]:
-    """Return the cached pages, which are expensive, by path; ``/api/status?brief`` is cached apart."""
+    """Return the expensive pages, each with a cache, by path; ``/api/status?brief`` has a cache of its own."""
 
     def live(brief: bool) -> _Answer:
         return HTTPStatus.OK, JSON, json.dumps(pages.live(brief)).encode() + b"\n"
@@ -125,7 +125,7 @@ def _cached(pages: Pages) -> dict[str, CachedPage]:
 
 @functools.cache
 def live_page() -> tuple[bytes, str]:
-    """Return the live page and its Content-Security-Policy, which allows no script and no style but the page's own."""
+    """Return the live page and its Content-Security-Policy, which allows only the page's own script and style."""
     body = Path(__file__).with_name("live.html").read_bytes()
     allowed = ""
     for kind in (b"script", b"style"):
@@ -177,15 +177,15 @@ class _Handler(BaseHTTPRequestHandler):
         if path not in ("/", "/api/status"):
             return HTTPStatus.NOT_FOUND, TEXT, b"/ /api/status /metrics /healthz /readyz\n"
         if self.server.is_loopback and not is_local_name(self.headers.get("Host")):
-            # Otherwise a foreign site whose name resolves to 127.0.0.1 (DNS rebinding) could make a browser read it.
-            text = b"on a loopback address the live page answers to addresses and to localhost: see --metrics-host\n"
+            # Otherwise a site whose name resolves to 127.0.0.1 (DNS rebinding) could read the page in a browser.
+            text = b"on a loopback address, open the live page by IP address or as localhost: see --metrics-host\n"
             return HTTPStatus.FORBIDDEN, TEXT, text
         if path == "/":
             return HTTPStatus.OK, "text/html; charset=utf-8", live_page()[0]
         return self._cached(path + ("?brief" if query == "brief" else ""))
 
     def _cached(self, path: str) -> _Answer:
-        """Return a cached page; this request is not dropped while it waits, as its client is not idle."""
+        """Return a cached page.  A request that waits for it is not dropped, because its client is not idle."""
         ends = self.server.open.pop(self.connection, time.monotonic())
         try:
             return self.server.cached[path].get()
@@ -193,11 +193,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.open[self.connection] = ends
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing for a request: a probe comes every few seconds."""
+        """Log nothing: probes send a request every few seconds."""
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
-    """A thread for each request, few at a time and none for long; a client that goes away is no error."""
+    """Server with one thread per request, limited in number and time; a disconnecting client is no error."""
 
     daemon_threads = True
     pages: Pages
@@ -205,7 +205,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
     is_loopback = False
 
     def __init__(self, *args: Any) -> None:
-        #: When each request must have ended, by its socket, the oldest first.
+        #: Time limit of each request by its socket, oldest first.
         self.open: dict[socket.socket, float] = {}
         super().__init__(*args)
 
@@ -213,7 +213,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
         while len(self.open) >= MOST:
             oldest, ends = next(iter(tuple(self.open.items())), (None, 0.0))
             if time.monotonic() < ends - TIMEOUT + _HEAD_START:
-                time.sleep(_HEAD_START / 10)  # it may just be answered; the next ones wait in the system's queue
+                time.sleep(_HEAD_START / 10)  # the oldest may be answered soon; later requests wait in the listen queue
             else:
                 self._drop(oldest)
         self.open[request] = time.monotonic() + TIMEOUT
@@ -224,14 +224,14 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Drop requests that took too long; called every half second, and after each request."""
+        """Drop requests over the time limit.  socketserver calls it every half second and after each request."""
         now = time.monotonic()
         for request, ends in tuple(self.open.items()):
             if ends < now:
                 self._drop(request)
 
     def _drop(self, request: socket.socket | None) -> None:
-        """End the stream of a request; its thread then closes the socket."""
+        """Shut a request's socket down; the request's thread then closes the socket."""
         if request is not None and self.open.pop(request, None) is not None:
             with contextlib.suppress(OSError):
                 request.shutdown(socket.SHUT_RDWR)
@@ -262,10 +262,10 @@ def _in_a_thread(name: str, run: Callable[[], None]) -> None:
 
 
 class StatusServer:
-    """Serves *pages* at ``(host, port)``, port 0 being any, or at the path of a Unix socket.
+    """Serves *pages* at ``(host, port)`` or at the path of a Unix socket; port 0 picks a free port.
 
-    The server runs in a thread that *start_thread* starts.  In a monkey-patched process that is a native one, or a
-    blocked handler would block the pages too.
+    *start_thread* starts the server's thread.  In a monkey-patched process it must start a native thread, or a blocking
+    handler would block the pages too.
     """
 
     def __init__(
@@ -276,15 +276,15 @@ class StatusServer:
     ) -> None:
         self._pages, self._address, self._start_thread = pages, address, start_thread
         self._error: Exception | None = None
-        #: The port it listens on; 0 for a Unix socket.
+        #: Port on which the server listens; 0 for a Unix socket.
         self.port = 0
 
     def start(self) -> StatusServer:
-        """Listen and return.  Raises OSError: the port is taken, for one."""
+        """Listen, and return the server.  Raises OSError, for example if the port is in use."""
         readable, writable = os.pipe()
         try:
             self._start_thread("gnsq_lite-status", lambda: self._serve(writable))
-            os.read(readable, 1)  # a native wait, whatever is patched: the socket is made in its own thread
+            os.read(readable, 1)  # os.read() is never patched, so it waits for the native thread that binds the socket
         finally:
             os.close(readable)
         if self._error is not None:
@@ -323,7 +323,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def fetch(path: str, page: str, timeout: float = TIMEOUT) -> tuple[int, bytes]:
-    """Return (status, body) of a page that a process serves on the Unix socket *path*.  Raises OSError."""
+    """GET *page* from the process that listens on the Unix socket *path*; return (status, body).  Raises OSError."""
     connection = _UnixConnection(path, timeout=timeout)
     try:
         connection.request("GET", page, headers={"Host": "localhost"})

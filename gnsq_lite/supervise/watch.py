@@ -1,4 +1,4 @@
-"""Notices changed sources by their modification times: nothing to install, and works on every file system."""
+"""Detects changed source files by their modification times, which work on every file system without a package."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable
 
-#: Installed packages are not watched.
+#: Folders of installed packages, which are not watched.
 _INSTALLED = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def loaded_sources() -> set[str]:
-    """Return the source files of all loaded modules, without installed packages."""
+    """Return the source files of all loaded modules outside installed packages."""
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     return {os.path.abspath(path) for path in found if path and path.endswith(".py") and not _is_installed(path)}
 
@@ -22,9 +22,9 @@ def _is_installed(path: str) -> bool:
 
 
 class SourceWatch:
-    """Remembers the times of files, and finds one that has changed, appeared or gone since the last look.
+    """Finds a file that was changed, created or removed since the last check.
 
-    *files* is called at each look, as modules may be loaded later.
+    Each check calls *files*, because the process may load modules later.
     """
 
     def __init__(self, files: Callable[[], Iterable[str]] = loaded_sources) -> None:
@@ -32,7 +32,7 @@ class SourceWatch:
         self._times = {path: _time(path) for path in files()}
 
     def changed(self) -> str | None:
-        """Return a file that has changed, or None."""
+        """Return a changed file, or None."""
         for path in self._files():
             self._times.setdefault(path, _time(path))
         for path, time in self._times.items():

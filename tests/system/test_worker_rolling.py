@@ -115,7 +115,7 @@ def test_code_that_does_not_load_leaves_the_old_processes_running_and_is_shown_o
         before = started(program)
         (tmp_path / "app.py").write_text("def broken(:\n", encoding="utf-8")
         program.signal(signal.SIGHUP)
-        program.says("ended (2) before it was ready; the old ones go on as they are")
+        program.says("ended (2) before it was ready; the old processes keep running")
         publish(nsqd, *[b"x"] * 10)
         program.says("handled x", times=10)
         assert set(pids(program)) <= set(before)
@@ -190,7 +190,7 @@ def test_a_new_process_that_is_not_ready_in_time_is_ended_and_the_old_one_goes_o
     with running(["-c", NEVER_READY], tmp_path) as program:
         program.says("up")
         program.signal(signal.SIGHUP)
-        program.says("was not ready within 0.5 s; the old ones go on as they are")
+        program.says("was not ready within 0.5 s; the old processes keep running")
         first, second = pids(program, "up")
         wait_for(lambda: not is_alive(second))
         assert is_alive(first)
