@@ -1,6 +1,6 @@
-"""AUTH: a function, or an auth server, says what a client may do (internal/auth/authorizations.go @v1.3.0).
+"""Handles AUTH: a function or an auth server grants permissions (internal/auth/authorizations.go @v1.3.0).
 
-Asking a server waits, in the greenlet of the client.  The secret is in no log and in no error.
+A request to an auth server blocks the client's greenlet.  Logs and errors never contain the secret.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from gnsq_lite.broker.commands import CommandError, quoted
 from gnsq_lite.clock import Clock
 
 _LONGEST_ANSWER = 1 << 20
-#: Seconds an auth server has to answer; nsqd's default.
+#: Time limit of a request to an auth server, in seconds; nsqd's default.
 _TIMEOUT = 5.0
 
-#: The answer of an auth server as a dictionary; True: everything is allowed; None or False: AUTH fails.
+#: Reply of an auth server as a dictionary; True grants every permission; None or False: AUTH fails.
 AuthAnswer = Mapping[str, Any] | bool | None
 
 
 @dataclass(frozen=True)
 class AuthRequest:
-    """What a client that sends AUTH is known by."""
+    """Properties of a client that sends AUTH."""
 
     secret: str
     remote_ip: str
@@ -39,19 +39,19 @@ class AuthRequest:
 
 
 class AuthServerError(Exception):
-    """No valid answer to AUTH."""
+    """The auth server gave no valid reply."""
 
 
 @dataclass(frozen=True)
 class Authorization:
-    """One line of a grant: permissions, and Python's regular expressions, which are searched for as in nsqd."""
+    """One entry of a grant: permissions, and Python regular expressions, which may match anywhere, as in nsqd."""
 
     topic: re.Pattern[str]
     channels: tuple[re.Pattern[str], ...]
     permissions: tuple[str, ...]
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Whether it allows publishing to *topic* (no channel) or subscribing."""
+        """Whether the entry allows publishing to *topic* (*channel* is "") or subscribing."""
         if ("subscribe" if channel else "publish") not in self.permissions or not self.topic.search(topic):
             return False
         return any(pattern.search(channel) for pattern in self.channels)
@@ -59,7 +59,7 @@ class Authorization:
 
 @dataclass(frozen=True)
 class Grant:
-    """What one client may do, until ``expires_at`` of the monotonic clock."""
+    """Permissions of one client, until ``expires_at`` of the monotonic clock."""
 
     identity: str
     identity_url: str
@@ -68,11 +68,11 @@ class Grant:
 
     @property
     def permission_count(self) -> int:
-        """What nsqd calls the number of authorizations."""
+        """Number of authorizations, as in nsqd's reply."""
         return len(self.authorizations)
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Whether any authorization allows it."""
+        """Whether any authorization allows publishing to *topic* (*channel* is "") or subscribing."""
         return any(line.allows(topic, channel) for line in self.authorizations)
 
 
@@ -83,7 +83,7 @@ _EVERYTHING = {
 
 
 def parse_grant(answer: Any, now: float) -> Grant:
-    """Return the grant in the decoded answer of an auth server.  Raises AuthServerError."""
+    """Parse the decoded reply of an auth server.  Raises AuthServerError."""
     try:
         ttl = answer.get("ttl", 0)
         if isinstance(ttl, bool) or not isinstance(ttl, int) or ttl <= 0:
@@ -107,7 +107,7 @@ def _authorization(entry: Any) -> Authorization:
 
 
 class _Connection(http.client.HTTPConnection):
-    """An HTTP connection whose socket waits without blocking the broker's hub."""
+    """An HTTP connection on a gevent socket, so that waiting does not block the broker's hub."""
 
     context: Any = None
 
@@ -118,18 +118,18 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Authorizer:
-    """Asks *auth*, a function or the URL of an auth server; *ca_file* has the CAs of an HTTPS one."""
+    """Gets grants from *auth*, a function or the URL of an auth server; *ca_file* has the CAs for an https URL."""
 
     def __init__(self, auth: str | Callable[[AuthRequest], AuthAnswer], clock: Clock, ca_file: str = "") -> None:
         self._auth, self._clock, self._ca_file = auth, clock, ca_file
 
     def ask(self, request: AuthRequest) -> Grant:
-        """Return what the client may do.  Raises CommandError (E_AUTH_FAILED)."""
+        """Request the client's grant.  Raises CommandError (E_AUTH_FAILED)."""
         try:
             answer = self._get(self._auth, request) if isinstance(self._auth, str) else self._auth(request)
             return parse_grant(_EVERYTHING if answer is True else answer, self._clock.now())
         except (AuthServerError, OSError, http.client.HTTPException, ValueError, RecursionError):
-            # the client is not told why (nsqd/protocol_v2.go:531 @v1.3.0)
+            # the error frame gives no reason (nsqd/protocol_v2.go:531 @v1.3.0)
             raise CommandError("E_AUTH_FAILED", "AUTH failed") from None
 
     def _get(self, address: str, request: AuthRequest) -> Any:
@@ -151,7 +151,7 @@ class Authorizer:
         return json.loads(body)
 
     def check(self, grant: Grant | None, request: AuthRequest, verb: str, topic: str, channel: str) -> Grant:
-        """Return *grant*, asked for again if it has expired, where it allows *verb*.  Raises CommandError."""
+        """Check that *grant* allows *verb*; return it, renewed if it had expired.  Raises CommandError."""
         if grant is None or not grant.permission_count:
             raise CommandError("E_AUTH_FIRST", f"AUTH required before {verb}")
         if grant.expires_at < self._clock.now():

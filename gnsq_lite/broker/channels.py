@@ -1,6 +1,6 @@
-"""A channel: its queue, its messages in flight and deferred, and the choice of the client for the next message.
+"""Channels: queued, in-flight and deferred messages, and the choice of the client for the next message.
 
-No I/O: the time is an argument, clients are :class:`Subscriber` objects, and nothing here waits.
+This module does no I/O and never blocks: the time is an argument, and clients are :class:`Subscriber` objects.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from heapq import heapify, heappop, heappush
 from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, MemoryMeter, StoredMessage, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 
-#: Bytes handed to one client before the next one has its turn.
+#: Bytes delivered to one client before the next client's turn.
 _BATCH_BYTES = 1 << 20
 
 
 class AnswerRefused(Exception):
-    """FIN, REQ or TOUCH for a message this client does not hold.  ``str()`` is nsqd's text."""
+    """FIN, REQ or TOUCH for a message that is not in flight to this client.  ``str()`` is nsqd's text."""
 
 
 class TooManyConsumers(Exception):
-    """The channel has ``max_channel_consumers`` already, or is being deleted.  ``str()`` is nsqd's text."""
+    """The channel has ``max_channel_consumers`` clients, or is being deleted.  ``str()`` is nsqd's text."""
 
 
 class Shared:
-    """What all topics and channels of one nsqd have in common."""
+    """State that all topics and channels of one nsqd share."""
 
     def __init__(self, options: BrokerOptions, rng: random.Random | None = None) -> None:
         self.options = options
@@ -36,13 +36,13 @@ class Shared:
         self.on_dirty: Callable[[], None] = lambda: None
 
     def wake(self, channel: Channel) -> None:
-        """Note that *channel* may have something to hand out; the owner calls :meth:`pump` soon."""
+        """Mark that *channel* may have messages to deliver; the owner then calls :meth:`pump` soon."""
         if not self.dirty:
             self.on_dirty()
         self.dirty[channel] = None
 
     def pump(self, now: float) -> None:
-        """Hand out what can be handed out."""
+        """Deliver messages of all marked channels."""
         while self.dirty:
             channel, _ = self.dirty.popitem()
             channel.pump(now)
@@ -67,16 +67,16 @@ class Channel:
         self._sequence = 0
         self._turn = 0
 
-    # -- in ---------------------------------------------------------------------------------------------------------
+    # -- input ------------------------------------------------------------------------------------------------------
 
     def put(self, message: StoredMessage) -> None:
-        """Take a new message, ready at once."""
+        """Add a new message that is ready at once."""
         self.message_count += 1
         self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
         self._enqueue(message)
 
     def put_deferred(self, message: StoredMessage, delay: float, now: float) -> None:
-        """Take a new message that is ready *delay* seconds from *now*."""
+        """Add a new message that is ready *delay* seconds after *now*."""
         self.message_count += 1
         self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
         self._defer(message, delay, now)
@@ -99,10 +99,10 @@ class Channel:
     def _discard(self, message: StoredMessage) -> None:
         self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
 
-    # -- out --------------------------------------------------------------------------------------------------------
+    # -- output -----------------------------------------------------------------------------------------------------
 
     def pump(self, now: float) -> None:
-        """Send ready messages to clients that have room, in even shares."""
+        """Distribute ready messages evenly among clients that may receive more."""
         while self.queue and not self.paused and not self.exiting:
             takers = [client for client in self.clients.values() if client.room() > 0]
             if not takers:
@@ -120,7 +120,7 @@ class Channel:
         while queue and len(batch) < count and size < _BATCH_BYTES:
             message = queue.popleft()
             if client.sample_rate and self._shared.rng.randrange(100) > client.sample_rate:
-                self._discard(message)  # nsqd/protocol_v2.go:351 @v1.3.0: the rest of a sample is dropped
+                self._discard(message)  # nsqd/protocol_v2.go:351 @v1.3.0: messages outside the sample are dropped
                 continue
             message.attempts = (message.attempts + 1) & 0xFFFF
             message.client = client
@@ -140,7 +140,7 @@ class Channel:
             client.deliver(batch)
 
     def _drop_stale_timeouts(self) -> None:
-        """Forget the timeouts of answered and touched messages: the heap stays about as large as what is in flight."""
+        """Remove timeouts of answered and touched messages, so that the heap stays about as large as ``in_flight``."""
         held = self.in_flight.get
         self._timeouts = [e for e in self._timeouts if held(e[2].id) is e[2] and e[2].deadline == e[0]]
         heapify(self._timeouts)
@@ -156,7 +156,7 @@ class Channel:
         return message
 
     def finish(self, client: Subscriber, message_id: bytes) -> None:
-        """Forget a message in flight.  Raises AnswerRefused."""
+        """Remove a message in flight.  Raises AnswerRefused."""
         message = self._take(client, message_id)
         del self.in_flight[message_id]
         self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
@@ -166,7 +166,7 @@ class Channel:
             self._shared.wake(self)
 
     def requeue(self, client: Subscriber, message_id: bytes, delay: float, now: float) -> None:
-        """Put a message in flight back, ready *delay* seconds from *now*.  Raises AnswerRefused."""
+        """Requeue a message in flight; it is ready *delay* seconds after *now*.  Raises AnswerRefused."""
         message = self._take(client, message_id)
         del self.in_flight[message_id]
         self.requeue_count += 1
@@ -186,7 +186,7 @@ class Channel:
         longest = message.delivered_at + self._shared.options.max_msg_timeout
         deadline = min(now + client.msg_timeout, longest)
         if deadline == message.deadline:
-            return  # at its longest already
+            return  # max_msg_timeout was reached before
         message.deadline = deadline
         self._sequence += 1
         heappush(self._timeouts, (deadline, self._sequence, message))
@@ -196,7 +196,7 @@ class Channel:
     # -- time -------------------------------------------------------------------------------------------------------
 
     def scan(self, now: float) -> None:
-        """Requeue what has timed out and release what was deferred, as of *now*."""
+        """Requeue messages that have timed out at *now*, and queue deferred messages that are due."""
         if self._timeouts and self._timeouts[0][0] <= now:
             for message in _due(self._timeouts, self.in_flight, now):
                 self.timeout_count += 1
@@ -222,16 +222,16 @@ class Channel:
         self.wake()
 
     def remove_client(self, client: Subscriber) -> bool:
-        """Forget *client*; return whether the channel is ephemeral and now has none.
+        """Remove *client*; return whether the channel is ephemeral and has no client left.
 
-        What it had in flight stays so until its timeout, as in nsqd (nsqd/channel.go:435 @v1.3.0).
+        The client's messages stay in flight until they time out, as in nsqd (nsqd/channel.go:435 @v1.3.0).
         """
         if self.exiting or self.clients.pop(client.client_id, None) is None:
             return False
         return self.ephemeral and not self.clients
 
     def wake(self) -> None:
-        """Look for messages to hand out soon."""
+        """Schedule the delivery of queued messages."""
         if self.queue and self.clients and not self.paused:
             self._shared.wake(self)
 
@@ -239,20 +239,20 @@ class Channel:
 
     @property
     def depth(self) -> int:
-        """Messages that are ready and not in flight."""
+        """Number of messages that are ready and not in flight."""
         return len(self.queue)
 
     @property
     def backend_depth(self) -> int:
-        """The part of the depth that nsqd would hold on disk."""
+        """Number of those messages that nsqd would keep on disk."""
         return 0 if self.ephemeral else max(0, len(self.queue) - self._shared.options.mem_queue_size)
 
     def pause(self) -> None:
-        """Send no messages until :meth:`unpause`."""
+        """Stop delivering messages until :meth:`unpause`."""
         self.paused = True
 
     def unpause(self) -> None:
-        """Send messages again."""
+        """Deliver messages again."""
         self.paused = False
         self.wake()
 
@@ -285,7 +285,7 @@ class Channel:
 def _due(
     heap: list[tuple[float, int, StoredMessage]], held: dict[bytes, StoredMessage], now: float
 ) -> list[StoredMessage]:
-    """Take what is due by *now* off *heap* and out of *held*; entries of answered messages are stale."""
+    """Remove messages due at *now* from *heap* and *held*; skip stale entries of answered messages."""
     due = []
     while heap and heap[0][0] <= now:
         deadline, _, message = heappop(heap)

@@ -1,7 +1,7 @@
-"""Compression of a connection, the server's side: framed snappy and raw DEFLATE, with bounded output.
+"""Compresses and decompresses the server's side of a connection: framed snappy and raw DEFLATE.
 
-A codec's :meth:`decode` yields pieces of at most about 1 MiB, so that a small input that expands without end cannot
-take the memory: the caller uses each piece before it asks for the next.
+A codec's :meth:`decode` yields pieces of at most about 1 MiB, and the caller processes each piece before the next one.
+So a small input that expands without limit cannot exhaust the memory.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import cramjam
 
 _PIECE = 1 << 18
 _SNAPPY_HEADER = b"\xff\x06\x00\x00sNaPpY"
-_SNAPPY_LONGEST = 76490 + 4  # the longest chunk of the framing format: 64 KiB that do not compress, and a checksum
-_SNAPPY_CHUNKS = 16  # decoded at once: at most 1 MiB
+_SNAPPY_LONGEST = 76490 + 4  # longest chunk of the framing format: 64 KiB of incompressible data and a checksum
+_SNAPPY_CHUNKS = 16  # chunks decoded in one step: at most 1 MiB
 
 
 class CodecError(Exception):
-    """Bytes that are no stream of the agreed compression, or the end of one."""
+    """Bytes that the negotiated compression cannot decode, or the end of the compressed stream."""
 
 
 class Codec(Protocol):
-    """Compression for one connection, both ways."""
+    """Compression of one connection, in both directions."""
 
     def encode(self, data: bytes) -> bytes:
-        """Return *data* compressed and flushed."""
+        """Compress *data* and flush the compressor."""
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield what *data* completes.  Raises CodecError."""
+        """Yield the bytes that *data* completes.  Raises CodecError."""
 
 
 class Deflate:
@@ -40,11 +40,11 @@ class Deflate:
         self._unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
 
     def encode(self, data: bytes) -> bytes:
-        """Return *data* compressed and flushed."""
+        """Compress *data* and flush the compressor."""
         return self._packer.compress(data) + self._packer.flush(zlib.Z_SYNC_FLUSH)
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield what *data* completes.  Raises CodecError, also where the stream says that it ends."""
+        """Yield the bytes that *data* completes.  Raises CodecError, also if the compressed stream ends."""
         while data:
             try:
                 piece = self._unpacker.decompress(data, _PIECE)
@@ -66,7 +66,7 @@ class Snappy:
         self._begun = False
 
     def encode(self, data: bytes) -> bytes:
-        """Return *data* in chunks of the framing format, the first time after its header."""
+        """Encode *data* as chunks of the framing format; the first call puts the stream header before them."""
         self._packer.compress(data)
         return bytes(self._packer.flush())
 

@@ -1,8 +1,8 @@
-"""The server's own parser: bytes in, commands out, total.
+"""Parses the bytes of a client into commands.
 
-It shares no code with the client's encoder: both are held to the same golden bytes, so that one's bug cannot hide the
-other's.  Any bytes give a command, "more", :class:`CommandError` with nsqd's own text, or :class:`LineTooLong`; sizes
-are checked before a body is buffered.
+The parser shares no code with the client's encoder, and tests check both against the same golden bytes, so that a bug
+in one cannot hide a bug in the other.  Any bytes give a command, None (more bytes needed), :class:`CommandError` with
+nsqd's text, or :class:`LineTooLong`.  Sizes are checked before a body is buffered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_LINE = 16 * 1024
 
 
 class CommandError(Exception):
-    """What a client did wrong: an error frame, after which a fatal one closes the connection."""
+    """A client's error, which is sent as an error frame; a fatal error also closes the connection."""
 
     def __init__(self, code: str, text: str | bytes, *, fatal: bool = True) -> None:
         super().__init__(code, text)
@@ -27,17 +27,17 @@ class CommandError(Exception):
 
     @property
     def frame_body(self) -> bytes:
-        """The error frame's data, as nsqd writes it: code, space, text."""
+        """The error frame's data as nsqd formats it: code, space, text."""
         text = self.text if isinstance(self.text, bytes) else self.text.encode("utf-8", "surrogateescape")
         return self.code.encode("ascii") + b" " + text
 
 
 class LineTooLong(Exception):
-    """No newline within the first 16 KiB of a command: nsqd closes the connection without an error."""
+    """No newline in the first 16 KiB of a command, for which nsqd closes the connection without an error."""
 
 
 class Command(NamedTuple):
-    """One command: its words, and its body or, for MPUB, its bodies."""
+    """One command: its words and its body; MPUB has bodies instead."""
 
     words: list[bytes]
     body: bytes = b""
@@ -46,7 +46,7 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class BodyRule:
-    """How the body of a verb is read: the size limit and the words of nsqd's errors."""
+    """Size limit and nsqd's error texts for the body of a verb."""
 
     limit: int
     code: str
@@ -58,7 +58,7 @@ class BodyRule:
 
 
 def body_rules(max_msg_size: int, max_body_size: int) -> dict[bytes, BodyRule]:
-    """Return the verbs that have a body, with their rules (nsqd/protocol_v2.go @v1.3.0)."""
+    """Return the rule of each verb that has a body (nsqd/protocol_v2.go @v1.3.0)."""
     rules = {
         verb.encode(): BodyRule(
             limit=max_body_size,
@@ -84,10 +84,10 @@ def body_rules(max_msg_size: int, max_body_size: int) -> dict[bytes, BodyRule]:
 
 
 class CommandReader:
-    """Cuts a client's bytes into commands.
+    """Splits a client's bytes into commands.
 
-    ``begin`` is called with the words of a command that has a body, before its size is read: nsqd refuses some commands
-    without looking at their bodies.  It raises CommandError.
+    ``begin`` is called with the words of a command that has a body, before the body's size is read: nsqd refuses some
+    commands before it reads their bodies.  ``begin`` may raise CommandError.
     """
 
     def __init__(
@@ -103,19 +103,19 @@ class CommandReader:
         self._at = 0
         self._chunks: list[bytes] = []
         self._pending = 0  # bytes in _chunks
-        self._need = 1  # bytes without which next() has nothing new to say
-        self._words: list[bytes] | None = None  # of the command whose body is awaited
+        self._need = 1  # bytes that next() needs to make progress
+        self._words: list[bytes] | None = None  # of the command whose body is incomplete
         self._rule: BodyRule | None = None
         self._size = -1
         self._batch: _Batch | None = None
 
     def feed(self, data: bytes) -> None:
-        """Take bytes as they came from the network."""
+        """Add received bytes."""
         self._chunks.append(data)
         self._pending += len(data)
 
     def _gather(self) -> bool:
-        """Join what was fed to what is left; return whether there is enough to go on."""
+        """Join new bytes to the rest of the buffer; return whether next() can make progress."""
         if self.unread() < self._need:
             return False
         if self._pending:
@@ -125,7 +125,7 @@ class CommandReader:
         return True
 
     def next(self) -> Command | None:
-        """Return the next command, or None when more bytes are needed.  Raises CommandError, LineTooLong."""
+        """Parse the next command; return None if it needs more bytes.  Raises CommandError, LineTooLong."""
         if not self._gather():
             return None
         if self._rule is None:
@@ -193,7 +193,7 @@ class CommandReader:
         return int(value)
 
     def _many(self) -> list[bytes] | None:
-        """Read MPUB's body as nsqd does: by its message count, whatever its size says."""
+        """Parse MPUB's body by its message count and ignore its size, as nsqd does."""
         if self._batch is None:
             count = self._int()
             if count is None:
@@ -221,13 +221,13 @@ class CommandReader:
         if size > self._max_msg_size:
             raise CommandError("E_BAD_MESSAGE", f"MPUB message too big {size} > {self._max_msg_size}")
         batch.total += size + 4
-        if batch.total + 4 > self._max_body_size:  # nsqd has no such limit; without one a client could take all memory
+        if batch.total + 4 > self._max_body_size:  # nsqd has no such limit; it bounds the memory
             raise CommandError("E_BAD_BODY", f"MPUB body too big {batch.total + 4} > {self._max_body_size}")
         batch.size = size
         return True
 
     def at_end(self) -> None:
-        """The client will send no more.  Raises CommandError if it stopped within a body."""
+        """Check that the client's stream ended between commands.  Raises CommandError if it ended in a body."""
         rule = self._rule
         if rule is None:
             return
@@ -242,11 +242,11 @@ class CommandReader:
         raise CommandError("E_BAD_MESSAGE", "MPUB failed to read message body")
 
     def unread(self) -> int:
-        """Return how many bytes follow what was read."""
+        """Return the number of unparsed bytes."""
         return len(self._buffer) - self._at + self._pending
 
     def take_rest(self) -> bytes:
-        """Give up the bytes that follow the last command: the connection changes its encoding here."""
+        """Remove and return the bytes after the last command, before TLS or compression starts."""
         rest = b"".join([self._buffer[self._at :], *self._chunks])
         self._buffer, self._at, self._pending, self._need = b"", 0, 0, 1
         self._chunks.clear()
@@ -254,7 +254,7 @@ class CommandReader:
 
 
 class _Batch:
-    """An MPUB body that is being read."""
+    """An MPUB body that is being parsed."""
 
     __slots__ = ("bodies", "count", "size", "total")
 
@@ -267,10 +267,10 @@ class _Batch:
 
 
 def base10(word: bytes) -> int | None:
-    """Return the number in *word* modulo 2**64, or None (internal/protocol/byte_base10.go @v1.3.0)."""
+    """Parse the number in *word* modulo 2**64, or return None (internal/protocol/byte_base10.go @v1.3.0)."""
     if not word:
         return 0
-    if not word.isdigit():  # bytes.isdigit takes ASCII digits only
+    if not word.isdigit():  # bytes.isdigit() accepts ASCII digits only
         return None
     value = 0
     for digit in word:
@@ -279,7 +279,7 @@ def base10(word: bytes) -> int | None:
 
 
 def as_int64(value: int) -> int:
-    """Return *value* as Go's int64 holds it."""
+    """Convert *value* to Go's int64, with overflow."""
     value &= 0xFFFFFFFFFFFFFFFF
     return value - (1 << 64) if value >= 1 << 63 else value
 
@@ -298,7 +298,7 @@ _ESCAPES = {
 
 
 def quoted(word: bytes) -> str:
-    """Return *word* as Go's ``%q`` prints it."""
+    """Quote *word* as Go's ``%q`` does."""
     out = []
     for char in word.decode("utf-8", "surrogateescape"):
         code = ord(char)

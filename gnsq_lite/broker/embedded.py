@@ -1,6 +1,6 @@
-"""``Broker``: nsqd and nsqlookupd inside this process, for tests, demos and benchmarks.
+"""The embedded broker: nsqd and nsqlookupd in this process, for tests, demos and benchmarks.
 
-Everything is kept in memory and lost when the broker stops.
+All data is in memory and lost when the broker stops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _abandoned: list[Broker] = []
 
 
 class Node:
-    """One nsqd of a broker, as its owner sees it.  The methods may be called from any thread or greenlet."""
+    """Controls one nsqd of a broker.  Call the methods from any thread or greenlet."""
 
     def __init__(self, broker: Broker, nsqd: Nsqd) -> None:
         self._broker, self._nsqd = broker, nsqd
@@ -46,37 +46,37 @@ class Node:
 
     @property
     def nsqd_tcp_address(self) -> str:
-        """The same as ``host:port``."""
+        """``host:port`` for clients."""
         return _joined(self._broker.host, self._nsqd.tcp_port)
 
     @property
     def http_address(self) -> str:
-        """``host:port`` of its HTTP API."""
+        """``host:port`` of the HTTP API."""
         return _joined(self._broker.host, self._nsqd.http_port)
 
     @property
     def https_address(self) -> str:
-        """``host:port`` of its HTTPS API, where it has a certificate."""
+        """``host:port`` of the HTTPS API, if the nsqd has a certificate."""
         return _joined(self._broker.host, self._nsqd.https_port)
 
     @property
     def running(self) -> bool:
-        """Whether it listens."""
+        """Whether the nsqd listens."""
         return self._broker.alive and self._nsqd.running
 
     def stop(self) -> None:
-        """Stop it as SIGTERM stops nsqd; it keeps its unfinished messages for :meth:`restart`."""
+        """Stop the nsqd as SIGTERM does; keep its unfinished messages for :meth:`restart`."""
         self._broker.call(self._nsqd.stop)
 
     def kill(self, *, stay_registered: bool = False) -> None:
-        """Stop it and reset every connection, as a crash does; it keeps its unfinished messages for :meth:`restart`.
+        """Stop the nsqd and reset every connection, like a crash; keep its unfinished messages for :meth:`restart`.
 
-        With *stay_registered* lookups go on naming it, for ``inactive_producer_timeout`` seconds.
+        With *stay_registered* lookups still list the nsqd for ``inactive_producer_timeout`` seconds.
         """
         self._broker.call(lambda: self._nsqd.stop(abrupt=True, stay_registered=stay_registered))
 
     def restart(self) -> None:
-        """Start it again on the same ports, with the topics, channels and unfinished messages it had."""
+        """Restart the nsqd on the same ports, with its topics, channels and unfinished messages."""
 
         def restart() -> None:
             self._nsqd.stop()
@@ -85,16 +85,16 @@ class Node:
         self._broker.call(restart)
 
     def stats(self) -> dict[str, Any]:
-        """Return what ``/stats?format=json`` shows."""
+        """Return the document of ``/stats?format=json``."""
         return self._broker.call(lambda: stats.collect(self._nsqd))
 
     def drop_connections(self) -> None:
-        """Reset every client connection, as a broken network does."""
+        """Reset every client connection, as after a network failure."""
         self._broker.call(self._nsqd.drop_connections)
 
 
 class LookupdNode:
-    """One nsqlookupd of a broker, as its owner sees it.  The methods may be called from any thread or greenlet."""
+    """Controls one nsqlookupd of a broker.  Call the methods from any thread or greenlet."""
 
     def __init__(self, broker: Broker, lookupd: Lookupd) -> None:
         self._broker, self._lookupd = broker, lookupd
@@ -102,20 +102,20 @@ class LookupdNode:
 
     @property
     def http_address(self) -> str:
-        """``host:port`` of its HTTP API."""
+        """``host:port`` of the HTTP API."""
         return _joined(self._broker.host, self._lookupd.http_port)
 
     @property
     def running(self) -> bool:
-        """Whether it listens."""
+        """Whether the nsqlookupd listens."""
         return self._broker.alive and self._lookupd.running
 
     def stop(self) -> None:
-        """Stop it; the broker's own nsqds count as registered with it when it is back."""
+        """Stop the nsqlookupd; it keeps the registrations of the broker's own nsqds for :meth:`restart`."""
         self._broker.call(self._lookupd.stop)
 
     def restart(self) -> None:
-        """Start it again on the same ports."""
+        """Restart the nsqlookupd on the same port."""
 
         def restart() -> None:
             self._lookupd.stop()
@@ -125,20 +125,20 @@ class LookupdNode:
 
 
 class Broker:
-    """An embedded nsqd, or several, with nsqlookupd, in memory.
+    """One or more embedded nsqds, with nsqlookupd, in memory.
 
-    ``with Broker() as broker:`` starts it and stops it.  It runs in one native thread of its own, whether or not the
-    process is monkey-patched, so nothing the caller does can hold it up.  Port 0 means any free port; a fixed port is
-    the first node's, the others get the ones after it.
+    ``with Broker() as broker:`` starts and stops the broker.  It runs in a native thread of its own, even in a
+    monkey-patched process, so the caller's code cannot block it.  Port 0 picks a free port.  The first node has the
+    given port, and each further node the next port.
     Further keywords are the fields of :class:`~gnsq_lite.broker.options.BrokerOptions`: nsqd's flags, in seconds and
     bytes.
 
     Raises:
-        OptionError: at construction, nothing listens.
-        OSError: from :meth:`start`, a port is taken.
+        OptionError: at construction; no port is open.
+        OSError: from :meth:`start`; a port is in use.
     """
 
-    #: Class of the nsqds; tests derive brokers with other servers.
+    #: Class of the nsqds; tests override it to embed other servers.
     nsqd_type: ClassVar[type[Nsqd]] = Nsqd
 
     def __init__(
@@ -187,11 +187,11 @@ class Broker:
 
     @property
     def alive(self) -> bool:
-        """Whether it was started, and in this process."""
+        """Whether the broker runs and was started in this process, not in its parent."""
         return self._thread.alive and self._pid == os.getpid()
 
     def start(self) -> Broker:
-        """Start it; return when every port listens.  Raises OSError, with nothing left listening."""
+        """Start the broker; return when every port is open.  If this raises OSError, no port is open."""
         if self.alive:
             raise ClosedError("the broker is already running")
         self._thread = LoopThread()
@@ -203,7 +203,7 @@ class Broker:
             self.stop()
             raise
         _running.add(self)
-        _log.info("broker listens on %s; all in memory, nothing is kept", [n.nsqd_tcp_address for n in self.nodes])
+        _log.info("broker listens on %s; all data is in memory only", [n.nsqd_tcp_address for n in self.nodes])
         return self
 
     def _start(self) -> None:
@@ -213,7 +213,7 @@ class Broker:
             nsqd.start()
 
     def stop(self) -> None:
-        """Stop it: connections close, the thread ends, the messages are gone.  Again, or after a fork: no effect."""
+        """Stop the broker, close its connections and drop its messages.  A stopped or forked broker ignores this."""
         if not self.alive:
             return
         _running.discard(self)
@@ -237,17 +237,17 @@ class Broker:
         self.stop()
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Run *function* in the broker's thread and return its result.  Raises ClosedError when it does not run."""
+        """Run *function* in the broker's thread; return its result.  Raises ClosedError if the broker does not run."""
         if not self.alive:
             raise ClosedError("the broker is not running")
         return self._thread.call(function)
 
     def sockets(self) -> list[Any]:
-        """Return every socket it has open."""
+        """Return every open socket of the broker."""
         parts: list[Lookupd | Nsqd] = [*self._lookupds, *self._nsqds]
         return [sock for part in parts for sock in part.sockets()]
 
-    # -- where it is ------------------------------------------------------------------------------------------------
+    # -- addresses --------------------------------------------------------------------------------------------------
 
     @property
     def node(self) -> Node:
@@ -256,7 +256,7 @@ class Broker:
 
     @property
     def faults(self) -> Faults:
-        """What makes the first nsqd misbehave."""
+        """Faults of the first nsqd."""
         return self.node.faults
 
     @property
@@ -304,13 +304,13 @@ def _stop_all() -> None:
 
 
 def _abandon() -> None:
-    """In a forked child: close the child's copies of all sockets, so that the parent's broker is not kept open by it.
+    """Close a forked child's copies of the sockets: they would keep the connections of the parent's broker open.
 
-    The objects stay alive in ``_abandoned``: their hub's thread is not in this process, and must not be touched.
+    ``_abandoned`` keeps the objects alive, because freeing them would touch the hub of a thread that the child lacks.
     """
     for broker in list(_running):
         for sock in broker.sockets():
-            native = getattr(sock, "_sock", sock)  # of a gevent socket: its own detach() would touch the hub
+            native = getattr(sock, "_sock", sock)  # detach() of the gevent socket would touch the hub
             os.close(native.detach())
         _abandoned.append(broker)
     _running.clear()

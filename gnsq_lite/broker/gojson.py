@@ -1,4 +1,4 @@
-"""JSON as Go's encoding/json writes and reads it, so that answers and refusals are nsqd's."""
+"""Encodes and decodes JSON as Go's encoding/json does, so that replies and errors match nsqd's."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _INT_LIMITS = {"int": (-(1 << 63), (1 << 63) - 1), "int32": (-(1 << 31), (1 << 3
 
 
 class NotDecodable(ValueError):
-    """Bytes that Go would not unmarshal into the struct."""
+    """Bytes that Go cannot unmarshal into the struct."""
 
 
 def encode(value: Any) -> bytes:
-    """Return *value* as ``json.Marshal`` writes it: compact, with <, > and & escaped."""
+    """Encode *value* as ``json.Marshal`` does: compact, with <, > and & escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     for char in "<>&\u2028\u2029":
         if char in text:
@@ -23,10 +23,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a struct's *fields* (name -> "str", "bool", "int", "int32") found in *data*.
+    """Decode *data* into the values of a struct's *fields*, given as name -> "str", "bool", "int" or "int32".
 
-    As in Go, names match without regard to case, null leaves the zero value, and unknown names are ignored.
-    Raises NotDecodable.
+    As in Go, names match case-insensitively, null gives the zero value, and unknown names are ignored.  Raises
+    NotDecodable.
     """
     try:
         loaded = json.loads(data.decode("utf-8", "replace"), parse_constant=_refuse_constant)

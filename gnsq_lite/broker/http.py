@@ -1,4 +1,4 @@
-"""HTTP for the broker: routing, parameters and answers as nsqd's HTTP server has them, on gevent's WSGI server."""
+"""HTTP server of the broker, on gevent's WSGI server: routing, parameters and replies as in nsqd's HTTP server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class HTTPFailure(Exception):
-    """An error answer: a status and nsqd's word for it."""
+    """An error reply: a status and nsqd's error text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(status, text)
@@ -43,7 +43,7 @@ class HTTPFailure(Exception):
 
 
 class Request:
-    """One request: its path, its parameters, and its body, which is read only when asked for."""
+    """One request.  The body is read only by :meth:`read`."""
 
     def __init__(self, environ: dict[str, Any]) -> None:
         self.method: str = environ["REQUEST_METHOD"]
@@ -56,20 +56,20 @@ class Request:
 
     @property
     def params(self) -> dict[str, list[str]]:
-        """The query's values.  Raises HTTPFailure where Go cannot parse it."""
+        """The query's values.  Raises HTTPFailure if Go could not parse the query."""
         if self._params is None:
             self._params = parse_query(self.query)
         return self._params
 
     def get(self, name: str, missing: str | None = None) -> str:
-        """Return a parameter's first value, or ""; where *missing* is given its absence raises HTTPFailure with it."""
+        """Return a parameter's first value, or ""; with *missing*, raise HTTPFailure with it if there is none."""
         values = self.params.get(name)
         if values is None and missing is not None:
             raise HTTPFailure(400, missing)
         return values[0] if values else ""
 
     def read(self, limit: int) -> bytes:
-        """Return the body, at most *limit* bytes of it."""
+        """Read the body, at most *limit* bytes."""
         parts, left = [], limit
         while left > 0:
             part = self._input.read(min(left, 1 << 16))
@@ -81,7 +81,7 @@ class Request:
 
 
 def parse_query(query: str) -> dict[str, list[str]]:
-    """Return the parameters as Go's url.ParseQuery does.  Raises HTTPFailure(400, INVALID_REQUEST)."""
+    """Parse the parameters as Go's url.ParseQuery does.  Raises HTTPFailure(400, INVALID_REQUEST)."""
     params: dict[str, list[str]] = {}
     for pair in query.split("&"):
         if not pair:
@@ -94,7 +94,7 @@ def parse_query(query: str) -> dict[str, list[str]]:
 
 
 def topic_and_channel(request: Request) -> tuple[str, str]:
-    """Return the two names (internal/http_api/topic_channel_args.go @v1.3.0).  Raises HTTPFailure."""
+    """Return the topic and channel names (internal/http_api/topic_channel_args.go @v1.3.0).  Raises HTTPFailure."""
     names = []
     for kind in ("topic", "channel"):
         name = request.get(kind, f"MISSING_ARG_{kind.upper()}")
@@ -108,13 +108,13 @@ def _unescaped(text: str) -> str:
     return unquote_to_bytes(text.replace("+", " ")).decode("utf-8", "surrogateescape")
 
 
-Answer = object  # text as str or bytes, None for nothing, anything else as JSON
+Answer = object  # str or bytes: text; None: empty body; any other object: JSON
 Handler = Callable[[Request], Answer]
 
 
 @dataclass
 class Fault:
-    """A wrong or a late answer, for tests; without a body it is only late."""
+    """A wrong or late reply, for tests; without a body the reply is correct but late."""
 
     path: str
     status: int = 200
@@ -125,7 +125,7 @@ class Fault:
     times: int | None = None
 
     def strikes(self, path: str) -> bool:
-        """Whether it is for *path*; counts down ``times``."""
+        """Return whether the fault applies to *path*; if so, count ``times`` down."""
         if self.path not in ("*", path) or self.times == 0:
             return False
         if self.times is not None:
@@ -139,7 +139,7 @@ class Fault:
 
 
 class HTTPFaults:
-    """Makes one HTTP API misbehave.  Any thread may call; ``path`` is like "/lookup", or "*" for any."""
+    """Makes one HTTP API misbehave.  Thread-safe; ``path`` is a path such as "/lookup", or "*" for any path."""
 
     def __init__(self, call: Callable[[Callable[[], Any]], Any], app: Callable[[], App]) -> None:
         self._call, self._app = call, app
@@ -160,24 +160,24 @@ class HTTPFaults:
         delay: float = 0.0,
         times: int | None = None,
     ) -> None:
-        """Answer with *status*, *headers* and *body*, whatever is asked."""
+        """Reply with *status*, *headers* and *body* to any request for *path*."""
         self._add(Fault(path, status, body, headers, delay, 1, times))
 
     def delay(self, seconds: float, path: str = "*", *, times: int | None = None) -> None:
-        """Answer rightly, but *seconds* late."""
+        """Send the correct reply *seconds* late."""
         self._add(Fault(path, delay=seconds, times=times))
 
     def flood(self, path: str = "*", *, chunk: bytes = b" " * 65536, chunks: int = 1 << 20) -> None:
-        """Answer 200 with a body of *chunks* times *chunk*."""
+        """Reply 200 with a body of *chunks* times *chunk*."""
         self._add(Fault(path, 200, chunk, repeat=chunks))
 
     def clear(self) -> None:
-        """Answer as usual again."""
+        """Remove all faults."""
         self._call(self._forget)
 
 
 class App:
-    """A WSGI application: a table of routes, with nsqd's answers for everything else."""
+    """A WSGI application with a table of routes, and nsqd's error replies for other paths and methods."""
 
     def __init__(self, server_name: str) -> None:
         self._server_name = server_name
@@ -187,7 +187,7 @@ class App:
         self.faults: list[Fault] = []
 
     def add(self, method: str, path: str, handler: Handler, *, plain: bool = False) -> None:
-        """Serve *path*.  *plain*: the answer is text without nsqd's own header."""
+        """Serve *path* with *handler*; *plain*: the reply is text without nsqd's header."""
         self._routes.setdefault(path, {})[method] = handler
         if plain:
             self._plain.add(handler)
@@ -233,7 +233,7 @@ class App:
 
 
 def _version_1(status: int, value: object) -> tuple[int, bytes, list[tuple[str, str]]]:
-    """Return an answer in nsqd's form (internal/http_api/api_response.go @v1.3.0)."""
+    """Encode a reply in nsqd's format (internal/http_api/api_response.go @v1.3.0)."""
     headers = [("X-NSQ-Content-Type", "nsq; version=1.0")]
     if status != 200:
         return status, gojson.encode({"message": value}), [("Content-Type", _JSON), *headers]
@@ -247,7 +247,7 @@ def _version_1(status: int, value: object) -> tuple[int, bytes, list[tuple[str, 
 
 
 class _Handler(WSGIHandler):
-    """Ignores a client that disconnects within its request; gevent would print a traceback."""
+    """Ignores a client that disconnects during its request, for which gevent would print a traceback."""
 
     def read_request(self, raw_requestline: str) -> Any:
         try:
@@ -257,20 +257,20 @@ class _Handler(WSGIHandler):
 
 
 class _Server(WSGIServer):
-    """Sends without Nagle's delay, and ignores a client that disconnects before its answer is sent."""
+    """Sets TCP_NODELAY, and ignores a client that disconnects before it has received the reply."""
 
     handler_class = _Handler
 
     def handle(self, sock: Any, address: Any) -> None:
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each body waits 40 ms for an ACK
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise each body waits 40 ms for an ACK
             super().handle(sock, address)
         except OSError:
             pass
 
 
 class HTTPListener:
-    """A listening HTTP or HTTPS server in the calling thread's hub; serves once it is started."""
+    """An HTTP or HTTPS server in the calling thread's hub.  It listens at once, and serves after start()."""
 
     def __init__(self, host: str, port: int, app: App, context: ssl.SSLContext | None = None) -> None:
         self._socket = listen(host, port)
@@ -280,7 +280,7 @@ class HTTPListener:
         self._server = _Server(self._socket, app, log=None, error_log=None, spawn=pool, **tls)
 
     def start(self) -> None:
-        """Start to accept connections.  Other greenlets run meanwhile: gevent looks up the host's name."""
+        """Start to accept connections.  This switches greenlets, because gevent looks up the host's name."""
         self._server.start()
 
     def sockets(self) -> list[Any]:
@@ -288,6 +288,6 @@ class HTTPListener:
         return [self._socket]
 
     def close(self) -> None:
-        """Stop at once: connections too."""
+        """Stop at once, and close all connections."""
         self._server.stop(timeout=0)
         self._socket.close()

@@ -1,4 +1,4 @@
-"""IDENTIFY: what a client says of itself, and what it is granted (nsqd/client_v2.go, protocol_v2.go @v1.3.0)."""
+"""Checks IDENTIFY and negotiates features (nsqd/client_v2.go, protocol_v2.go @v1.3.0)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from gnsq_lite.broker.commands import CommandError
 from gnsq_lite.broker.options import NSQD_VERSION, BrokerOptions
 
-#: The struct that nsqd unmarshals IDENTIFY's body into.
+#: Fields of the struct into which nsqd unmarshals IDENTIFY's body.
 FIELDS = {
     "client_id": "str",
     "hostname": "str",
@@ -24,14 +24,14 @@ FIELDS = {
     "msg_timeout": "int",
 }
 
-#: What each feature is when it is not asked for.
+#: Value of each feature that a client does not request.
 NOTHING: dict[str, Any] = {"tls_v1": False, "deflate": False, "snappy": False, "sample_rate": 0}
 
 _DEFAULT_BUFFER = 16 * 1024
 
 
 class Profile:
-    """A client's settings: nsqd's defaults until it sends IDENTIFY.  Seconds and bytes."""
+    """Settings of a client, in seconds and bytes: nsqd's defaults until the client sends IDENTIFY."""
 
     def __init__(self, options: BrokerOptions, host: str) -> None:
         self._options = options
@@ -44,7 +44,7 @@ class Profile:
         self.msg_timeout = options.msg_timeout
 
     def apply(self, data: dict[str, Any]) -> None:
-        """Take the values of an IDENTIFY.  Raises CommandError for the first one out of range."""
+        """Apply the values of an IDENTIFY.  Raises CommandError for the first value out of range."""
         self.client_id, self.hostname = data["client_id"], data["hostname"]
         self.user_agent = data["user_agent"]
         options = self._options
@@ -75,7 +75,7 @@ class Profile:
             raise _invalid("output buffer size", size)
 
     def negotiate(self, data: dict[str, Any], *, has_tls: bool, auth_required: bool) -> dict[str, Any]:
-        """Return nsqd's answer.  Raises CommandError if both compressions are asked for."""
+        """Return nsqd's reply.  Raises CommandError if the client requests both compressions."""
         options = self._options
         deflate = options.deflate and data["deflate"]
         snappy = options.snappy and data["snappy"]

@@ -1,4 +1,4 @@
-"""Listening sockets of the broker, and the ports of a server that is down."""
+"""Opens the broker's listening sockets, and reserves the ports of a stopped server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import gevent.socket
 from gevent.monkey import get_original
 
-#: The socket class of the standard library, also where the process is monkey-patched.
+#: The socket class of the standard library, even in a monkey-patched process.
 RealSocket: type[socket.socket] = get_original("socket", "socket")
 
 
 def listen(host: str, port: int) -> Any:
-    """Return a listening socket for a gevent server.  Raises OSError."""
+    """Open a listening socket for a gevent server.  Raises OSError."""
     bound = _bound(host, port)
     bound.listen(1024)
     return gevent.socket.socket(bound.family, bound.type, fileno=bound.detach())
@@ -32,19 +32,19 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 class HeldPorts:
-    """The ports of a server that is down: connections are refused, and no other process is given the port meanwhile."""
+    """Reserved ports of a stopped server: connections are refused, and no other process can bind the ports."""
 
     def __init__(self) -> None:
         self._bound: list[socket.socket] = []
 
     def hold(self, host: str, ports: list[int]) -> None:
-        """Take *ports* but do not listen; one that is taken already stays its owner's."""
+        """Bind *ports* without listening; skip a port that another process has bound."""
         for port in ports:
             with contextlib.suppress(OSError):
                 self._bound.append(_bound(host, port))
 
     def free(self) -> None:
-        """Give them back, just before the server listens again, or for good."""
+        """Release the ports, before the server listens again or when the broker stops."""
         for bound in self._bound:
             bound.close()
         self._bound = []

@@ -1,4 +1,4 @@
-"""The embedded nsqlookupd: its HTTP API, and the direct way for the broker's own nsqds to register with it."""
+"""The embedded nsqlookupd: its HTTP API, and the registration of the broker's own nsqds by direct calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gnsq_lite.clock import Clock
 
 
 class Lookupd:
-    """One nsqlookupd.  Start, stop and use it in the broker's thread."""
+    """One nsqlookupd.  Call all methods in the broker's thread."""
 
     def __init__(self, options: BrokerOptions, clock: Clock, host: str, http_port: int) -> None:
         self.http_port = http_port
@@ -27,18 +27,18 @@ class Lookupd:
 
     @property
     def running(self) -> bool:
-        """Whether it listens."""
+        """Whether the nsqlookupd listens."""
         return self._http is not None
 
     def start(self) -> None:
-        """Listen.  Raises OSError, and then nothing listens."""
+        """Listen.  If this raises OSError, no port is open."""
         self.held.free()
         self._http = HTTPListener(self._host, self.http_port, self.app)
         self.http_port = self._http.port
         self._http.start()
 
     def stop(self) -> None:
-        """Stop listening.  What the broker's own nsqds registered stays: they would register again."""
+        """Stop listening.  Registrations of the broker's own nsqds stay, as they would register again anyway."""
         if self._http is None:
             return
         self._http.close()
@@ -51,7 +51,7 @@ class Lookupd:
 
 
 class DirectPeer:
-    """An nsqd of this broker as it registers with a lookupd of this broker: at once, without a connection."""
+    """Registers an nsqd of this broker with a lookupd of this broker by direct calls, without a connection."""
 
     def __init__(self, db: RegistrationDB, peer: Peer) -> None:
         self._db, self._peer = db, peer
@@ -62,30 +62,30 @@ class DirectPeer:
         self._db.register(self._peer, topic, channel)
 
     def unregistered(self, topic: str, channel: str | None) -> None:
-        """Unregister a deleted one."""
+        """Unregister a deleted topic or channel."""
         self._db.unregister(self._peer, topic, channel)
 
     def channels_of(self, topic: str) -> Iterable[str]:
-        """Return the channels the lookupd knows for *topic*."""
+        """Return the channels that are registered for *topic*."""
         return [key.subkey for key in self._db.find("channel", topic, "*")]
 
     def ping(self) -> None:
-        """Show that the nsqd is alive."""
+        """Record that the nsqd is alive."""
         self._peer.last_update = self._db.clock.now()
 
     def leave(self) -> None:
-        """The nsqd stops."""
+        """Remove the registrations of the nsqd, which stops."""
         self._db.forget(self._peer)
 
 
 def own_peer(number: int, address: str, tcp_port: int, http_port: int) -> Peer:
-    """Return the introduction of the broker's nsqd with that *number*."""
+    """Make the peer entry of the broker's nsqd with that *number*."""
     remote = f"127.0.0.1:{tcp_port}"
     return Peer(f"{number}:{remote}", remote, socket.gethostname(), address, tcp_port, http_port, NSQD_VERSION)
 
 
 def lookupd_app(db: RegistrationDB) -> App:
-    """Return the application that serves *db* (nsqlookupd/http.go @v1.3.0)."""
+    """Make the application that serves *db* (nsqlookupd/http.go @v1.3.0)."""
     api = _Api(db)
     app = App("gnsq_lite broker (in memory)")
     app.add("GET", "/ping", lambda request: "OK", plain=True)

@@ -1,8 +1,8 @@
-"""A queued message, its id, the client that gets it, and the count of what is queued."""
+"""Stored messages, their ids, the client interface of a channel, and the memory limit."""
 
 from __future__ import annotations
 
-#: What a message costs beside its body, for :class:`MemoryMeter`.
+#: Bytes that :class:`MemoryMeter` counts for a message besides its body.
 MESSAGE_OVERHEAD = 256
 
 _NODE_SHIFT, _TIME_SHIFT, _SEQUENCE_LIMIT = 12, 22, 1 << 12
@@ -10,7 +10,7 @@ _EPOCH = 1288834974288  # nsqd/guid.go:24 @v1.3.0, in units of 2**20 ns
 
 
 class StoredMessage:
-    """One message on one channel (or waiting in its topic)."""
+    """One message on one channel, or in the backlog of its topic."""
 
     __slots__ = ("attempts", "body", "client", "deadline", "deferred", "delivered_at", "id", "timestamp_ns")
 
@@ -25,17 +25,17 @@ class StoredMessage:
         self.deadline = 0.0
 
     def copy(self) -> StoredMessage:
-        """Return the same message for another channel: it is answered and counted on its own."""
+        """Copy the message for another channel, which delivers and counts the copy separately."""
         return StoredMessage(self.id, self.body, self.timestamp_ns, self.deferred)
 
     @property
     def cost(self) -> int:
-        """Bytes it counts for in the broker's memory limit."""
+        """Bytes that the message counts for in the broker's memory limit."""
         return len(self.body) + MESSAGE_OVERHEAD
 
 
 class Subscriber:
-    """A subscribed client as its channel sees it; the connection's session is a subclass."""
+    """Interface of a subscribed client for its channel; the connection's session is a subclass."""
 
     def __init__(self, client_id: int, msg_timeout: float) -> None:
         self.client_id = client_id
@@ -48,11 +48,11 @@ class Subscriber:
         self.requeue_count = 0
 
     def room(self) -> int:
-        """Return how many messages it may be sent now: RDY less what it has in flight."""
+        """Return how many messages the client may receive now: RDY minus its messages in flight."""
         return self.ready_count - self.in_flight_count
 
     def deliver(self, messages: list[StoredMessage]) -> None:
-        """Send *messages*; they are in flight already."""
+        """Send *messages*, which the channel has marked as in flight."""
         raise NotImplementedError
 
     def disconnect(self) -> None:
@@ -61,10 +61,10 @@ class Subscriber:
 
 
 class IdFactory:
-    """Gives ids that never repeat and grow with time: 16 lower-case hex digits, as nsqd's.
+    """Generates unique ids that grow with time: 16 lower-case hex digits, as nsqd's ids.
 
-    Layout as in nsqd: time in units of 2**20 ns, 10 bits node, 12 bits sequence.  Where nsqd sleeps when one unit's
-    4,096 ids are used up, this borrows from the next unit.
+    The layout is nsqd's: time in units of 2**20 ns, 10 bits node, 12 bits sequence.  After 4,096 ids in one unit nsqd
+    sleeps; this class uses ids of the next unit.
     """
 
     __slots__ = ("_node", "_sequence", "_unit")
@@ -75,7 +75,7 @@ class IdFactory:
         self._sequence = 0
 
     def next(self, wall_ns: int) -> bytes:
-        """Return a new id, given nanoseconds since 1970."""
+        """Return a new id for the time *wall_ns*, in nanoseconds since 1970."""
         unit = (wall_ns >> 20) - _EPOCH
         if unit > self._unit:
             self._unit, self._sequence = unit, 0
@@ -88,7 +88,7 @@ class IdFactory:
 
 
 class MemoryMeter:
-    """Counts what is queued and says when no more may be."""
+    """Counts the bytes of queued messages against a limit."""
 
     __slots__ = ("limit", "used")
 

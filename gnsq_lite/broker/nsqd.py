@@ -1,4 +1,4 @@
-"""One nsqd of the broker: listeners, sessions and topics, run by the loop of the broker's thread."""
+"""One nsqd of the broker: listeners, sessions and topics, which run in the loop of the broker's thread."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
 
 _PING_INTERVAL = 15.0  # nsqd/lookup.go:81 @v1.3.0
-#: Seconds that connections have to send their last bytes when an nsqd stops.
+#: Seconds within which connections must send their last bytes when an nsqd stops.
 _STOP_TIMEOUT = 1.0
 
 
 class LoopTimer:
-    """A timer of the loop that frees its watcher when it fires or is stopped."""
+    """A timer of the loop.  A one-shot timer frees its watcher when it fires; stop() frees it too."""
 
     __slots__ = ("_callback", "_once", "_watcher")
 
@@ -44,7 +44,7 @@ class LoopTimer:
         self._callback()
 
     def stop(self) -> None:
-        """Stop it; doing so again is harmless."""
+        """Stop the timer; a second call has no effect."""
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.stop()
@@ -52,9 +52,9 @@ class LoopTimer:
 
 
 class Nsqd:
-    """One nsqd.  All methods belong to the broker's thread.
+    """One nsqd.  Call all methods in the broker's thread.
 
-    The broker sets ``app`` and ``https_app`` before it starts it.
+    The broker sets ``app`` and ``https_app`` before start().
     """
 
     app: App
@@ -96,11 +96,11 @@ class Nsqd:
 
     @property
     def running(self) -> bool:
-        """Whether it listens."""
+        """Whether the nsqd listens."""
         return self._tcp is not None
 
     def start(self) -> None:
-        """Listen, register, and take up the topics of an earlier run.  Raises OSError, and then nothing listens."""
+        """Listen, register, and restore the topics of an earlier run.  If this raises OSError, no port is open."""
         self._loop = gevent.get_hub().loop
         try:
             self._listen()
@@ -117,7 +117,7 @@ class Nsqd:
             self.every(self.options.queue_scan_interval, self.topics.scan),
             self.every(_PING_INTERVAL, self._ping),
         ]
-        for listener in (self._tcp, self._https, self._http):  # a client before that would have had the old topics
+        for listener in (self._tcp, self._https, self._http):  # last: an earlier client would get the old topics
             if listener is not None:
                 listener.start()
 
@@ -138,11 +138,11 @@ class Nsqd:
         self._peers = [DirectPeer(lookupd.db, dataclasses.replace(peer)) for lookupd in self._lookupds]
 
     def stop(self, *, abrupt: bool = False, stay_registered: bool = False) -> None:
-        """Stop listening and close every connection; *abrupt* resets them, as a killed process does.
+        """Stop listening and close every connection; *abrupt* resets the connections, like a crash.
 
-        With *stay_registered* the lookupds still name it, as after a power cut.
+        With *stay_registered* the lookupds keep listing the nsqd, as after a power cut.
 
-        The topics' messages are kept for :meth:`start`: what was in flight or deferred is then ready again.
+        Messages are kept for :meth:`start`, which makes messages in flight and deferred messages ready again.
         """
         if self._tcp is None:
             return
@@ -181,11 +181,11 @@ class Nsqd:
             connection.reset()
 
     def sessions(self) -> list[Session]:
-        """Return the clients."""
+        """Return the sessions of all clients."""
         return list(self._sessions.values())
 
     def send_to_all(self, data: bytes) -> None:
-        """Send *data* to every client as it is."""
+        """Send *data* unchanged to every client."""
         for session in self.sessions():
             session.flush()
             session.link.send(data)
@@ -206,9 +206,9 @@ class Nsqd:
     # -- connections ------------------------------------------------------------------------------------------------
 
     def _serve(self, sock: Any, address: tuple[Any, ...]) -> None:
-        """Serve one client, in its greenlet."""
+        """Serve one client.  Called in the client's greenlet."""
         connection = Connection(sock, address)
-        is_stopped = self._tcp is None or self._tcp.closed  # it was accepted just before
+        is_stopped = self._tcp is None or self._tcp.closed  # stopped just after the connection was accepted
         if is_stopped or self.faults.refuse_connections or len(self._connections) >= self.options.max_connections:
             connection.reset()
             return
@@ -218,7 +218,7 @@ class Nsqd:
             connection.close()
             connection.wait_until_gone()
         except (OSError, CodecError):
-            pass  # the client is gone, or its bytes are not what it announced
+            pass  # the client has disconnected, or its bytes do not decompress
         finally:
             connection.drop()
             self._connections.discard(connection)
@@ -246,10 +246,10 @@ class Nsqd:
     def _new_session(self, connection: Connection) -> Session:
         return ProtocolV2(self, connection, self._next_client, self.clock.wall())
 
-    # -- what sessions need (session.Server) ------------------------------------------------------------------------
+    # -- interface for sessions (session.Server) --------------------------------------------------------------------
 
     def flush_soon(self, session: Session) -> None:
-        """Flush *session* at the end of this turn of the loop."""
+        """Flush *session* at the end of this loop iteration."""
         self._to_flush.append(session)
         self._schedule_turn()
 
@@ -259,9 +259,9 @@ class Nsqd:
             self._loop.run_callback(self._end_turn)
 
     def _end_turn(self) -> None:
-        """Hand out messages and flush: once for all that was read in this turn of the loop."""
+        """Deliver messages and flush, once for all commands read in this loop iteration."""
         self._turn_scheduled = False
-        self._flush_all()  # first: in nsqd too an answer does not wait for messages, nor flush those that come after it
+        self._flush_all()  # first: as in nsqd, a reply neither waits for messages nor flushes later messages
         self.topics.shared.pump(self.clock.now())
         self._flush_all()
 
@@ -271,17 +271,17 @@ class Nsqd:
             session.flush()
 
     def after(self, seconds: float, callback: Callable[[], None]) -> LoopTimer:
-        """Call *callback* once."""
+        """Call *callback* once, *seconds* from now."""
         return LoopTimer(self._loop, seconds, callback)
 
     def every(self, seconds: float, callback: Callable[[], None]) -> LoopTimer:
-        """Call *callback* again and again."""
+        """Call *callback* every *seconds* seconds."""
         return LoopTimer(self._loop, seconds, callback, repeat=True)
 
     def sleep(self, seconds: float) -> None:
-        """Let the calling session's greenlet wait."""
+        """Block the calling greenlet, which belongs to a session."""
         gevent.sleep(seconds)
 
     def ended(self, session: Session) -> None:
-        """Forget a session that has closed."""
+        """Remove a closed session."""
         self._sessions.pop(session.link, None)

@@ -16,7 +16,7 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def nsqd_app(nsqd: Nsqd, *, encrypted: bool = True) -> App:
-    """Return the application that serves *nsqd*; without encryption it may refuse everything (``tls_required``)."""
+    """Make the application that serves *nsqd*; with ``tls_required`` it refuses all unencrypted requests."""
     app = App("gnsq_lite broker (in memory)")
     api = _Api(nsqd)
     if not encrypted and nsqd.options.tls_required is True:
@@ -114,7 +114,7 @@ class _Api:
         return self._put(topic, bodies)
 
     def _binary_bodies(self, body: bytes) -> list[bytes]:
-        """Read what MPUB has after its size, with nsqd's words for what is wrong."""
+        """Parse a binary batch: the body of MPUB without its size.  Raises HTTPFailure with nsqd's error text."""
         reader = CommandReader(self._options.max_msg_size, self._options.max_body_size)
         reader.feed(b"MPUB t\n" + (1).to_bytes(4, "big") + body)
         try:
@@ -162,7 +162,7 @@ class _Api:
         self._topic(name).empty()
 
     def pause_topic(self, paused: bool) -> Callable[[Request], None]:
-        """Return the handler that pauses, or unpauses, a topic."""
+        """Make the handler that pauses or unpauses a topic."""
 
         def handle(request: Request) -> None:
             topic = self._topic(request.get("topic", "MISSING_ARG_TOPIC"))
@@ -189,7 +189,7 @@ class _Api:
         channel.empty()
 
     def pause_channel(self, paused: bool) -> Callable[[Request], None]:
-        """Return the handler that pauses, or unpauses, a channel."""
+        """Make the handler that pauses or unpauses a channel."""
 
         def handle(request: Request) -> None:
             topic, name = topic_and_channel(request)

@@ -1,4 +1,4 @@
-"""Settings of the embedded broker, named after nsqd's and nsqlookupd's flags.
+"""Options of the embedded broker, named after the flags of nsqd and nsqlookupd.
 
 Durations are seconds (floats), sizes are bytes.  A value out of range raises
 :class:`~gnsq_lite.errors.OptionError` at construction, before anything listens.
@@ -16,7 +16,7 @@ from typing import Any, Literal
 from gnsq_lite.broker.auth import AuthAnswer, AuthRequest
 from gnsq_lite.errors import OptionError
 
-#: The nsqd whose behaviour the broker has, and which it names as its version.
+#: The version of nsqd that the broker emulates and reports.
 NSQD_VERSION = "1.3.0"
 
 _AUTH_ADDRESS = re.compile(r"(https?://[^/\s]+\S*|[^/\s]+:\d+)?")
@@ -33,41 +33,42 @@ def _plain(default: Any, doc: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerOptions:
-    """What one nsqd of the broker allows.  Each name is nsqd's flag with underscores; the defaults are nsqd's.
+    """Options of one nsqd of the broker.  Names are nsqd's flags with underscores; the defaults are nsqd's.
 
-    ``max_connections`` and ``max_memory`` are the broker's own: limits that keep a test run from taking the machine.
-    ``max_memory`` counts bodies that are queued, in flight or deferred, once for each channel that holds them, and 256
-    bytes with each.
+    Only the broker has ``max_connections`` and ``max_memory``: they limit the resources that a test run uses.
+    ``max_memory`` counts each queued, deferred or in-flight message once per channel, as its body plus 256 bytes.
     """
 
     msg_timeout: float = _range(
-        60.0, 0.001, 86400.0, "seconds a client has to answer a message, unless it asks for another time"
+        60.0, 0.001, 86400.0, "seconds until a message times out, unless the client requests another timeout"
     )
-    max_msg_timeout: float = _range(900.0, 0.001, 86400.0 * 30, "longest time TOUCH can stretch a message to")
-    max_msg_size: int = _range(1024 * 1024, 1, 2**31 - 64, "bytes of one message")
-    max_body_size: int = _range(5 * 1024 * 1024, 1, 2**31 - 64, "bytes of one command's body")
+    max_msg_timeout: float = _range(900.0, 0.001, 86400.0 * 30, "longest timeout after TOUCH, from delivery on")
+    max_msg_size: int = _range(1024 * 1024, 1, 2**31 - 64, "largest message, in bytes")
+    max_body_size: int = _range(5 * 1024 * 1024, 1, 2**31 - 64, "largest body of a command, in bytes")
     max_req_timeout: float = _range(3600.0, 0.0, 86400.0 * 365, "longest delay of REQ and DPUB")
-    client_timeout: float = _range(60.0, 0.1, 86400.0, "twice the heartbeat interval of a client that asks for none")
-    mem_queue_size: int = _range(10000, 0, 2**31, "messages an ephemeral topic or channel keeps")
-    max_heartbeat_interval: float = _range(60.0, 1.0, 86400.0, "longest heartbeat interval a client may ask for")
+    client_timeout: float = _range(60.0, 0.1, 86400.0, "twice the default heartbeat interval")
+    mem_queue_size: int = _range(10000, 0, 2**31, "messages that an ephemeral topic or channel keeps")
+    max_heartbeat_interval: float = _range(60.0, 1.0, 86400.0, "longest heartbeat interval a client may request")
     max_rdy_count: int = _range(2500, 1, 2**31, "highest RDY")
-    max_output_buffer_size: int = _range(64 * 1024, 64, 2**31, "largest output buffer a client may ask for")
-    max_output_buffer_timeout: float = _range(30.0, 0.001, 3600.0, "longest time between flushes a client may ask for")
+    max_output_buffer_size: int = _range(64 * 1024, 64, 2**31, "largest output buffer a client may request")
+    max_output_buffer_timeout: float = _range(30.0, 0.001, 3600.0, "longest time between flushes a client may request")
     min_output_buffer_timeout: float = _range(
-        0.025, 0.001, 3600.0, "shortest time between flushes a client may ask for"
+        0.025, 0.001, 3600.0, "shortest time between flushes a client may request"
     )
     output_buffer_timeout: float = _range(
-        0.25, 0.001, 3600.0, "seconds between flushes to a client that asks for no other"
+        0.25, 0.001, 3600.0, "seconds between flushes, unless the client requests another time"
     )
     max_channel_consumers: int = _range(0, 0, 2**31, "clients on one channel; 0: any number")
-    queue_scan_interval: float = _range(0.02, 0.001, 60.0, "seconds between looks at timeouts and delays (0.1 in nsqd)")
+    queue_scan_interval: float = _range(0.02, 0.001, 60.0, "seconds between scans for timed-out messages (0.1 in nsqd)")
 
-    tls_cert: str = _plain("", "PEM file of the certificate; with it clients may ask for TLS, and HTTPS listens")
-    tls_key: str = _plain("", "PEM file of its key")
+    tls_cert: str = _plain("", "PEM file of the certificate; it enables TLS for clients and the HTTPS port")
+    tls_key: str = _plain("", "PEM file of the certificate's key")
     tls_root_ca_file: str = _plain("", "PEM file of the CAs of client certificates")
-    tls_client_auth_policy: Literal["", "require", "require-verify"] = _plain("", "whether clients need a certificate")
+    tls_client_auth_policy: Literal["", "require", "require-verify"] = _plain(
+        "", "whether nsqd requires client certificates"
+    )
     tls_required: bool | Literal["tcp-https"] = _plain(
-        False, "refuse clients without TLS; 'tcp-https' still serves plain HTTP"
+        False, "refuse clients without TLS; 'tcp-https': but serve plain HTTP"
     )
     tls_min_version: str = _plain("tls1.2", "lowest version of TLS: tls1.0 to tls1.3")
 
@@ -76,20 +77,23 @@ class BrokerOptions:
     snappy: bool = _plain(True, "grant snappy")
 
     auth: str | Callable[[AuthRequest], AuthAnswer] = _plain(
-        "", "URL of an auth server, or a function; with one clients need AUTH"
+        "", "URL of an auth server, or a function; if set, clients must send AUTH"
     )
 
-    broadcast_address: str = _plain("127.0.0.1", "host that nsqlookupd names to clients")
-    node_id: int = _range(0, 0, 1023, "part of every message id; the further nsqds of a broker have the ids after it")
+    broadcast_address: str = _plain("127.0.0.1", "host that nsqlookupd reports to clients")
+    node_id: int = _range(0, 0, 1023, "part of every message id; the next nsqds have the next ids")
 
     inactive_producer_timeout: float = _range(
-        300.0, 0.01, 86400.0, "nsqlookupd: seconds without a ping until an nsqd is no longer listed"
+        300.0, 0.01, 86400.0, "nsqlookupd: seconds without a ping after which an nsqd is no longer listed"
     )
     tombstone_lifetime: float = _range(45.0, 0.0, 86400.0, "nsqlookupd: seconds a tombstone lasts")
 
-    max_connections: int = _range(10_000, 1, 1_000_000, "connections taken at once, the broker's own limit")
+    max_connections: int = _range(10_000, 1, 1_000_000, "most concurrent connections; an option of the broker only")
     max_memory: int = _range(
-        512 * 1024 * 1024, 0, 2**50, "bytes queued at once, the broker's own limit; beyond it publishing fails"
+        512 * 1024 * 1024,
+        0,
+        2**50,
+        "most bytes of queued messages, above which publishing fails; an option of the broker only",
     )
 
     def __post_init__(self) -> None:
@@ -108,7 +112,7 @@ class BrokerOptions:
         if self.tls_min_version not in _TLS_VERSIONS:
             raise OptionError("tls_min_version", self.tls_min_version, f"must be one of {', '.join(_TLS_VERSIONS)}")
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise OptionError("tls_cert", self.tls_cert, "needs tls_key, and the other way round")
+            raise OptionError("tls_cert", self.tls_cert, "tls_cert and tls_key must be given together")
         if self.tls_client_auth_policy and not self.tls_required:
             object.__setattr__(self, "tls_required", True)  # nsqd/nsqd.go:122 @v1.3.0
         if self.tls_required and not self.tls_cert:

@@ -1,4 +1,4 @@
-"""The commands of nsqd's TCP protocol: what each does, in which state, and nsqd's texts.
+"""Executes the commands of nsqd's TCP protocol: checks of state and arguments, effects, and nsqd's error texts.
 
 Source: nsqd/protocol_v2.go @v1.3.0.
 """
@@ -14,17 +14,17 @@ from gnsq_lite.broker.commands import Command, CommandError, as_int64, base10, q
 from gnsq_lite.broker.session import CLOSING, INIT, RESPONSE, SUBSCRIBED, Session
 from gnsq_lite.broker.topics import PutRefused, Topic, is_valid_name
 
-#: Seconds a client without heartbeats may take no bytes; nsqd would wait for ever.
+#: Seconds after which a client without heartbeats that reads no bytes is disconnected; nsqd would wait forever.
 _WRITE_TIMEOUT = 60.0
 
 
 class ProtocolV2(Session):
-    """A client that speaks the V2 protocol."""
+    """Session of a client with the V2 protocol."""
 
     # -- before a body is read --------------------------------------------------------------------------------------
 
     def _begin(self, words: list[bytes]) -> None:
-        """Refuse what nsqd refuses without reading the body."""
+        """Refuse a command that nsqd refuses before it reads the body.  Raises CommandError."""
         verb = words[0]
         if verb == b"IDENTIFY":
             if self.state != INIT:
@@ -99,13 +99,13 @@ class ProtocolV2(Session):
         return None
 
     def _adjust(self, answer: dict[str, Any], data: dict[str, Any]) -> None:
-        """Change what IDENTIFY is answered with: for other kinds of nsqd."""
+        """Change the reply to IDENTIFY; subclasses emulate other kinds of nsqd."""
 
     def _upgrade(self, answer: dict[str, Any]) -> None:
         context = self.server.tls_context
         if answer["tls_v1"] and context is not None:
             self.flush()
-            self._reader.take_rest()  # nsqd loses bytes that come before the handshake, too
+            self._reader.take_rest()  # as nsqd does, drop bytes that arrived before the handshake
             self.link.start_tls(context)
             self.tls = True
             self.respond(RESPONSE, b"OK")
@@ -115,7 +115,7 @@ class ProtocolV2(Session):
                 self.compression = kind
                 self.link.start_compression(kind, answer["deflate_level"], self._reader.take_rest())
                 self.respond(RESPONSE, b"OK")
-                self.flush()  # before the client's bytes may turn out not to be compressed
+                self.flush()  # before the client's first bytes, which may fail to decompress
 
     def _auth(self, command: Command) -> bytes:
         if self.grant is not None and self.grant.permission_count:
@@ -230,10 +230,10 @@ class ProtocolV2(Session):
         return b"CLOSE_WAIT"
 
     def _nop(self, command: Command) -> None:
-        """Only shows that the client is alive."""
+        """Do nothing: any command shows that the client is alive."""
 
     def _pub(self, command: Command) -> bytes:
-        name = command.words[1].decode("ascii")  # valid: see _begin
+        name = command.words[1].decode("ascii")  # _begin() has checked the name
         self._check_auth("PUB", name, "")
         return self._publish("PUB", self.server.topics.get(name), [command.body])
 

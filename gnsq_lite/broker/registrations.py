@@ -10,7 +10,7 @@ from gnsq_lite.clock import Clock
 
 
 class Registration(NamedTuple):
-    """A key of the database: ("client", "", ""), ("topic", T, "") or ("channel", T, C)."""
+    """Key of the database: ("client", "", ""), ("topic", T, "") or ("channel", T, C)."""
 
     category: str
     key: str = ""
@@ -19,7 +19,7 @@ class Registration(NamedTuple):
 
 @dataclass
 class Peer:
-    """An nsqd that has introduced itself."""
+    """An nsqd that has sent IDENTIFY to nsqlookupd."""
 
     id: str
     remote_address: str
@@ -31,7 +31,7 @@ class Peer:
     last_update: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the peer as /lookup shows it."""
+        """Return the peer's entry in /lookup."""
         return {
             "remote_address": self.remote_address,
             "hostname": self.hostname,
@@ -44,19 +44,19 @@ class Peer:
 
 @dataclass
 class Registrant:
-    """A peer under one registration; each can be tombstoned on its own."""
+    """A peer under one registration, with the tombstone of this peer and registration."""
 
     peer: Peer
     tombstoned_at: float | None = None
 
     def is_tombstoned(self, now: float, lifetime: float) -> bool:
-        """Whether lookups leave it out still."""
+        """Whether lookups omit the peer because of its tombstone."""
         return self.tombstoned_at is not None and now - self.tombstoned_at < lifetime
 
 
 @dataclass
 class RegistrationDB:
-    """Registrations and their producers, in the order they came."""
+    """Registrations and their producers, in order of registration."""
 
     clock: Clock
     inactive_producer_timeout: float = 300.0
@@ -64,21 +64,21 @@ class RegistrationDB:
     _map: dict[Registration, dict[str, Registrant]] = field(default_factory=dict)
 
     def add(self, key: Registration) -> None:
-        """Make sure that *key* exists."""
+        """Add the registration *key* if it is missing."""
         self._map.setdefault(key, {})
 
     def add_producer(self, key: Registration, peer: Peer) -> None:
-        """Register *peer* under *key*; one that is there keeps its tombstone."""
+        """Register *peer* under *key*; a peer that is registered already keeps its tombstone."""
         self._map.setdefault(key, {}).setdefault(peer.id, Registrant(peer))
 
     def remove_producer(self, key: Registration, peer_id: str) -> int:
-        """Take a peer off *key*, which stays even if it is empty; return how many are left."""
+        """Remove a peer from *key* and return how many peers are left; an empty *key* stays."""
         producers = self._map.get(key, {})
         producers.pop(peer_id, None)
         return len(producers)
 
     def remove(self, key: Registration) -> None:
-        """Forget *key* and all its producers."""
+        """Remove *key* and all its producers."""
         self._map.pop(key, None)
 
     def find(self, category: str, key: str, subkey: str = "") -> list[Registration]:
@@ -93,11 +93,11 @@ class RegistrationDB:
         return list(self._map.get(Registration(category, key, subkey), {}).values())
 
     def of_peer(self, peer_id: str) -> list[Registration]:
-        """Return the registrations a peer is under."""
+        """Return the registrations of a peer."""
         return [key for key, producers in self._map.items() if peer_id in producers]
 
     def active(self, producers: list[Registrant], *, tombstones: bool = True) -> list[Registrant]:
-        """Return those heard of lately and, with *tombstones*, not tombstoned."""
+        """Return the producers that pinged recently; with *tombstones*, omit tombstoned ones."""
         now = self.clock.now()
         lifetime = self.tombstone_lifetime if tombstones else 0.0
         return [
@@ -107,25 +107,25 @@ class RegistrationDB:
         ]
 
     def items(self) -> Iterator[tuple[Registration, list[Registrant]]]:
-        """Yield everything, for /debug."""
+        """Yield all registrations with their producers, for /debug."""
         for key, producers in self._map.items():
             yield key, list(producers.values())
 
-    # -- what nsqds do ----------------------------------------------------------------------------------------------
+    # -- commands of nsqds ------------------------------------------------------------------------------------------
 
     def introduce(self, peer: Peer) -> None:
-        """A peer has sent IDENTIFY."""
+        """Add a peer that has sent IDENTIFY."""
         peer.last_update = self.clock.now()
         self.add_producer(Registration("client"), peer)
 
     def register(self, peer: Peer, topic: str, channel: str | None = None) -> None:
-        """A peer has a topic or a channel."""
+        """Register a topic or a channel of a peer."""
         if channel:
             self.add_producer(Registration("channel", topic, channel), peer)
         self.add_producer(Registration("topic", topic), peer)
 
     def unregister(self, peer: Peer, topic: str, channel: str | None = None) -> None:
-        """A peer has a topic or a channel no more; ephemeral ones go with their last producer."""
+        """Unregister a topic or a channel of a peer; remove an ephemeral name with its last producer."""
         if channel:
             keys, name = [Registration("channel", topic, channel)], channel
         else:
@@ -137,6 +137,6 @@ class RegistrationDB:
                 self.remove(key)
 
     def forget(self, peer: Peer) -> None:
-        """A peer is gone: its connection has ended."""
+        """Remove a peer whose connection has ended."""
         for key in self.of_peer(peer.id):
             self.remove_producer(key, peer.id)

@@ -1,7 +1,7 @@
-"""One client of nsqd's TCP protocol: bytes in and out, heartbeats, the end.  No sockets and no clock of its own.
+"""The session of one client: input, output, heartbeats and closing, without sockets or a clock of its own.
 
-The server gives it the bytes that a :class:`~gnsq_lite.broker.tcp.Connection` reads; what the commands mean is in
-:mod:`gnsq_lite.broker.protocol`.  Behaviour: nsqd/protocol_v2.go and nsqd/client_v2.go @v1.3.0.
+The server passes in the bytes that a :class:`~gnsq_lite.broker.tcp.Connection` reads.  The commands are implemented in
+:mod:`gnsq_lite.broker.protocol`.  Source: nsqd/protocol_v2.go and nsqd/client_v2.go @v1.3.0.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ INIT, SUBSCRIBED, CLOSING = 0, 3, 4  # nsqd/client_v2.go:21 @v1.3.0; /stats show
 _FRAME = Struct(">ii")
 _MESSAGE_HEAD = Struct(">iiqH16s")
 
-#: Above this many unsent bytes a client gets no further messages, and its commands wait.
+#: Unsent bytes above which a client receives no further messages, and its commands wait.
 HIGH_WATER = 1 << 20
 
 
 class Timer(Protocol):
-    """Something that was started and can be stopped."""
+    """A running timer."""
 
     def stop(self) -> None:
-        """Stop it; doing so again is harmless."""
+        """Stop the timer; a second call has no effect."""
 
 
 class Server(Protocol):
-    """What a session needs of its nsqd."""
+    """Interface of an nsqd for its sessions."""
 
     options: BrokerOptions
     topics: Topics
@@ -49,23 +49,23 @@ class Server(Protocol):
     tls_context: SSLContext | None
 
     def flush_soon(self, session: Session) -> None:
-        """Call the session's flush at the end of this turn of the loop."""
+        """Flush the session at the end of this loop iteration."""
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call *callback* once."""
+        """Call *callback* once, *seconds* from now."""
 
     def every(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call *callback* again and again."""
+        """Call *callback* every *seconds* seconds."""
 
     def sleep(self, seconds: float) -> None:
-        """Let the session's greenlet wait."""
+        """Block the calling greenlet, which belongs to a session."""
 
     def ended(self, session: Session) -> None:
-        """The session has closed."""
+        """Remove a closed session."""
 
 
 class Session(Subscriber):
-    """One connected client; a subclass has the commands."""
+    """One connected client; a subclass implements the commands."""
 
     verbs: ClassVar[dict[bytes, Callable[[Any, Command], bytes | None]]] = {}
 
@@ -95,13 +95,13 @@ class Session(Subscriber):
         self._heartbeat: Timer | None = None
         self._deadline: Timer | None = None
         self._sent = 0
-        self._busy = False  # in receive(), which may wait
+        self._busy = False  # in receive(), which may block
         self._wait_for_client()
 
-    # -- bytes in ---------------------------------------------------------------------------------------------------
+    # -- input ------------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Take bytes from the client and carry out the commands in them; may wait."""
+        """Execute the commands in bytes that the client sent; this may block the greenlet."""
         self._reader.feed(data)
         self._busy = True
         try:
@@ -114,7 +114,7 @@ class Session(Subscriber):
             if self._out_size > HIGH_WATER:
                 self.flush()
                 if self.link.unsent() > HIGH_WATER:
-                    self.link.wait_until_drained()  # until the client reads its answers
+                    self.link.wait_until_drained()  # until the client reads its replies
             try:
                 command = self._reader.next()
                 if command is None:
@@ -136,7 +136,7 @@ class Session(Subscriber):
             self.close()
 
     def receive_end(self) -> None:
-        """The client has closed its side."""
+        """Close the session after the client closed its side of the connection."""
         if self.closed:
             return
         try:
@@ -157,7 +157,7 @@ class Session(Subscriber):
         return None
 
     def _misbehave(self, command: Command, rule: Rule) -> None:
-        """Do what a fault says instead of what *command* does."""
+        """Apply the fault *rule* to *command*."""
         answer = self.carry_out(command) if rule.carry_out else None
         if rule.reply is not None:
             self.respond(*rule.reply)
@@ -169,7 +169,7 @@ class Session(Subscriber):
             self._cut(rule.end)
 
     def carry_out(self, command: Command) -> bytes | None:
-        """Do what *command* says and return its answer.  Raises CommandError."""
+        """Execute *command* and return its reply.  Raises CommandError."""
         verb = command.words[0]
         handler = self.verbs.get(verb)
         if verb != b"IDENTIFY":
@@ -182,16 +182,16 @@ class Session(Subscriber):
         if self.server.options.tls_required and not self.tls:
             raise CommandError("E_INVALID", b"cannot " + verb + b" in current state (TLS required)")
 
-    # -- bytes out --------------------------------------------------------------------------------------------------
+    # -- output -----------------------------------------------------------------------------------------------------
 
     def respond(self, kind: int, data: bytes) -> None:
-        """Queue a frame; like nsqd, anything but a message also flushes what is buffered."""
+        """Buffer a frame that is not a message, and flush the buffer soon, as nsqd does."""
         self._out.append(_FRAME.pack(len(data) + 4, kind) + data)
         self._out_size += len(data) + 8
         self._flush_this_turn()
 
     def deliver(self, messages: list[StoredMessage]) -> None:
-        """Buffer message frames, and flush when nsqd would: buffer full, RDY used up, or by the timer."""
+        """Buffer messages, and flush when nsqd would: buffer full, as many messages in flight as RDY, or timer."""
         faults = self.server.faults
         sent = self.message_count - len(messages)
         left = faults.messages_until_cut(sent, len(messages)) if faults.active else None
@@ -210,7 +210,7 @@ class Session(Subscriber):
         elif self._out_size >= self.profile.output_buffer_size or self.in_flight_count >= self.ready_count:
             self._flush_this_turn()
         elif self._flush_timer is None and self.profile.output_buffer_timeout > 0:
-            # nsqd's ticker runs freely from IDENTIFY on
+            # nsqd's ticker runs from IDENTIFY on, independent of messages
             timeout = self.profile.output_buffer_timeout
             passed = (self.server.topics.now() - self._ticks_from) % timeout
             self._flush_timer = self.server.after(timeout - passed, self._flush_now)
@@ -225,7 +225,7 @@ class Session(Subscriber):
         self.flush()
 
     def flush(self) -> None:
-        """Send what is buffered."""
+        """Send the buffered bytes."""
         self._flush_scheduled = False
         if self._flush_timer is not None:
             self._flush_timer.stop()
@@ -239,7 +239,7 @@ class Session(Subscriber):
                 self.channel.wake()
 
     def _send(self, data: bytes) -> None:
-        """Send *data*, or what the faults leave of it."""
+        """Send *data*, changed by the active faults."""
         faults = self.server.faults
         before = self._sent
         self._sent += len(data)
@@ -253,12 +253,12 @@ class Session(Subscriber):
                 self._cut(faults.cut_manner)
 
     def sent(self) -> None:
-        """The peer has taken everything: messages go on."""
+        """Resume delivery after the connection has sent all its bytes."""
         if self.channel is not None and not self.closed:
             self.channel.wake()
 
     def room(self) -> int:
-        """Return how many messages it may be sent now."""
+        """Return how many messages the client may receive now."""
         if self.state != SUBSCRIBED or self._out_size > HIGH_WATER or self.link.unsent() > HIGH_WATER:
             return 0
         return self.ready_count - self.in_flight_count
@@ -266,7 +266,7 @@ class Session(Subscriber):
     # -- time -------------------------------------------------------------------------------------------------------
 
     def _wait_for_client(self) -> None:
-        """Start heartbeats, and the deadline of two intervals for the client's next command."""
+        """Start the heartbeats, and the deadline for the client's next command: two heartbeat intervals."""
         for timer in (self._heartbeat, self._deadline):
             if timer is not None:
                 timer.stop()
@@ -283,7 +283,7 @@ class Session(Subscriber):
     def _check_deadline(self) -> None:
         now = self.server.topics.now()
         if self._busy:
-            self._heard_at = now  # it waits for us
+            self._heard_at = now  # the client waits for its reply
         left = self._heard_at + 2 * self.profile.heartbeat_interval - now
         if left > 0.001:
             self._deadline = self.server.after(left, self._check_deadline)
@@ -293,7 +293,7 @@ class Session(Subscriber):
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave the channel, send what is buffered, close the connection."""
+        """Send the buffered bytes, leave the channel, and close the connection."""
         if self.closed:
             return
         self.flush()
@@ -301,18 +301,18 @@ class Session(Subscriber):
         self.link.close()
 
     def disconnect(self) -> None:
-        """Close: the channel is being deleted, or the node stops."""
+        """Close the session, because the channel is being deleted or the nsqd stops."""
         self.close()
 
     def _cut(self, manner: Manner) -> None:
-        """End the connection for a fault, with nothing more sent."""
+        """Disconnect because of a fault, and drop buffered bytes."""
         self._out.clear()
         self._out_size = 0
         self.lost()
         self.link.close(reset=manner == "reset")
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Stop the timers and leave the channel, after the connection was lost or closed."""
         if self.closed:
             return
         self.closed = True

@@ -1,4 +1,4 @@
-"""What /stats shows (nsqd/stats.go, nsqd/http.go @v1.3.0)."""
+"""Builds the document of /stats (nsqd/stats.go, nsqd/http.go @v1.3.0)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEMORY_KEYS = (
 def collect(
     nsqd: Nsqd, topic: str = "", channel: str = "", *, clients: bool = True, memory: bool = True
 ) -> dict[str, Any]:
-    """Return /stats as nsqd's JSON has it, for all or for one topic and channel."""
+    """Return the JSON document of nsqd's /stats, for all topics or for one topic and channel."""
     topics = nsqd.topics.by_name
     shown: list[dict[str, Any]] | None = None
     if not topic or topic in topics:
@@ -48,7 +48,7 @@ def collect(
 
 
 def _topic(topic: Topic, channel: str, wanted: str | None) -> dict[str, Any]:
-    """Return a topic's entry; *wanted* is the topic asked for ("" for all), None to leave clients out."""
+    """Return a topic's entry; *wanted* is the requested topic ("" for all topics), None omits the clients."""
     names = [channel] if channel else sorted(topic.channels)
     return {
         "topic_name": topic.name,
@@ -80,7 +80,7 @@ def _channel(channel: Channel, wanted: str | None) -> dict[str, Any]:
 
 
 def client(consumer: Subscriber, topic: str) -> dict[str, Any]:
-    """Return one client's entry; of what it published, *topic*'s count or any."""
+    """Return one client's entry, with its publish count for *topic*, or for any topic if *topic* is ""."""
     session: Any = consumer
     profile, grant, tls = session.profile, session.grant, session.link.tls_info
     data: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""One client's connection: its greenlet reads, a second one sends what has to wait; TLS and compression in between."""
+"""A client's connection, with TLS and compression; one greenlet reads, a second greenlet sends queued bytes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from gevent import ssl
 from gnsq_lite.broker.codecs import Codec, CodecError, codec_for
 from gnsq_lite.broker.tls import info_of
 
-_READ_SIZE = 1 << 14  # nsqd's; bytes left unread at the end cause a reset, as there
+_READ_SIZE = 1 << 14  # nsqd's size, so that unread bytes at the end cause a reset as in nsqd
 _RESET = struct.pack("ii", 1, 0)
 _HANDSHAKE_TIMEOUT = 5.0  # nsqd/client_v2.go:606 @v1.3.0
 
 
 class Connection:
-    """An accepted connection.  :meth:`chunks` and :meth:`start_tls` wait; the other methods may be called anywhere."""
+    """An accepted connection.  Only read(), chunks(), start_tls() and the wait methods block."""
 
     def __init__(self, sock: Any, address: tuple[Any, ...]) -> None:
         host, port = address[:2]
         self.remote_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.tls_info: dict[str, Any] = {}
-        #: Seconds without progress until a peer that does not read is disconnected.
+        #: Seconds without progress after which a peer that does not read is disconnected.
         self.write_timeout = 30.0
-        #: Called when the peer has taken everything.
+        #: Called when all bytes were sent.
         self.on_drained: Callable[[], None] = lambda: None
-        #: Called once when the connection is gone.
+        #: Called once after the connection was closed or lost.
         self.on_gone: Callable[[], None] = lambda: None
         self._sock = sock
         self._codec: Codec | None = None
-        self._received = b""  # compressed bytes that came with the command before them
+        self._received = b""  # compressed bytes that arrived together with the command before them
         self._to_send: deque[tuple[float, bytes]] = deque()
         self._unsent = 0
         self._changed, self._drained = gevent.event.Event(), gevent.event.Event()
@@ -50,15 +50,15 @@ class Connection:
         """The socket, for a forked child to close."""
         return self._sock
 
-    # -- in ---------------------------------------------------------------------------------------------------------
+    # -- input ------------------------------------------------------------------------------------------------------
 
     def read(self, size: int) -> bytes:
-        """Return at most *size* bytes as they come, b"" at the end.  Raises OSError."""
+        """Receive at most *size* bytes; b"" at the end of the stream.  Raises OSError."""
         data: bytes = self._sock.recv(size)
         return data
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield decoded bytes as they come; end with the peer's stream.  Raises OSError, CodecError."""
+        """Yield received bytes, decompressed, until the end of the peer's stream.  Raises OSError, CodecError."""
         while not self._ending and not self._gone:
             data, self._received = self._received, b""
             data = data or self.read(_READ_SIZE)
@@ -69,12 +69,12 @@ class Connection:
                     yield piece
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """Shake hands as a server.  Raises OSError; the connection is gone then."""
+        """Do the server's side of the TLS handshake.  Closes the connection before it raises OSError."""
         self.wait_until_drained()
         self._is_tls = self._in_handshake = True
         try:
             with gevent.Timeout(_HANDSHAKE_TIMEOUT, OSError("no TLS handshake in time")):
-                # wrap_socket() takes the descriptor; from then on only the TLS socket can be reset or closed.
+                # wrap_socket() takes over the descriptor; from here on only the TLS socket can be reset or closed.
                 self._sock = sock = context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
                 sock.do_handshake()
         except BaseException:
@@ -85,13 +85,13 @@ class Connection:
         self._changed.set()
 
     def start_compression(self, kind: str, level: int, received: bytes) -> None:
-        """Use "snappy" or "deflate" from here on, both ways; *received* is compressed already."""
+        """Use "snappy" or "deflate" from now on, in both directions; *received* has bytes that are compressed."""
         self._codec, self._received = codec_for(kind, level), received
 
-    # -- out --------------------------------------------------------------------------------------------------------
+    # -- output -----------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, delay: float = 0.0) -> None:
-        """Send *data*, *delay* seconds from now at the earliest; the writing greenlet sends what would have to wait."""
+        """Send *data* after *delay* seconds; queue bytes that would block for the writing greenlet."""
         if self._gone or self._ending or not data:
             return
         if self._codec is not None:
@@ -106,7 +106,7 @@ class Connection:
         self._changed.set()
 
     def _send_now(self, data: bytes) -> bytes:
-        """Send what the system takes at once; return the rest."""
+        """Send as many bytes as the socket buffer accepts; return the rest."""
         try:
             return data[self._sock.send(data, 0, 0.0) :]
         except BlockingIOError:
@@ -116,11 +116,11 @@ class Connection:
             return b""
 
     def unsent(self) -> int:
-        """Return how many bytes the peer has not taken yet."""
+        """Return how many bytes are queued."""
         return self._unsent
 
     def wait_until_drained(self) -> None:
-        """Wait until everything is sent, or the connection is gone."""
+        """Wait until all bytes are sent, or the connection is closed or lost."""
         self._drained.wait()
 
     def _write(self) -> None:
@@ -134,7 +134,7 @@ class Connection:
                     self._changed.clear()
                     self._changed.wait()
         except OSError:
-            pass  # the peer is gone, or does not read
+            pass  # the peer has disconnected, or does not read
         finally:
             self.drop()
 
@@ -155,24 +155,24 @@ class Connection:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self, *, reset: bool = False) -> None:
-        """Close once everything is sent; with *reset* by a reset (RST)."""
+        """Close after all bytes are sent; with *reset*, send RST."""
         if reset and not self._gone:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._ending = True
         self._changed.set()
 
     def wait_until_gone(self) -> None:
-        """Wait until it is closed."""
+        """Wait until the connection is closed."""
         self._writer.join()
 
     def reset(self) -> None:
-        """Close at once with a reset (RST), as a killed process or a broken network does."""
+        """Reset the connection at once (RST), as after a crash or a network failure."""
         if not self._gone:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.drop()
 
     def drop(self) -> None:
-        """Close at once."""
+        """Close at once, and drop queued bytes."""
         if self._gone:
             return
         self._gone = True

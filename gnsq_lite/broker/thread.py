@@ -1,7 +1,7 @@
-"""The broker's own native thread with its own gevent hub.
+"""The broker's native thread, which runs a gevent hub of its own.
 
-It is a real thread also where the process is monkey-patched, so that a handler that blocks the main hub does not stop
-the broker, and a broker in the same process can enforce heartbeats against its own client.
+The thread is native even in a monkey-patched process.  So a handler that blocks the main hub does not block the broker,
+and a broker can close connections of clients in the same process that miss heartbeats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _thread_id: Callable[[], int] = get_original("_thread", "get_ident")
 
 
 class _Call:
-    """A function to run in the loop's thread, and its outcome."""
+    """A function that runs in the loop's thread, and its outcome."""
 
     __slots__ = ("done", "error", "function", "value")
 
@@ -38,7 +38,7 @@ class _Call:
     def run(self) -> None:
         try:
             self.value = self.function()
-        except BaseException as error:  # handed to the caller, whatever it is
+        except BaseException as error:  # call() raises it in the caller's thread
             self.error = error
         finally:
             self.done.release()
@@ -49,7 +49,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._calls: deque[_Call] = deque()
-        self._guard = _new_rlock()  # a signal handler may call while its own thread is within call()
+        self._guard = _new_rlock()  # reentrant: a signal handler may interrupt call() and call it again
         self._wake: Any = None
         self._stopping: gevent.event.Event | None = None
         self._ended: Any = None
@@ -61,7 +61,7 @@ class LoopThread:
         return self._id is not None
 
     def start(self) -> None:
-        """Start the thread; return when its hub runs.  Raises ClosedError if it does not get that far."""
+        """Start the thread; return when its hub runs.  Raises ClosedError if the hub does not start."""
         started, self._ended = _new_lock(), _new_lock()
         started.acquire()
         self._ended.acquire()
@@ -101,9 +101,9 @@ class LoopThread:
             gevent.spawn(self._calls.popleft().run)
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Run *function* in the thread, in a greenlet of its own, and return what it returns or raise what it raises.
+        """Run *function* in a new greenlet of the broker's thread; return its result or raise its exception.
 
-        May be called from any thread or greenlet; blocks the calling thread meanwhile.  Raises ClosedError when the
+        Thread-safe, and callable in any greenlet; it blocks the calling thread.  Raises ClosedError if the broker's
         thread does not run.
         """
         if self._id == _thread_id():
@@ -121,7 +121,7 @@ class LoopThread:
         return value
 
     def stop(self) -> None:
-        """End the thread and wait until it is gone."""
+        """Stop the thread, and wait until it has ended."""
 
         def end() -> None:
             if self._stopping is not None:

@@ -1,4 +1,4 @@
-"""TLS on the broker's side: the context that nsqd's flags describe."""
+"""Builds the broker's TLS context from nsqd's TLS flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERSIONS = {
     "tls1.3": ssl.TLSVersion.TLSv1_3,
 }
 _HANDSHAKE, _CERTIFICATE = 22, b"\x0b"
-#: OpenSSL's X509_AUX that trusts a certificate for clientAuth, whatever it says of its purpose.
+#: OpenSSL's X509_AUX structure, which trusts a certificate for clientAuth regardless of its key usage.
 _FOR_CLIENTS = bytes.fromhex("300c300a06082b06010505070302")
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
 #: OpenSSL's SSL_OP_NO_TX_ and SSL_OP_NO_RX_CERTIFICATE_COMPRESSION, from 3.2 on.
@@ -27,19 +27,21 @@ _NO_COMPRESSED_CERTIFICATES = 3 << 32
 
 
 def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
-    """Return the context of ``--tls-cert``, ``--tls-key`` and the client-certificate policy, or None without them.
+    """Build the context for ``--tls-cert``, ``--tls-key`` and the client-certificate policy; None without them.
 
-    Policy "require-verify" has the CAs of ``tls_root_ca_file``, or the system's; "require" takes any certificate.
+    "require-verify" trusts the CAs of ``tls_root_ca_file``, or else the system's; "require" accepts any certificate.
     """
     if not options.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(options.tls_cert, options.tls_key)
-    context.set_ciphers("@SECLEVEL=0:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL")  # Go's; it takes short keys too
+    context.set_ciphers(
+        "@SECLEVEL=0:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL"
+    )  # Go's list; Go also accepts short keys
     context.minimum_version = _VERSIONS[options.tls_min_version]
     if ssl.OPENSSL_VERSION_INFO >= (3, 2):
-        context.options |= _NO_COMPRESSED_CERTIFICATES  # Go knows none, and _trust_what_comes() reads them
-    context.num_tickets = 0  # Go sends its ticket within the handshake, and nothing between that and its answer
+        context.options |= _NO_COMPRESSED_CERTIFICATES  # Go lacks them, _trust_what_comes() too
+    context.num_tickets = 0  # Go sends its ticket during the handshake, and no bytes between the handshake and its OK
     if options.tls_client_auth_policy:
         context.verify_mode = ssl.CERT_REQUIRED
     if options.tls_client_auth_policy == "require":
@@ -52,9 +54,9 @@ def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
 
 
 def _trust_what_comes(context: ssl.SSLContext) -> None:
-    """Accept any client certificate, whoever signed it, for whatever it is and however old.
+    """Accept any client certificate, regardless of its issuer, purpose and dates.
 
-    Python's ssl cannot demand a certificate without verifying it, so each is made a trusted one as it arrives.
+    Python's ssl cannot require a certificate without verifying it, so this adds each received certificate as trusted.
     """
 
     def arrived(conn: object, direction: str, version: int, content_type: int, kind: int, message: bytes) -> None:
@@ -64,21 +66,21 @@ def _trust_what_comes(context: ssl.SSLContext) -> None:
                 text = base64.encodebytes(certificate + _FOR_CLIENTS)
                 file.write(b"-----BEGIN TRUSTED CERTIFICATE-----\n%s-----END TRUSTED CERTIFICATE-----\n" % text)
                 file.flush()
-                context.load_verify_locations(file.name)  # the one way for what OpenSSL adds to a certificate
+                context.load_verify_locations(file.name)  # only this call accepts an X509_AUX
 
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
-    # Where C keeps it: in a monkey-patched process the property of ssl.SSLContext ends up at gevent's and sets nothing.
+    # Sets the C attribute: in a monkey-patched process the property of ssl.SSLContext is gevent's and has no effect.
     _ssl._SSLContext._msg_callback.__set__(context, arrived)  # type: ignore[attr-defined]
 
 
 def _first_certificate(message: bytes, *, has_context: bool) -> bytes:
-    """Return the peer's own certificate (DER) from a Certificate message; a TLS 1.3 one has a context before them."""
+    """Return the peer's own certificate (DER) from a Certificate message; TLS 1.3 has a context before the list."""
     at = 4 + 3 + (1 + message[4] if has_context else 0)
     return message[at + 3 : at + 3 + int.from_bytes(message[at : at + 3], "big")]
 
 
 def info_of(sock: ssl.SSLSocket) -> dict[str, Any]:
-    """Return what /stats shows of an encrypted connection, and the peer's common name."""
+    """Return the TLS fields that /stats shows for a connection, and the peer's common name."""
     cipher = sock.cipher()
     name = cipher[0] if cipher else ""
     certificate: dict[str, Any] = dict(sock.getpeercert() or {})

@@ -1,4 +1,4 @@
-"""Topics, and the set of them that one nsqd holds.  No I/O; the clock is given."""
+"""Topics of one nsqd.  This module does no I/O; the clock is an argument."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 @functools.lru_cache(maxsize=1024)
 def is_valid_name(name: str) -> bool:
-    """Whether nsqd takes *name* for a topic or a channel (internal/protocol/names.go @v1.3.0)."""
+    """Whether *name* is valid for a topic or a channel (internal/protocol/names.go @v1.3.0)."""
     return 1 <= len(name) <= 64 and _NAME.fullmatch(name) is not None
 
 
 class PutRefused(Exception):
-    """A topic takes no message now.  ``str()`` says why."""
+    """A topic refuses a publish.  ``str()`` is the reason."""
 
 
 class Observer(Protocol):
-    """A lookupd, which is notified when a topic or a channel is created or deleted."""
+    """A lookupd that is notified of created and deleted topics and channels."""
 
     def registered(self, topic: str, channel: str | None) -> None:
-        """A topic (channel None) or a channel was created."""
+        """Register a created topic (*channel* is None) or channel."""
 
     def unregistered(self, topic: str, channel: str | None) -> None:
-        """A topic (channel None) or a channel was deleted."""
+        """Unregister a deleted topic (*channel* is None) or channel."""
 
     def channels_of(self, topic: str) -> Iterable[str]:
-        """Return the channels that a new topic must have from the start."""
+        """Return the channels to create together with a new topic."""
 
 
 class Topic:
-    """One topic: gives each of its channels a copy, and keeps a backlog while it has none."""
+    """One topic: copies each message to every channel, or keeps it in a backlog while there is no channel."""
 
     def __init__(self, name: str, shared: Shared) -> None:
         self.name = name
@@ -55,7 +55,7 @@ class Topic:
         self._shared = shared
 
     def put(self, messages: list[StoredMessage], now: float) -> None:
-        """Take all of *messages* or, raising PutRefused, none."""
+        """Add all *messages*, or raise PutRefused and add none."""
         if self.exiting:
             raise PutRefused("exiting")
         size = sum([len(message.body) for message in messages])
@@ -64,7 +64,7 @@ class Topic:
             raise PutRefused(f"memory limit of {self._shared.meter.limit} bytes reached")
         self.message_count += len(messages)
         self.message_bytes += size
-        if self.channels and not self.paused:  # then the backlog is empty: see drain()
+        if self.channels and not self.paused:  # the backlog is empty: see drain()
             for message in messages:
                 self._spread(message, now)
             return
@@ -86,7 +86,7 @@ class Topic:
                 channel.put(own)
 
     def drain(self, now: float) -> None:
-        """Give the backlog to the channels, if there are any and the topic is not paused."""
+        """Move the backlog to the channels, if there are channels and the topic is not paused."""
         while self.queue and self.channels and not self.paused:
             message = self.queue.popleft()
             self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
@@ -94,16 +94,16 @@ class Topic:
 
     @property
     def depth(self) -> int:
-        """Messages that no channel has yet."""
+        """Number of messages in the backlog."""
         return len(self.queue)
 
     @property
     def backend_depth(self) -> int:
-        """The part of the depth that nsqd would hold on disk."""
+        """Number of those messages that nsqd would keep on disk."""
         return 0 if self.ephemeral else max(0, len(self.queue) - self._shared.options.mem_queue_size)
 
     def empty(self) -> None:
-        """Drop the backlog; the channels keep theirs."""
+        """Drop the backlog; the channels keep their messages."""
         for message in self.queue:
             self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
         self.queue.clear()
@@ -130,7 +130,7 @@ class Topics:
         return self._clock.now()
 
     def get(self, name: str) -> Topic:
-        """Return the topic, created if need be, with the channels that the lookupds know for it."""
+        """Return the topic; create a missing topic with the channels that the lookupds have for it."""
         topic = self.by_name.get(name)
         if topic is None:
             topic = self.by_name[name] = Topic(name, self.shared)
@@ -143,7 +143,7 @@ class Topics:
         return topic
 
     def get_channel(self, topic: Topic, name: str) -> Channel:
-        """Return the channel, created if need be; the first one gets the topic's backlog."""
+        """Return the channel; create a missing channel, to which the topic's backlog moves."""
         channel = topic.channels.get(name)
         if channel is None:
             channel = topic.channels[name] = Channel(topic.name, name, self.shared)
@@ -153,7 +153,7 @@ class Topics:
         return channel
 
     def publish(self, topic: Topic, bodies: Iterable[bytes], defer: float = 0.0) -> int:
-        """Put *bodies* into *topic*, all or none, and return how many.  Raises PutRefused."""
+        """Publish all *bodies* to *topic* and return their number, or raise PutRefused and publish none."""
         wall_ns = int(self._clock.wall() * 1e9)
         next_id = topic.ids.next
         messages = [StoredMessage(next_id(wall_ns), body, wall_ns, defer) for body in bodies]
@@ -161,7 +161,7 @@ class Topics:
         return len(messages)
 
     def delete_topic(self, name: str) -> bool:
-        """Delete a topic with its channels and messages; return whether there was one."""
+        """Delete a topic with its channels and messages; return whether the topic existed."""
         topic = self.by_name.get(name)
         if topic is None or topic.exiting:
             return False
@@ -176,7 +176,7 @@ class Topics:
         return True
 
     def delete_channel(self, topic: Topic, name: str) -> bool:
-        """Delete a channel with its messages; return whether there was one.  An ephemeral topic goes with its last."""
+        """Delete a channel, and an ephemeral topic with its last channel; return whether the channel existed."""
         channel = topic.channels.get(name)
         if channel is None or channel.exiting:
             return False
@@ -192,26 +192,26 @@ class Topics:
             observer.unregistered(topic, channel)
 
     def leave(self, channel: Channel, client: Subscriber) -> None:
-        """Take *client* off its channel, and delete the channel if it was the last of an ephemeral one."""
+        """Remove *client* from its channel; delete an ephemeral channel after its last client."""
         if channel.remove_client(client):
             topic = self.by_name.get(channel.topic_name)
             if topic is not None and topic.channels.get(channel.name) is channel:
                 self.delete_channel(topic, channel.name)
 
     def set_topic_paused(self, topic: Topic, paused: bool) -> None:
-        """Hold a topic's messages back from its channels, or let them go."""
+        """Pause or unpause a topic; a paused topic keeps messages in its backlog."""
         topic.paused = paused
         topic.drain(self.now())
 
     def scan(self) -> None:
-        """Requeue what has timed out and release what was deferred."""
+        """Requeue messages that have timed out, and queue deferred messages that are due."""
         now = self.now()
         for topic in self.by_name.values():
             for channel in topic.channels.values():
                 channel.scan(now)
 
     def close(self) -> Saved:
-        """Disconnect every client and return what is not finished, for :meth:`restore`."""
+        """Disconnect every client; return the unfinished messages, for :meth:`restore`."""
         saved: Saved = {}
         for topic in self.by_name.values():
             topic.exiting = True
@@ -224,7 +224,7 @@ class Topics:
         return saved
 
     def restore(self, saved: Saved) -> None:
-        """Take up what an earlier :meth:`close` returned: nothing is in flight or deferred any more."""
+        """Restore the messages that :meth:`close` returned; all are ready, none is in flight or deferred."""
         for name, (paused, backlog, channels) in saved.items():
             topic = self.get(name)
             topic.paused = paused
