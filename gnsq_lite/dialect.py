@@ -18,7 +18,6 @@ from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, Op
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address, is_host_name
 from gnsq_lite.policy import sequence as order
-from gnsq_lite.policy.rng import Rng
 from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
@@ -152,12 +151,6 @@ class Timer(Protocol):
     def close(self) -> None: ...
 
 
-#: Calls a function once, after so many seconds.
-CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
-#: Returns whether something is true of an endpoint.
-Check: TypeAlias = Callable[[Endpoint], bool]
-
-
 class Lookups(Protocol):
     """The lookups of one topic."""
 
@@ -170,19 +163,6 @@ class Lookups(Protocol):
 
     def health(self) -> Mapping[str, Any]:
         """Return the state of each nsqlookupd by its address; ``ok`` is False while it fails."""
-
-
-class LeaderSearch(Protocol):
-    """Looks for the leaders of partitions that a Reader has lost."""
-
-    def lost(self, endpoint: Endpoint, reason: NSQError) -> None:
-        """A connection was lost."""
-
-    def found(self, endpoint: Endpoint) -> None:
-        """A connection is subscribed."""
-
-    def close(self) -> None:
-        """Search no more."""
 
 
 class RouterHost(Protocol):
@@ -316,9 +296,9 @@ class Dialect(Protocol):
         """Return what becomes of a message after max_attempts, *has_callback* on_give_up was given (YZ-13)."""
         return "drop"
 
-    def leader_search(self, call_later: CallLater, rng: Rng, is_read: Check, ask: Check) -> LeaderSearch | None:
-        """Return what looks for leaders that a Reader has lost; None: the regular polls will do (YZ-18)."""
-        return None
+    def calls_for_lookup(self, error: NSQError) -> bool:
+        """Whether *error*, which ended a Reader's connection, means: look for the leader now (YZ-12, YZ-18)."""
+        return False
 
     # -- publishing
     def needs_route(self, topic: str) -> bool:

@@ -77,7 +77,6 @@ class Consumer:
         )
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         self.end = Closing(clock, busy=lambda: self.limits.busy())  # noqa: PLW0108 - reset() replaces the limits
-        self.search = settings.dialect.leader_search(loop.timer, self.rng, self._is_read, self._ask)
         #: The messages at which partitions were stopped (YZ-13), by the partition's name.
         self.stopped: dict[int | str, tuple[str, bytes]] = {}
         self._loss_log, self._refusal_log = ErrorLog(log, clock), ErrorLog(log, clock)
@@ -100,6 +99,8 @@ class Consumer:
         self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
         self.limits = TimeLimits(loop, settings, self.clock, self.pool, self._concurrency, self.outcomes, self.hooks)
         self.losses = Losses()
+        #: Partitions whose connection was lost: polls of the nsqlookupds are urgent until each is read again.
+        self._lost: set[int | None] = set()
         self.flow = FlowControl(settings, self.clock, self.rng, partial(self.hooks.call, "on_backoff"))
         self.batches: BatchFeeder | None = None
         #: Takes the messages of a read: to the handlers or, once the end has begun, back to nsqd.
@@ -117,6 +118,7 @@ class Consumer:
             on_found=self._found,
             on_forget=self.losses.forget,
             on_lookup=self._renew,
+            publish_waits=lambda: bool(self._lost),
         )
 
     # -- starting
@@ -197,8 +199,7 @@ class Consumer:
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
         self.losses.joined(endpoint)
-        if self.search is not None:
-            self.search.found(endpoint)
+        self._lost.discard(endpoint.partition)
         self.discovery.connected(endpoint)
         self.flow.joined(connection)
         said, settings = "%s: connected, subscribed to %s/%s", self.settings
@@ -221,19 +222,10 @@ class Consumer:
         self._loss_log.add(reason, is_news=is_news, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_disconnected", str(endpoint), reason)
         self.hooks.call("on_error", reason)
-        if self.search is not None and self.settings.lookupds:
-            self.search.lost(endpoint, reason)
+        if name_of(endpoint) not in self.stopped and self.settings.dialect.calls_for_lookup(reason):
+            self._lost.add(endpoint.partition)
         if self.losses.is_hopeless(() if self.settings.lookupds else self.settings.endpoints):
             self.fail(reason)  # asking on would only hide the mistake
-
-    def _is_read(self, lost: Endpoint) -> bool:
-        """Return whether its partition has a connection again; if that one fails, the search begins again."""
-        return any(endpoint.partition == lost.partition for endpoint in self._subscriptions)
-
-    def _ask(self, lost: Endpoint) -> bool:
-        """Ask the nsqlookupds now; return whether to look for it further."""
-        self.discovery.poke()
-        return lost.partition is not None and name_of(lost) not in self.stopped
 
     def stop_partition(self, message: Message) -> None:
         """Read a partition no further: its message cannot be handled, and no later one may come before it (YZ-13)."""
@@ -399,8 +391,6 @@ class Consumer:
         self._kill(subscriptions, seats)
 
     def _kill(self, subscriptions: Iterable[Subscription], seats: list[list[Any]]) -> None:
-        if self.search is not None:
-            self.search.close()
         running = [seat[0] for seat in seats]
         greenlets = (*(each.task for each in subscriptions), *self._greenlets)
         self.loop.kill(each for each in greenlets if each not in running)

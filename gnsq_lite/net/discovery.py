@@ -96,7 +96,7 @@ class Discovery:
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are disconnected and no longer listed.
         on_outage: Called for each failure while no nsqlookupd answers.
-        publish_waits: Says whether a publish waits for an nsqd: polls are urgent then.
+        publish_waits: Says whether a publish waits for an nsqd, or a Reader for a leader: polls are urgent then.
         fetch: Queries one nsqlookupd; None: over HTTP.
     Raises:
         OptionError: a bad address of an nsqlookupd, or a CA file that cannot be read.

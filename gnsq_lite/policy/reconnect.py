@@ -62,8 +62,9 @@ def retry_delay(count: int) -> float:
 class PollTimes:
     """The time of the next poll.
 
-    A poll is *urgent* while no nsqd was ever found, or while a publish waits for one.  The interval is lengthened at
-    random by up to lookupd_poll_jitter, the delay of an urgent poll is shortened by up to half of that.
+    A poll is *urgent* while no nsqd was ever found, or while a publish, or a partition that is read, waits for one.
+    The interval is lengthened at random by up to lookupd_poll_jitter, the delay of an urgent poll is shortened by up to
+    half of that.
     """
 
     __slots__ = ("_begun", "_clock", "_delay", "_interval", "_options", "_rng", "_urgent")

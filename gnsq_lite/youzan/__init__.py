@@ -9,14 +9,14 @@ YZ-3, YZ-4     ``commands``, ``dialect``
 YZ-5           ``partitions``, ``router``
 YZ-6, YZ-13    ``ordered.OrderedPartition``, ``tail.to_tail``
 YZ-7           ``errors.SubOrderIsMustError``
-YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``, ``leader_search``
+YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``
 YZ-9           ``commands.publish_trace``, ``messages.PublishReceipt``
 YZ-10          ``messages.YouzanMessage``
 YZ-11          the Writer: a connection per endpoint, and an endpoint is a partition of a node
 YZ-14          ``gnsq_lite.dialect.PlainDialect.check_server``
 YZ-15, YZ-16   ``headers``, ``commands.publish_ext``, ``options.YouzanOptions``
 YZ-17          ``commands.StartOffset``
-YZ-18          ``dialect``; the connection's heartbeat watch
+YZ-18          ``dialect.YouzanDialect.calls_for_lookup``; the connection's heartbeat watch
 =============  ======================================================================
 
 Facts are of server 0.3.7-HA.1.13.0, seen on a cluster of two nodes; its sources are cited where a fact is not plain.

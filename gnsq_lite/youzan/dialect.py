@@ -14,8 +14,6 @@ from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import (
-    CallLater,
-    Check,
     Dialect,
     Endpoint,
     Lookup,
@@ -26,22 +24,20 @@ from gnsq_lite.dialect import (
     Role,
     RouterHost,
 )
-from gnsq_lite.errors import OptionError
+from gnsq_lite.errors import NsqdError, NSQError, OptionError
 from gnsq_lite.option_fields import check_choice
-from gnsq_lite.policy.rng import Rng
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
 from gnsq_lite.youzan.compression import CODEC_KEY, pack
 from gnsq_lite.youzan.constants import HEADER_EXTRA, TRACE_ID_LENGTH
 from gnsq_lite.youzan.headers import check_trace_id, encode_headers, has_trace_id
-from gnsq_lite.youzan.leader_search import LeaderSearch
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
 from gnsq_lite.youzan.lookupds import LookupSet
 from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.ordered import GiveUp, OrderedPartition
-from gnsq_lite.youzan.partitions import check_place, should_reroute
+from gnsq_lite.youzan.partitions import MOVED, check_place, should_reroute
 from gnsq_lite.youzan.router import LeaderRouter
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -182,9 +178,9 @@ class YouzanDialect(Dialect):
         """Return the order of a connection's messages; None where any order will do (YZ-6)."""
         return OrderedPartition(self._clock) if self.is_ordered(topic) else None
 
-    def leader_search(self, call_later: CallLater, rng: Rng, is_read: Check, ask: Check) -> LeaderSearch:
-        """Return what looks for leaders that a Reader has lost (YZ-12)."""
-        return LeaderSearch(call_later, rng, self._clock, is_read, ask)
+    def calls_for_lookup(self, error: NSQError) -> bool:
+        """A connection that ends without an error frame is how consumers notice that a leader moved."""
+        return not isinstance(error, NsqdError) or isinstance(error, MOVED)
 
     def give_up(self, topic: str, has_callback: bool) -> GiveUp:
         """Return what becomes of a message after max_attempts (YZ-13)."""

@@ -66,7 +66,7 @@ def test_a_failed_message_pauses_its_partition_alone_and_is_handled_again_after_
 
 
 def test_a_failure_of_an_unordered_partition_slows_the_others_down_by_nothing(cluster: Cluster) -> None:
-    topic, failed, flowed = cluster.topic(4), [], []
+    topic, failed, flowed = cluster.topic(4, multipart="true"), [], []
 
     def handle(message: Any) -> None:
         if message.partition == 0:

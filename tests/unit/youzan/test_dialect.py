@@ -20,7 +20,6 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.youzan.commands import StartOffset
 from gnsq_lite.youzan.dialect import YouzanDialect
-from gnsq_lite.youzan.leader_search import look_up_after
 from gnsq_lite.youzan.messages import PublishReceipt
 from gnsq_lite.youzan.options import ExtFilter, YouzanOptions
 from tests.golden.youzan import answer, conversation
@@ -127,10 +126,10 @@ def test_a_later_answer_without_metainfo_does_not_make_it_forget() -> None:
 @pytest.mark.rule("YZ-18")
 def test_a_connection_that_ends_or_falls_silent_is_replaced_after_a_fresh_lookup() -> None:
     for error in (ConnectionLost("a:1", "end of stream"), HeartbeatTimeout("a:1", "silent"), ProtocolError("x")):
-        assert look_up_after(error) == 0.05
-    assert look_up_after(NotLeaderError("E")) == 0.2
-    assert look_up_after(TopicNotExistError("E")) == 1.0
-    assert look_up_after(BadTopicError("E")) is None
+        assert YouzanDialect().calls_for_lookup(error)
+    assert YouzanDialect().calls_for_lookup(NotLeaderError("E"))
+    assert YouzanDialect().calls_for_lookup(TopicNotExistError("E"))
+    assert not YouzanDialect().calls_for_lookup(BadTopicError("E"))
 
 
 @pytest.mark.rule("YZ-13")
