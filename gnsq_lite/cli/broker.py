@@ -73,10 +73,7 @@ def command(as_json: bool, **flags: Any) -> int:
             for name, addresses in listening.items():
                 echo(f"{name}: {addresses if isinstance(addresses, str) else ', '.join(addresses)}")
 
-        try:
-            until_signal(ended, lambda timeout=0.0: ended.settle(), tell)
-        except KeyboardInterrupt:
-            pass
+        until_signal(ended, lambda timeout=0.0: ended.settle(), tell)
     return 0
 
 

@@ -155,8 +155,6 @@ def _run(readers: Sequence[Reader], done: Completion) -> None:
 
     try:
         until_signal(done, lambda timeout=0.0: done.settle(), begin)
-    except KeyboardInterrupt:
-        pass
     finally:
         threads = [threading.Thread(target=reader.close, args=(_DRAIN,)) for reader in readers]
         for thread in threads:

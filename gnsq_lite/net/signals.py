@@ -35,24 +35,18 @@ class Stages:
         self.drain = Completion()
         #: The second one: end now.
         self.at_once = Completion()
-        #: The signals that came, in their order.
-        self.signals: list[int] = []
 
     def ask(self, number: int | None = None, frame: Any = None) -> None:
         """Take one request; fits ``signal.signal()``."""
-        if number is not None:
-            self.signals.append(number)
         if not self.drain.settle(number):
             self.at_once.settle(number)
 
     def ask_to_drain(self, number: int, frame: Any = None) -> None:
         """Take a request that means the first stage, however often it comes."""
-        self.signals.append(number)
         self.drain.settle(number)
 
     def ask_at_once(self, number: int, frame: Any = None) -> None:
         """Take a request that means the second stage."""
-        self.signals.append(number)
         self.drain.settle(number)
         self.at_once.settle(number)
 
@@ -74,8 +68,7 @@ def until_signal(
 
     A signal that comes while *begin* runs is acted upon afterwards.
 
-    Ctrl-C, and SIGTERM where nobody handles it, call ``close()``, which waits; a second one calls ``close(0)``.  Ctrl-C
-    is raised on when all is closed.
+    Ctrl-C and SIGTERM, unless the program handles them, call ``close()``, which waits; a second one calls ``close(0)``.
     """
     stages = Stages()
     numbers = [signal.SIGINT, signal.SIGTERM] if handle_sigterm else [signal.SIGINT]
@@ -84,8 +77,6 @@ def until_signal(
         _wait(ended, stages.drain, interrupted=stages)
         if stages.drain.done():
             _close(stages, close)
-    if signal.SIGINT in stages.signals:
-        raise KeyboardInterrupt
     ended.result(0)
 
 

@@ -12,6 +12,8 @@ or that is to be sent again goes to the loop, which waits and retries.
 from __future__ import annotations
 
 import atexit
+import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -289,6 +291,7 @@ class Pool:
 
         Raises NSQError instead once the deadline has passed.
         """
+        _warn_in_asyncio()  # here, as a connection is opened seldom
         with self._lock:
             if now < node.rests_until or len(node.connections) >= self.max_connections:
                 return None
@@ -462,3 +465,13 @@ def _close_pools() -> None:
 
 
 on_fork(_pools.clear)
+
+
+def _warn_in_asyncio() -> None:
+    """Warn if the calling thread runs an asyncio event loop: a publish blocks all its tasks."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        said = (
+            "a publish blocks the asyncio event loop of this thread: use await asyncio.to_thread(writer.publish, ...)"
+        )
+        warnings.warn(said, RuntimeWarning, stacklevel=2)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socketserver
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnsq_lite.errors import HTTPConnectionLost, OptionError
 from gnsq_lite.http import LookupdClient, NsqdClient
+from tests.programs import running
+from tests.servers import ServerHandle
 
 
 class Closes(socketserver.BaseRequestHandler):
@@ -34,3 +37,35 @@ def test_a_port_given_as_a_second_argument_gets_a_hint() -> None:
         NsqdClient("host", port)
     with pytest.raises(OptionError, match=r"must be HTTPOptions$"):
         NsqdClient("host", "4151")  # type: ignore[arg-type]
+
+
+ASYNCIO = """
+import asyncio, sys, warnings
+from gnsq_lite import Writer
+
+async def main(writer):
+    for _ in range(3):
+        writer.publish("t", b"x")
+
+async def in_thread(writer):
+    await asyncio.to_thread(writer.publish, "t", b"x")
+
+warnings.simplefilter("always")
+with Writer(sys.argv[1]) as writer:
+    asyncio.run(in_thread(writer))
+with Writer(sys.argv[1]) as writer:
+    writer.publish("t", b"x")
+print("no warning until here", file=sys.stderr, flush=True)
+with Writer(sys.argv[1]) as writer:
+    asyncio.run(main(writer))
+"""
+
+
+@pytest.mark.program
+def test_a_publish_in_an_asyncio_event_loop_warns_once(broker: ServerHandle, tmp_path: Path) -> None:
+    with running(["-c", ASYNCIO, broker.tcp_address], tmp_path) as program:
+        assert program.ends() == 0
+    before, _, after = program.output.partition("no warning until here")
+    assert before == ""
+    assert after.count("RuntimeWarning: a publish blocks the asyncio event loop") == 1
+    assert "asyncio.to_thread(writer.publish, ...)" in after
