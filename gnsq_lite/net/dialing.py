@@ -21,17 +21,14 @@ from gnsq_lite.options import format_address
 
 _socket: Any = native("socket", "socket")
 
-#: Seconds an address gets at least, where there is twice as much left: a lost SYN is sent again after one.
-SANE_SHARE = 2.0
-
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
 def dial(host: str, port: int, timeout: float, *, blocks: bool = False) -> Any:
     """Resolve *host*, try its addresses in turn, IPv6 and IPv4, and return a connected socket that does not block.
 
-    Waits at most *timeout* seconds in all (CONN-5), for each address the :func:`share` of what is left.  With *blocks*
-    the calling thread blocks, and nothing bounds the time that the system takes to resolve the name; otherwise the
+    Waits at most *timeout* seconds in all (CONN-5), for each address an equal part of what is left.  With *blocks* the
+    calling thread blocks, and nothing bounds the time that the system takes to resolve the name; otherwise the
     calling greenlet waits.  Raises ConnectError.
     """
     address, ends = format_address((host, port)), SYSTEM_CLOCK.now() + timeout
@@ -45,7 +42,7 @@ def dial(host: str, port: int, timeout: float, *, blocks: bool = False) -> Any:
     for index, (family, kind, protocol, _, target) in enumerate(found):
         sock = _socket(family, kind, protocol)
         try:
-            seconds = share(ends - SYSTEM_CLOCK.now(), len(found) - index)
+            seconds = (ends - SYSTEM_CLOCK.now()) / (len(found) - index)
             _connect(sock, target, seconds, _poll if blocks else wait_for_io)
             return sock
         except OSError as error:
@@ -77,15 +74,6 @@ def _poll(descriptor: int, events: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(max(0.0, seconds) * 1000))
-
-
-def share(left: float, addresses: int) -> float:
-    """Return the seconds that the next of so many addresses gets of what is *left*.
-
-    That is an equal part, as in Go's dialer, but not less than SANE_SHARE, nor than half where there is less than two
-    of those: some time is always kept for the rest.
-    """
-    return left if addresses == 1 else max(left / addresses, min(SANE_SHARE, left / 2))
 
 
 def _resolve(host: str, port: int, address: str, look_up: Callable[..., Any]) -> list[Any]:

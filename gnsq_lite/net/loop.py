@@ -8,7 +8,7 @@ run      :meth:`Loop.spawn`, :meth:`Loop.call_soon`, :func:`gnsq_lite.net.waitin
 wait     :func:`sleep`, :class:`gnsq_lite.net.waiting.Event`, :class:`gnsq_lite.net.waiting.Completion`,
          :meth:`Loop.park`, :meth:`Loop.suspend`, :func:`time_limit`
 wake     :meth:`Loop.resume`, :meth:`Loop.resume_soon`, ``Event.set()``, ``Completion.settle()``
-timer    :meth:`Loop.timer`, :meth:`Loop.every`
+timer    :meth:`Loop.timer`
 stream   :meth:`Loop.io`, :func:`wait_for_io`, on which :mod:`gnsq_lite.net.stream` is built
 =======  ==============================================================================================================
 
@@ -295,16 +295,6 @@ class Loop:
         task.name = f"gnsq_lite-{name}"
         task.start()
         return task
-
-    def every(self, seconds: float, act: Callable[[], Any]) -> None:
-        """Call *act*, which must not block, each *seconds*, as long as the loop runs; in its own thread only."""
-
-        def run() -> None:
-            while True:
-                act()
-                sleep(seconds)
-
-        self.spawn("timer", run)
 
     def kill(self, greenlets: Iterable[Any]) -> None:
         """End *greenlets* of this loop, but for the caller's own and any that is None; returns at once."""

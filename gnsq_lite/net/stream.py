@@ -29,7 +29,8 @@ PATIENCE = 0.01
 
 #: A flag of calls that never block.
 DONTWAIT = getattr(socket, "MSGDONTWAIT", 0)
-_HANGUP = getattr(select, "POLLRDHUP", 0)
+#: The peer has sent its last byte, whether all before it was read or not.
+_HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
 class DeliveryStalled(ConnectionLost):
@@ -41,15 +42,6 @@ def lost(address: str, error: OSError) -> NSQConnectionError:
     if isinstance(error, NSQConnectionError):
         return error
     return ConnectionLost(address, f"connection lost: {error.strerror or error}")
-
-
-def peer_has_closed(sock: Any) -> bool:
-    """Return whether an end follows the bytes that were not read yet; a system without POLLRDHUP cannot tell."""
-    if not _HANGUP:
-        return False
-    poll = native("select", "poll")()  # gevent's own would run the loop
-    poll.register(sock.fileno(), _HANGUP)
-    return bool(poll.poll(0))
 
 
 class ByteStream:
@@ -230,22 +222,12 @@ class Stream(ByteStream):
             self._read_timer = None
 
     def has_ended(self) -> bool:
-        """Look, without waiting, whether the peer has closed; then this side closes too.
-
-        Where something came before the end, a heartbeat for one, it is left to the reader, who closes.
-        """
+        """Return whether it is closed, or the peer has closed or failed; its reader gets the end.  Never waits."""
         if self.closed is not None:
             return True
-        try:
-            if self._sock.recv(1, socket.MSG_PEEK | DONTWAIT):
-                return peer_has_closed(self._sock)
-            error: NSQConnectionError = ConnectionLost(self.address, "connection closed by nsqd")
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError as failed:
-            error = lost(self.address, failed)
-        self.close(error)
-        return True
+        poll = native("select", "poll")()  # gevent's own would run the loop
+        poll.register(self._sock.fileno(), _HANGUP)
+        return bool(poll.poll(0))
 
     # -- writing
 

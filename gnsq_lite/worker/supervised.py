@@ -12,6 +12,7 @@ from typing import Any
 
 from gnsq_lite.message import Message, is_open
 from gnsq_lite.net.io_thread import io_loop
+from gnsq_lite.net.loop import sleep
 from gnsq_lite.net.waiting import run_in_loop
 from gnsq_lite.options import ConnectionOptions, RetryOptions
 from gnsq_lite.stats import ReaderStats
@@ -37,7 +38,12 @@ class Supervised(Middleware[Any]):
         """Tick from now on."""
         self._pulse.start(hang_timeout(worker))
         loop = io_loop()
-        run_in_loop(loop, loop.every, TICK, self._pulse.tick)
+        run_in_loop(loop, loop.spawn, "pulse", self._tick)
+
+    def _tick(self) -> None:
+        while True:
+            self._pulse.tick()
+            sleep(TICK)
 
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
         """Return *call*, with its message noted before it begins: a process that hangs or crashes cannot do so.
