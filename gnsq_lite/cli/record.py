@@ -140,6 +140,7 @@ class RecorderPages:
             "bytes_total": ("counter", "Bytes stored by this process", recorder.stored_bytes),
             "flush_seconds_total": ("counter", "Seconds spent in writes", recorder.flush_seconds),
             "copies_dropped_total": ("counter", "Copies of stored messages that were dropped", recorder.dropped()),
+            "connections_lost_total": ("counter", "Connections to nsqd that ended once subscribed", recorder.lost()),
             "log_bytes": ("gauge", "Bytes of the log", reader.size()),
             "oldest_row": ("gauge", "Number of the first row of the log", bounds.first),
             "newest_row": ("gauge", "Number of the last row of the log", bounds.last),

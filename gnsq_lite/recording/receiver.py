@@ -47,6 +47,9 @@ def take_some(queue: deque[Message], most: int, most_bytes: int) -> list[Message
 class Receiver(Protocol):
     """Delivers messages that somebody else answers."""
 
+    #: Connections that ended after they were subscribed.
+    lost: int
+
     def start(self, on_messages: OnMessages) -> None:
         """Begin to receive; returns at once."""
 
@@ -95,6 +98,7 @@ class ReaderReceiver:
             format_address(address) for address in address_list(given, option="nsqd_tcp_addresses", default_port=4150)
         }
         self._trouble = ""
+        self.lost = 0
 
     def start(self, on_messages: OnMessages) -> None:
         """Connect."""
@@ -122,6 +126,7 @@ class ReaderReceiver:
 
     def _parted(self, number: int, endpoint: str, reason: object) -> None:
         """In the I/O thread; of a connection, or an attempt at one."""
+        self.lost += self._is_here(number, endpoint)
         self._joined(number, endpoint)
         now = self._clock.now()
         self._lost[number, endpoint] = now

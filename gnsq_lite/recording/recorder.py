@@ -263,6 +263,10 @@ class Recorder:
         """Return why the disk refuses writes, or the last connection ended; "" where neither happened."""
         return self._refusal or self._receiver.trouble()
 
+    def lost(self) -> int:
+        """Return how many connections to nsqd ended after they were subscribed."""
+        return self._receiver.lost
+
     def dropped(self) -> int:
         """Return how many copies of stored messages were dropped."""
         return 0 if self._known is None else self._known.dropped

@@ -142,6 +142,7 @@ class Embedded:
             "inFlight": recorder.in_flight(),
             "missing": recorder.missing(),
             "trouble": recorder.trouble(),
+            "connectionsLost": recorder.lost(),
             "copiesDropped": recorder.dropped(),
             "flushSeconds": round(recorder.flush_seconds, 3),
             "bytesOnDisk": sum(self._recording.reader(name).size() for name in self._recording.names()),

@@ -20,14 +20,13 @@ LATEST, EARLIEST = -1, -2
 
 @dataclass(frozen=True)
 class Position:
-    """Offset or time where reading starts or ends, by partition; *otherwise* applies to the other partitions.
+    """Time, or offsets by partition, where reading starts or ends; *otherwise* applies to the other partitions.
 
-    Offsets are bytes into the partition's log, or LATEST, EARLIEST; times are milliseconds since 1970.
+    Offsets are bytes into the partition's log, or LATEST, EARLIEST; *time* is milliseconds since 1970.
     """
 
     otherwise: int = LATEST
     offsets: Mapping[int, int] = field(default_factory=dict)
-    times: Mapping[int, int] = field(default_factory=dict)
     time: int | None = None
 
 
@@ -48,12 +47,9 @@ class LogOptions:
     starting_timestamp: int | None = opt(
         None, "start at the first message published at this time (ms since 1970)", low=0
     )
-    starting_offsets_by_timestamp: str = opt("", "JSON of a time (ms since 1970) for each partition")
     ending_offsets: str = opt("latest", "batch: latest, or JSON")
     ending_timestamp: int | None = opt(None, "batch: end before the first message published at this time", low=0)
-    ending_offsets_by_timestamp: str = opt("", "batch: JSON of a time (ms since 1970) for each partition")
     max_offsets_per_trigger: int | None = opt(None, "maximum messages of a micro-batch", low=1)
-    max_bytes_per_trigger: int | None = opt(None, "approximate maximum bytes of a micro-batch", low=1, kind="bytes")
     min_offsets_per_trigger: int | None = opt(None, "minimum messages of a micro-batch", low=1)
     max_trigger_delay: str = opt("15m", "maximum wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 1h")
     fail_on_data_loss: bool = opt(True, "fail if messages are missing: removed by retention, or topic recreated")
@@ -80,36 +76,22 @@ class LogOptions:
 
     def starting(self, *, batch: bool) -> Position:
         """Return the position where reading starts.  Raises OptionError."""
-        default = "earliest" if batch else "latest"
-        return self._position(
-            ("starting_offsets", self.starting_offsets or default),
-            self.starting_timestamp,
-            ("starting_offsets_by_timestamp", self.starting_offsets_by_timestamp),
-            {"earliest": EARLIEST, "latest": LATEST},
-        )
+        text = self.starting_offsets or ("earliest" if batch else "latest")
+        words = {"earliest": EARLIEST, "latest": LATEST}
+        return self._position("starting_offsets", text, self.starting_timestamp, words)
 
     def ending(self) -> Position:
         """Return the position where a batch ends.  Raises OptionError."""
-        return self._position(
-            ("ending_offsets", self.ending_offsets),
-            self.ending_timestamp,
-            ("ending_offsets_by_timestamp", self.ending_offsets_by_timestamp),
-            {"latest": LATEST},
-        )
+        return self._position("ending_offsets", self.ending_offsets, self.ending_timestamp, {"latest": LATEST})
 
-    def _position(
-        self, offsets: tuple[str, str], time: int | None, times: tuple[str, str], words: Mapping[str, int]
-    ) -> Position:
-        """Return the position from the first option given, in the order time, times, offsets (as in Kafka)."""
-        name, text = offsets
+    def _position(self, name: str, text: str, time: int | None, words: Mapping[str, int]) -> Position:
+        """Return the position of *time*, or else of the offsets *text*; the order is Kafka's."""
         word = words.get(text.strip().lower())
-        lowest = min(words.values())  # also the offset of partitions that the JSON omits
         if time is not None:
             return Position(time=time)
-        if times[1]:
-            return Position(lowest, times=self._per_partition(*times, low=0))
         if word is not None:
             return Position(word)
+        lowest = min(words.values())  # also the offset of partitions that the JSON omits
         return Position(lowest, self._per_partition(name, text, low=lowest))
 
     def _per_partition(self, name: str, text: str, low: int) -> dict[int, int]:

@@ -48,9 +48,8 @@ def resolved(position: Position, extents: Mapping[int, Extent], logs: Logs) -> P
 
 
 def _place(position: Position, partition: int, extent: Extent, logs: Logs) -> int:
-    time = position.times.get(partition, position.time)
-    if time is not None:
-        return at_time(partition, extent, time * 1_000_000, logs)
+    if position.time is not None:
+        return at_time(partition, extent, position.time * 1_000_000, logs)
     place = position.offsets.get(partition, position.otherwise)
     if place < 0:
         return _first_place(partition, extent, logs) if place == EARLIEST else extent.end
@@ -82,8 +81,8 @@ def at_time(partition: int, extent: Extent, since_ns: int, logs: Logs) -> int:
     return place
 
 
-def limited(begins: Places, ends: Places, rows: int | None, size: int | None, logs: Logs) -> Places:
-    """Return *ends*, moved so that a batch has at most about *rows* messages and *size* bytes.
+def limited(begins: Places, ends: Places, rows: int, logs: Logs) -> Places:
+    """Return *ends*, moved so that a batch has at most about *rows* messages.
 
     As in Kafka's source, each partition's share is as its part of what waits; one message at least.
     """
@@ -93,27 +92,12 @@ def limited(begins: Places, ends: Places, rows: int | None, size: int | None, lo
     total = sum(waiting.values())
     cut = dict(ends)
     for partition, bytes_here in waiting.items():
-        if size is not None and total > size:
-            cut[partition] = _after_bytes(
-                partition, begins[partition], ends[partition], size * bytes_here // total, logs
-            )
-        if rows is not None:
-            share = max(1, rows * bytes_here // total)
-            cut[partition] = min(
-                cut[partition], _after_rows(partition, begins[partition], ends[partition], share, logs)
-            )
+        share = max(1, rows * bytes_here // total)
+        first = logs.at(partition, begins[partition])
+        mark = None if first is None else logs.numbered(partition, first.number + share)
+        if mark is not None:
+            cut[partition] = max(begins[partition], min(ends[partition], mark.place))
     return cut
-
-
-def _after_bytes(partition: int, begin: int, end: int, size: int, logs: Logs) -> int:
-    mark = logs.at(partition, begin + max(1, size))
-    return end if mark is None else min(end, mark.place)
-
-
-def _after_rows(partition: int, begin: int, end: int, rows: int, logs: Logs) -> int:
-    first = logs.at(partition, begin)
-    mark = None if first is None else logs.numbered(partition, first.number + rows)
-    return end if mark is None else max(begin, min(end, mark.place))
 
 
 def messages_waiting(begins: Places, extents: Mapping[int, Extent], logs: Logs) -> int:

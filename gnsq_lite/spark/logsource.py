@@ -133,7 +133,7 @@ class _LogReader:
             time.sleep(0.2)
 
     def _resolved(self, position: Position, extents: Mapping[int, Extent]) -> Places:
-        unknown = sorted((position.offsets.keys() | position.times.keys()) - extents.keys())
+        unknown = sorted(position.offsets.keys() - extents.keys())
         if unknown:
             why = f"{self._options.topic} has partitions {sorted(extents)}, and none of {unknown}"
             raise OptionError("startingOffsets, endingOffsets", unknown, why)
@@ -184,7 +184,6 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         self._patience = MinimumRows(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
         limits = {
             "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
-            "maxBytesPerTrigger": options.max_bytes_per_trigger,
             "minOffsetsPerTrigger": options.min_offsets_per_trigger,
         }
         for name, limit in limits.items():
@@ -261,11 +260,10 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         if more and self._patience.waits(lambda: messages_waiting(begins, extents, self._cluster)):
             return dict(begins)
         rows = [one for one in (options.max_offsets_per_trigger, getattr(limit, "max_rows", None)) if one is not None]
-        size = [one for one in (options.max_bytes_per_trigger, getattr(limit, "max_bytes", None)) if one is not None]
-        if not rows and not size:
+        if not rows:
             return ends
         there = {n: max(begins.get(n, 0), extents[n].begin if n in extents else 0) for n in ends}
-        return limited(there, ends, min(rows, default=None), min(size, default=None), self._cluster)
+        return limited(there, ends, min(rows), self._cluster)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return where the logs end, for the query's progress."""

@@ -59,6 +59,7 @@ class FakeReceiver:
         self.connected = True
         self.away: list[str] = []
         self.error: BaseException | None = None
+        self.lost = 0
 
     def start(self, on_messages: Any) -> None:
         self.take = lambda message: on_messages([message])

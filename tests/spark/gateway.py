@@ -79,13 +79,17 @@ class Gateway:
 
     def options(self, spool: str) -> dict[str, str]:
         """Return the source's options for a spool in the bucket."""
+        settings = {f"nsq.storage.{name}": text for name, text in self.storage().items()}
+        return {"recording": f"{self.url}/{spool}", **settings}
+
+    def storage(self) -> dict[str, str]:
+        """Return the settings of the store."""
         return {
-            "recording": f"{self.url}/{spool}",
-            "nsq.storage.endpoint": f"http://{self.proxy.address}",
-            "nsq.storage.accessKeyId": "gnsq",
-            "nsq.storage.secretAccessKey": "gnsq-secret",
-            "nsq.storage.region": "us-east-1",
-            "nsq.storage.allowHttp": "true",
+            "endpoint": f"http://{self.proxy.address}",
+            "accessKeyId": "gnsq",
+            "secretAccessKey": "gnsq-secret",
+            "region": "us-east-1",
+            "allowHttp": "true",
         }
 
     def hadoop(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ lost, no batch may have had other rows when it ran again, and the sink may have 
 
     python -m tests.spark.kill_harness --kills 30 --messages 500000       # the long form
     python -m tests.spark.kill_harness --kills 4 --messages 20000         # the short one
+    python -m tests.spark.kill_harness --recorders --kills 20 --messages 1000000  # without Spark
 
 Points: before-fsync, after-fsync, after-fin (in the source process, through the spool's file calls), before-sink,
 after-sink (in foreachBatch, the whole query dies); victims: jvm, source, worker, all.
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -333,6 +335,152 @@ def finish(base: Path, server: Any, messages: int) -> None:
         run.end()
 
 
+# -- recorders and replay ----------------------------------------------------------------------------------------------
+
+
+def numbered(number: int) -> bytes:
+    """Return a body that holds its number and a checksum of it."""
+    return b"%d %08x" % (number, zlib.crc32(b"%d" % number))
+
+
+def publish_numbered(server: Any, topic: str, first: int, count: int) -> None:
+    """Publish numbered bodies; an MPUB whose outcome is unknown is published again."""
+    from gnsq_lite import Writer
+    from gnsq_lite.errors import NSQError
+
+    with Writer(server.tcp_address) as writer:
+        for at in range(first, first + count, 500):
+            bodies = [numbered(n) for n in range(at, min(at + 500, first + count))]
+            while True:
+                try:
+                    writer.multipublish(topic, bodies)
+                    break
+                except NSQError:
+                    time.sleep(0.2)
+
+
+class Tool:
+    """A command of gnsq-lite as a process, which is started again when it was killed or has failed."""
+
+    def __init__(self, base: Path, *command: str) -> None:
+        self._base, self._command = base, command
+        self.start()
+
+    def start(self) -> None:
+        with (self._base / "tools.log").open("ab") as log:
+            command = [sys.executable, "-m", "gnsq_lite", *self._command]
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+        self.start()
+
+    def keep_running(self) -> None:
+        if self.process.poll() is not None:
+            self.start()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(60)
+
+
+def record_and_replay(
+    base: Path, server: Any, messages: int, faults: int, seed: int, url: str = "", store: Any = None
+) -> dict[str, Any]:
+    """Record with two recorders and replay, with *faults*, and count what arrives.
+
+    Of the faults two thirds strike the recording: recorders are killed, nsqd is stopped by SIGTERM and started again,
+    and the *store*, where there is one, is away for a while.  The others strike the replay.
+    """
+    rng, done = random.Random(seed), Counter[str]()
+    base.mkdir(parents=True, exist_ok=True)
+    where = ["--nsqd-tcp-address", server.tcp_address]
+    storage = [] if store is None else [f"--storage={name}={text}" for name, text in store.storage().items()]
+    url = url or str(base / "recording")
+    server.prepare(TOPIC, CHANNEL)
+    server.prepare(TOPIC + "-again", CHANNEL)
+
+    def strike(what: str, tools: list[Tool]) -> None:
+        time.sleep(rng.uniform(0.5, 2.0))
+        if what == "nsqd":
+            server.stop()
+            server.restart()
+        elif what == "store":
+            store.kill()
+            time.sleep(rng.uniform(0.5, 2.0))
+            store.start()
+        else:
+            rng.choice(tools).kill()
+        done[what] += 1
+
+    record = ["record", TOPIC, CHANNEL, url, *where, *storage, "--msg-timeout", "5s"]
+    tools = [Tool(base, *record) for _ in range(2)]
+    plan = [("recorder", "nsqd", "recorder", "store" if store else "recorder")[n % 4] for n in range(faults * 2 // 3)]
+    share = messages // (len(plan) + 1) + 1
+    for number, what in enumerate([*plan, ""]):
+        first = number * share
+        feeder = threading.Thread(target=publish_numbered, args=(server, TOPIC, first, min(share, messages - first)))
+        feeder.start()
+        if what:
+            strike(what, tools)
+        feeder.join()
+        for tool in tools:
+            tool.keep_running()
+    until_idle(server, TOPIC)
+    stopped = [tool.stop() for tool in tools]
+    recorded = count_bodies(url, {} if store is None else store.storage())
+
+    paced = ["--rate", str(messages / 40), "--state", str(base / "state")]  # long enough for all faults
+    replay = Tool(base, "replay", url, "--to", TOPIC + "-again", *paced, *where, *storage)
+    left = faults - sum(done.values())
+    while left or replay.process.poll() != 0:
+        if replay.process.poll() not in (None, 0):  # nsqd was away for longer than the replayer waits
+            replay.start()
+        if left and replay.process.poll() is None:
+            strike("nsqd" if left % 3 == 0 else "replayer", [replay])
+            left -= 1
+        elif replay.process.poll() == 0 and left:
+            raise RuntimeError(f"the replay ended before {left} faults: give it more messages")
+        time.sleep(0.1)
+    again = Tool(base, "record", TOPIC + "-again", CHANNEL, str(base / "again"), *where, "--until-empty")
+    if again.process.wait(600):
+        raise RuntimeError("the replayed topic was not recorded")
+    replayed = count_bodies(str(base / "again"), {})
+    return {
+        "messages": messages,
+        "faults": dict(sorted(done.items())),
+        "exit_codes": stopped,
+        "recorded": verdict_of(recorded, messages),
+        "replayed": verdict_of(replayed, messages),
+        "same": recorded.keys() == replayed.keys(),
+    }
+
+
+def until_idle(server: Any, topic: str) -> None:
+    """Wait until the channel has no message."""
+    deadline = time.monotonic() + 600
+    while any(server.stats(topic, CHANNEL)[name] for name in ("depth", "in_flight_count", "deferred_count")):
+        assert time.monotonic() < deadline, server.stats(topic, CHANNEL)
+        time.sleep(0.5)
+
+
+def count_bodies(url: str, storage: dict[str, str]) -> Counter[bytes]:
+    """Return how often a recording has each body."""
+    from gnsq_lite.recording import Recording
+
+    found: Counter[bytes] = Counter()
+    for batch in Recording(url, storage).batches():
+        found.update(batch.column("body").to_pylist())
+    return found
+
+
+def verdict_of(found: Counter[bytes], messages: int) -> dict[str, int]:
+    """Return how many messages are lost, and how many rows are copies or no message at all."""
+    lost = sum(numbered(n) not in found for n in range(messages))
+    return {"lost": lost, "copies": found.total() - len(found), "others": len(found) - (messages - lost)}
+
+
 def main() -> int:
     """Run from the command line; 0 when nothing was lost, changed or doubled."""
     if sys.argv[1:2] == ["--query"]:
@@ -343,11 +491,22 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=500_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", help="a directory for spool, checkpoint, sink and log; kept")
+    parser.add_argument("--recorders", action="store_true", help="recorders and replay instead of a query")
+    parser.add_argument("--objects", action="store_true", help="with --recorders: on moto's S3 server")
     given = parser.parse_args()
     from tests import servers
 
     with tempfile.TemporaryDirectory() as temporary:
         base = Path(given.keep or temporary) / "harness"
+        if given.recorders:
+            from tests.spark.gateway import Gateway
+
+            store = Gateway() if given.objects else None
+            with servers.real_nsqd(Path(temporary)) as server:
+                url = f"{store.url}/recording" if store else ""
+                result = record_and_replay(base, server, given.messages, given.kills, given.seed, url, store)
+            print(json.dumps(result, indent=2))
+            return int(not result["same"] or any(result["recorded"][name] for name in ("lost", "others")))
         with servers.real_nsqd(Path(temporary), "nsqd", mem_queue_size=2_000_000) as server:
             result = harness(base, server, given.messages, given.kills, given.seed, False)
     print(json.dumps(result, indent=2))

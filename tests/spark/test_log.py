@@ -62,7 +62,6 @@ class FakeLogs:
         ({"startingTimestamp": "4000"}, {0: 40, 1: 40}),
         ({"startingTimestamp": "0"}, {0: 20, 1: 20}),
         ({"startingTimestamp": "7000"}, {0: 70, 1: 50}),
-        ({"startingOffsetsByTimestamp": '{"t": {"1": 3000}}', "startingOffsets": "latest"}, {0: 20, 1: 30}),
     ],
 )
 def test_starting_offsets_mean_places(given: dict[str, str], places: dict[int, int]) -> None:
@@ -81,7 +80,6 @@ def test_starting_offsets_mean_places(given: dict[str, str], places: dict[int, i
         ("startingOffsets", '{"t": {"0": true}}'),
         ("endingOffsets", "earliest"),
         ("endingOffsets", '{"t": {"0": -2}}'),
-        ("startingOffsetsByTimestamp", '{"t": {"0": "now"}}'),
         ("maxTriggerDelay", "soon"),
         ("maxTriggerDelay", "0s"),
         ("partition", "999"),
@@ -115,11 +113,9 @@ def test_the_earliest_is_what_nsqd_finds_and_not_what_its_files_hold() -> None:
 def test_limits_are_shared_out_by_what_waits_and_end_between_messages() -> None:
     logs = FakeLogs(p0=90, p1=10, p2=5)
     ends = {0: 900, 1: 100, 2: 50}
-    assert limited({0: 0, 1: 0, 2: 50}, ends, 10, None, logs) == {0: 90, 1: 10, 2: 50}
-    assert limited({0: 0, 1: 0, 2: 50}, ends, None, 100, logs) == {0: 90, 1: 10, 2: 50}
-    assert limited({0: 0, 1: 0, 2: 50}, ends, None, 1, logs) == {0: 10, 1: 10, 2: 50}
-    assert limited({0: 0, 1: 0, 2: 50}, ends, 1, 1, logs) == {0: 10, 1: 10, 2: 50}
-    assert limited({0: 0, 1: 0, 2: 0}, ends, 1000, 5000, logs) == ends
+    assert limited({0: 0, 1: 0, 2: 50}, ends, 10, logs) == {0: 90, 1: 10, 2: 50}
+    assert limited({0: 0, 1: 0, 2: 50}, ends, 1, logs) == {0: 10, 1: 10, 2: 50}
+    assert limited({0: 0, 1: 0, 2: 0}, ends, 1000, logs) == ends
 
 
 def test_an_offset_is_as_kafkas_and_another_topics_is_refused() -> None:
@@ -346,7 +342,7 @@ def streamed(reader: NsqLogStreamReader, offset: dict[str, Any], batches: int) -
 
 
 @pytest.mark.rule("PIPE-3")
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"])
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
 def test_a_limit_is_refused_by_its_name_where_no_batch_begin_is_told(
     name: str, cluster: YouzanBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from gnsq_lite.recording.receiver import ReaderReceiver
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.fakes import FakeClock
+from tests.programs import wait_for
+from tests.proxy import Proxy
 from tests.servers import ServerHandle
 
 
@@ -97,6 +99,21 @@ def test_several_receivers_side_by_side_share_the_channel(nsqd: ServerHandle, re
     publish(nsqd.tcp_address, 0, 3000)
     reader = readers(nsqdTCPAddresses=nsqd.tcp_address, connectionsPerNsqd="3", maxInFlight="100")
     assert sorted(rows(reader, 3000)) == list(range(3000))
+
+
+def test_connections_that_end_are_counted_and_failed_attempts_are_not(nsqd: ServerHandle, readers: Any) -> None:
+    publish(nsqd.tcp_address, 0, 5)
+    with Proxy(nsqd.tcp_address) as proxy:
+        reader = readers(nsqdTCPAddresses=proxy.address)
+        assert sorted(rows(reader, 5)) == list(range(5))
+        recorder = reader._embedded.started()
+        proxy.refusing = True
+        proxy.reset()
+        wait_for(lambda: recorder.missing() == [proxy.address])
+        time.sleep(1.0)  # further attempts fail
+        proxy.clear()
+        wait_for(recorder.is_connected)
+        assert recorder.lost() == 1
 
 
 def drain(reader: NsqStreamReader, ends: list[Any]) -> None:
