@@ -24,7 +24,7 @@ ONE_OF_MANY = (BadMessageError, BadBodyError)
 class Gathering(Publish):
     """An MPUB being gathered: the publishes of one turn with the same topic and timeout; a single one is a PUB."""
 
-    __slots__ = ("_apart", "_mixed", "failed", "joined", "members", "room", "waiters")
+    __slots__ = ("_apart", "_mixed", "failed", "joined", "room", "waiters")
 
     bodies: list[bytes]
 
@@ -34,12 +34,10 @@ class Gathering(Publish):
         #: Until this is sent: the greenlet of the loop that waits, None where it gave up, or the publish of a handle or
         #: of another thread; and its body.  Adding both is one step, which needs no guard.
         self.joined: list[tuple[Any, bytes]] = []
-        #: Then, the greenlet that waits for each body.
+        #: Then, the greenlet, None or publish of each body.
         self.waiters: list[Any] = []
         #: Whether publishes have joined, and not only greenlets that wait.
         self._mixed = False
-        #: The publishes that have joined, with the places of their bodies.
-        self.members: list[tuple[int, Publish]] = []
         self._apart: dict[Any, Publish] = {}
         self.failed = False
         #: Bytes that one more body may have.
@@ -67,62 +65,55 @@ class Gathering(Publish):
     def finish(self) -> None:
         """Accept no more publishes, and drop those that were given up."""
         self.room = -1
+        if self._mixed:
+            for who, _ in self.joined:
+                if type(who) is Publish:
+                    self.cost, who.cost = self.cost + who.cost, 0
+            self.joined = [each for each in self.joined if type(each[0]) is not Publish or each[0].mark_sent()]
         if self.joined:
             self.waiters, self.bodies = map(list, zip(*self.joined, strict=True))
             self.joined = []
-        if self._mixed:
-            self._sort()
         self.count = len(self.bodies)
         self.batch = self.count > 1
 
-    def _sort(self) -> None:
-        """Separate the publishes that have joined from the greenlets that wait."""
-        joined = zip(self.waiters, self.bodies, strict=True)
-        sent = [(who, body) for who, body in joined if type(who) is not Publish or who.mark_sent()]
-        waiters = [None if type(who) is Publish else who for who, _ in sent]
-        self.members = [(place, who) for place, (who, _) in enumerate(sent) if type(who) is Publish]
-        for _, member in self.members:
-            self.cost += member.cost
-            member.cost = 0
-        self.bodies, self.waiters, self._mixed = [body for _, body in sent], waiters, False
-
     def announce(self) -> None:
-        """Settle each member too, and resume the greenlets that wait."""
-        if self.joined or self._mixed:
+        """Settle each publish that has joined, and resume the greenlets that wait."""
+        if self.joined:
             self.finish()
         super().announce()
         self.failed = self._error is not None
         self.bodies = []
-        for _, member in self.members:
-            member.settle(self._value, self._error)
-        if self.waiters:
-            self.loop.resume_soon(greenlet for greenlet in self.waiters if greenlet is not None)
-            self.waiters = []
+        if self._mixed:
+            for publish in [who for who in self.waiters if type(who) is Publish]:
+                publish.settle(self._value, self._error)
+        greenlets = [who for who in self.waiters if who is not None and type(who) is not Publish]
+        if greenlets:
+            self.loop.resume_soon(greenlets)
+        self.waiters = []
 
     def announce_again(self) -> None:
         """Do the same in the loop: an exception may have ended :meth:`announce`."""
         super().announce_again()
         self.failed = self._error is not None
-        for _, member in self.members:
-            member.settle(self._value, self._error)
-            member.announce_again()
-        for greenlet in self.waiters:
-            if greenlet is not None:
-                self.loop.resume_once(greenlet)
+        for who in self.waiters:
+            if type(who) is Publish:
+                who.settle(self._value, self._error)
+                who.announce_again()
+            elif who is not None:
+                self.loop.resume_once(who)
 
     def come_apart(self, error: BaseException) -> list[Publish]:
         """Return the publishes without an outcome, each to be sent alone: nsqd took none because of one of them."""
-        members, apart = dict(self.members), []
-        for place, body in enumerate(self.bodies):
-            publish = members.get(place)
-            if publish is None:
-                publish = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
-                self._apart[self.waiters[place]] = publish
+        apart = []
+        for who, body in zip(self.waiters, self.bodies, strict=True):
+            publish = who
+            if type(who) is not Publish:
+                publish = self._apart[who] = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
             publish.retries = self.retries
             publish.data = publish.command()  # which is joined to no other again
             publish.sent = publish.in_doubt = self.in_doubt
             apart.append(publish)
-        self.members = []
+        self.waiters = [who for who in self.waiters if type(who) is not Publish]
         self.settle(error=error)
         return [publish for publish in apart if not publish.done()]
 

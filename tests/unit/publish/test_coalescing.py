@@ -326,6 +326,23 @@ def test_room_for_publishes_nobody_waits_for_is_given_back() -> None:
     assert bench.producer.outcomes.backlog == 0
 
 
+@pytest.mark.parametrize("with_others", [False, True])
+def test_a_publish_that_its_thread_gave_up_is_not_sent_and_gives_its_room_back(with_others: bool) -> None:
+    bench = Bench()
+    publication = Publish(loop_here(), "t", (b"given up",), 5.0, bench.clock.now() + 5)
+    bench.producer.outcomes.reserve(publication, 8)
+    bench.producer.submit(publication)
+    if with_others:
+        bench.submit(b"sent")
+    publication._give_up()  # as a thread does while something blocks the loop
+    end_turn()
+    assert bench.wire.sent == ([commands.publish("t", b"sent")] if with_others else [])
+    bench.answer()
+    assert bench.producer.outcomes.backlog == 0
+    with pytest.raises(errors.NotSent, match="something blocks it"):
+        publication.result(0)
+
+
 @pytest.mark.rule("PUB-2")
 def test_a_close_in_the_same_turn_settles_each_and_sends_nothing() -> None:
     bench = Bench()
