@@ -17,7 +17,6 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, OptionError, WrongDialectError, printable
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address, is_host_name
-from gnsq_lite.policy import sequence as order
 from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
@@ -284,13 +283,9 @@ class Dialect(Protocol):
         """Return how messages of a connection are made; *command* is the index of the SUB that was accepted."""
         return Message
 
-    def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
-        """Return the most RDY that makes sense on this connection; None: no limit."""
-        return None
-
-    def sequence(self, topic: str, endpoint: Endpoint) -> order.Sequence | None:
-        """Return the policy that keeps the messages of a connection in order; None: any order will do (YZ-6)."""
-        return None
+    def is_ordered(self, topic: str) -> bool:
+        """Whether *topic* is consumed in order, one message of a partition at a time (YZ-6)."""
+        return False
 
     def give_up(self, topic: str, has_callback: bool) -> Literal["stop", "drop"]:
         """Return what becomes of a message after max_attempts, *has_callback* on_give_up was given (YZ-13)."""

@@ -49,6 +49,7 @@ from gnsq_lite.net.stream import DeliveryStalled
 from gnsq_lite.net.user_hooks import ErrorLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion, in_hub, run_in_loop
 from gnsq_lite.policy.attempts import Tries, requeue_delay
+from gnsq_lite.policy.ordered import OrderedPartition
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -491,10 +492,9 @@ class Subscription:
             check_server=dialect.check_server,
             connect_to=mapped(settings.address_map, self.endpoint),
         )
-        sequence = dialect.sequence(topic, self.endpoint)
         given, pool = (owner.loop, target, settings.connection, owner, owner.clock), settings.pool
-        if sequence is not None:
-            return OrderedConnection(sequence, *given, reads_in_hub=pool != "inline")
+        if dialect.is_ordered(topic):
+            return OrderedConnection(OrderedPartition(owner.clock), *given, reads_in_hub=pool != "inline")
         prompt, in_threads = settings.is_prompt, pool == "thread"
         reads_in_hub = prompt and pool != "inline"
         return Subscribed(*given, is_prompt=prompt, reads_in_hub=reads_in_hub, writes_fins=in_threads)

@@ -95,9 +95,9 @@ class FlowControl:
         """A connection is subscribed."""
         settings, negotiated = self._settings, connection.negotiated
         limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
-        own = settings.dialect.ready_limit(settings.topic, connection.endpoint)
         counts_down = negotiated is not None and not negotiated.negotiated
-        self._most[connection] = limit if own is None else min(own, limit)
+        # nsqd sends one message at a time in order, whatever RDY says (YZ-6).
+        self._most[connection] = min(1, limit) if settings.dialect.is_ordered(settings.topic) else limit
         self.backoffs.setdefault(connection.endpoint.partition, self._make_backoff())
         add = partial(self.allocator.add, counts_down=counts_down)
         self._apply(add, connection, self._limit(connection), connection.in_flight)

@@ -14,13 +14,13 @@ from typing import Any
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, claim
 from gnsq_lite.net.loop import current_greenlet
-from gnsq_lite.policy.sequence import Decision, Handle, Hold, SendBack, Sequence
+from gnsq_lite.policy.ordered import Decision, Handle, Hold, OrderedPartition, SendBack
 
 
 class OrderedConnection(Subscribed):
-    """Carries out what the dialect's sequence decides for each message and each answer."""
+    """Carries out what the policy, an OrderedPartition, decides for each message and each answer."""
 
-    def __init__(self, sequence: Sequence, *connection: Any, reads_in_hub: bool = False) -> None:
+    def __init__(self, sequence: OrderedPartition, *connection: Any, reads_in_hub: bool = False) -> None:
         super().__init__(*connection, reads_in_hub=reads_in_hub, writes_fins=True)
         self.fins = None  # each FIN moves the sequence on
         self._sequence = sequence

@@ -7,7 +7,7 @@ YZ-1           ``lookupds.LookupSet``
 YZ-2           ``lookup.lookup_path``, ``lookup.parse_layout``
 YZ-3, YZ-4     ``commands``, ``dialect``
 YZ-5           ``partitions``, ``router``
-YZ-6, YZ-13    ``ordered.OrderedPartition``, ``tail.to_tail``
+YZ-6, YZ-13    ``policy.ordered.OrderedPartition``, ``tail.to_tail``
 YZ-7           ``errors.SubOrderIsMustError``
 YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``
 YZ-9           ``commands.publish_trace``, ``messages.PublishReceipt``

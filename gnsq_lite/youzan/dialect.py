@@ -35,8 +35,7 @@ from gnsq_lite.youzan.headers import check_trace_id, encode_headers, has_trace_i
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
 from gnsq_lite.youzan.lookupds import LookupSet
 from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
-from gnsq_lite.youzan.options import YouzanOptions
-from gnsq_lite.youzan.ordered import GiveUp, OrderedPartition
+from gnsq_lite.youzan.options import GiveUp, YouzanOptions
 from gnsq_lite.youzan.partitions import MOVED, check_place, should_reroute
 from gnsq_lite.youzan.router import LeaderRouter
 
@@ -169,14 +168,6 @@ class YouzanDialect(Dialect):
         tail = self.is_ordered(topic) or self.options.positions or self.options.start_offset is not None
         most = self.options.max_decompressed_size if self.options.decompress else None
         return message_factory(Layout(ext=self._has_headers(topic), tail=tail), endpoint.partition, most)
-
-    def ready_limit(self, topic: str, endpoint: Endpoint) -> int | None:
-        """1 where consumed in order: the server sends one at a time, whatever RDY says (YZ-6)."""
-        return 1 if self.is_ordered(topic) else None
-
-    def sequence(self, topic: str, endpoint: Endpoint) -> OrderedPartition | None:
-        """Return the order of a connection's messages; None where any order will do (YZ-6)."""
-        return OrderedPartition(self._clock) if self.is_ordered(topic) else None
 
     def calls_for_lookup(self, error: NSQError) -> bool:
         """A connection that ends without an error frame is how consumers notice that a leader moved."""

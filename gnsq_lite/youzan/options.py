@@ -13,8 +13,10 @@ from gnsq_lite.wire.names import check_topic
 from gnsq_lite.youzan.commands import StartOffset, check_partition
 from gnsq_lite.youzan.compression import NUMBERS, Codec
 from gnsq_lite.youzan.headers import check_tag
-from gnsq_lite.youzan.ordered import GiveUp
 from gnsq_lite.youzan.partitions import KeyMapping
+
+#: What becomes of a message after max_attempts (YZ-13); moving it to the tail is dropping it after a publish.
+GiveUp = Literal["stop", "drop"]
 
 _FILTERS = {"exact": 1, "regex": 2, "glob": 3, "list": 4}
 

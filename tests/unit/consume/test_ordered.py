@@ -17,8 +17,8 @@ from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import Target
 from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.policy.ordered import OrderedPartition
 from gnsq_lite.wire.identify import Negotiated
-from gnsq_lite.youzan.ordered import OrderedPartition
 from tests.fakes import FakeClock
 from tests.native import native_ident
 

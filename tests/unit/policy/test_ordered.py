@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite.policy.sequence import CountOut, Decision, Handle, Hold, SendBack
-from gnsq_lite.youzan.ordered import OrderedPartition
+from gnsq_lite.policy.ordered import CountOut, Decision, Handle, Hold, OrderedPartition, SendBack
 from tests.fakes import FakeClock
 
 pytestmark = pytest.mark.rule("YZ-6")
@@ -34,7 +33,7 @@ def test_the_second_message_waits_for_the_end_of_the_first() -> None:
     assert partition.arrived(second) == []
     assert partition.finished(first) == [Handle(second)]
     assert partition.finished(second) == []
-    assert partition.is_idle
+    assert partition.close() == []
 
 
 def test_a_failed_message_is_held_for_its_delay_and_then_sent_back_at_once() -> None:
@@ -62,7 +61,7 @@ def test_a_delay_that_does_not_fit_before_the_deadline_is_cut() -> None:
     partition.arrived(late)
     clock.advance(2.0)
     assert partition.failed(late, 90.0) == [SendBack(late)]
-    assert partition.is_idle
+    assert partition.close() == []
 
 
 def test_no_delay_is_no_hold() -> None:
@@ -70,7 +69,7 @@ def test_no_delay_is_no_hold() -> None:
     first = Note(b"1", 60)
     partition.arrived(first)
     assert partition.failed(first, 0.0) == [SendBack(first)]
-    assert partition.is_idle
+    assert partition.close() == []
 
 
 def test_what_came_after_a_failed_message_goes_back_after_it() -> None:
@@ -92,7 +91,7 @@ def test_a_message_that_timed_out_under_its_handler_is_not_handled_beside_it() -
     assert partition.arrived(again) == []
     # its FIN names the same id, which is in flight again: it counts
     assert partition.finished(first) == [CountOut(again)]
-    assert partition.is_idle
+    assert partition.close() == []
 
 
 def test_a_timed_out_message_whose_handler_fails_is_held_by_its_newest_deadline() -> None:
@@ -143,7 +142,7 @@ def test_closing_sends_back_what_is_held_and_what_waits_but_not_what_is_handled(
     partition.failed(first, 5.0)
     assert partition.close() == [SendBack(first)]
     assert partition.release(first) == []
-    assert partition.is_idle
+    assert partition.close() == []
 
 
 def test_answers_that_fit_nothing_do_nothing() -> None:
@@ -171,14 +170,14 @@ def test_each_delivery_but_the_one_that_goes_back_is_counted_out() -> None:
         partition.arrived(again)
         assert partition.arrived(third) == [CountOut(again)]
         assert act(partition) == decisions
-        assert partition.is_idle
+        assert partition.close() == []
     for end in (lambda p: p.close(), lambda p: p.release(first)):
         partition, _ = a_partition()
         partition.arrived(first)
         partition.failed(first, 5.0)
         partition.arrived(again)
         assert end(partition) == [SendBack(first), CountOut(again)]
-        assert partition.is_idle
+        assert partition.close() == []
 
 
 class Server:

@@ -15,22 +15,42 @@ The policy holds one connection's state.  It never yields; its caller sends the 
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.policy.sequence import CountOut, Decision, Handle, Hold, SendBack
-
-#: What becomes of a message after max_attempts (YZ-13); moving it to the tail is dropping it after a publish.
-GiveUp = Literal["stop", "drop"]
 
 
-class OrderedMessage(Protocol):
-    """What the policy needs of a message."""
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Give the message to the handler."""
 
-    id: bytes
+    message: Any
 
-    @property
-    def deadline(self) -> float: ...
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keep the message for *seconds*, then ask :meth:`OrderedPartition.release`."""
+
+    message: Any
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendBack:
+    """Send REQ 0 for the message."""
+
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CountOut:
+    """The message is in flight no more: what was sent for another delivery of it has answered this one."""
+
+    message: Any
+
+
+Decision = Handle | Hold | SendBack | CountOut
 
 
 class OrderedPartition:
@@ -43,18 +63,13 @@ class OrderedPartition:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._current: OrderedMessage | None = None
-        self._again: OrderedMessage | None = None  # a newer delivery of the current one
-        self._queue: deque[OrderedMessage] = deque()
+        self._current: Any | None = None
+        self._again: Any | None = None  # a newer delivery of the current one
+        self._queue: deque[Any] = deque()
         self._held = self._closes = False
         self._returned = False  # the handler ended without an answer
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no message is here."""
-        return self._current is None and not self._queue
-
-    def arrived(self, message: OrderedMessage) -> list[Decision]:
+    def arrived(self, message: Any) -> list[Decision]:
         """Take a message from the server."""
         current = self._current
         if current is None or message.id != current.id:
@@ -67,18 +82,18 @@ class OrderedPartition:
             return counted_out + self._hand_out_again()
         return counted_out
 
-    def finished(self, message: OrderedMessage) -> list[Decision]:
+    def finished(self, message: Any) -> list[Decision]:
         """The message was answered with FIN; the caller sends it."""
         return self._end(message)
 
-    def answered_late(self, message: OrderedMessage, *, finished: bool) -> list[Decision]:
+    def answered_late(self, message: Any, *, finished: bool) -> list[Decision]:
         """The message's handler answered when its time was over; the caller has sent that, for what it is worth.
 
         Where the server has sent the message again, it is the answer to that.
         """
         return self._end(message, back=not finished)
 
-    def failed(self, message: OrderedMessage, delay: float) -> list[Decision]:
+    def failed(self, message: Any, delay: float) -> list[Decision]:
         """The message is to be sent again after *delay* seconds."""
         current = self._current
         if current is None or current.id != message.id or self._held:
@@ -94,20 +109,20 @@ class OrderedPartition:
         self._current, self._held = newest, True
         return [*older, Hold(newest, seconds)]
 
-    def release(self, message: OrderedMessage) -> list[Decision]:
+    def release(self, message: Any) -> list[Decision]:
         """The pause of a held message is over, or the consumer closes."""
         if not self._held or self._current is None or self._current.id != message.id:
             return []
         return [SendBack(self._current), *self._end(message, back=True)]
 
-    def handler_returned(self, message: OrderedMessage) -> list[Decision]:
+    def handler_returned(self, message: Any) -> list[Decision]:
         """The handler ended, maybe without an answer: it answers later, or the message had timed out."""
         if self._current is not message or self._held:
             return []
         self._returned = True
         return self._hand_out_again() if self._again is not None else []
 
-    def expired(self, message: OrderedMessage) -> list[Decision]:
+    def expired(self, message: Any) -> list[Decision]:
         """The message's time had passed before its handler began: nobody will answer it."""
         if self._current is not message or self._held:
             return []
@@ -131,7 +146,7 @@ class OrderedPartition:
         self._current, self._returned = newest, False
         return [] if newest is None else [Handle(newest)]
 
-    def _end(self, message: OrderedMessage, *, back: bool = False) -> list[Decision]:
+    def _end(self, message: Any, *, back: bool = False) -> list[Decision]:
         current = self._current
         if current is None or current.id != message.id:
             return []
