@@ -1,6 +1,6 @@
-"""Recordings: a durable log of a channel, which any number of readers read.
+"""Recordings: durable logs of a channel, for any number of readers.
 
-A recorder finishes (FIN) a message only after its row is durable.  Needs the extra ``recording``; on object stores
+A recorder finishes (FIN) a message only after its row is durable.  Needs the extra ``recording``, and for object stores
 ``spark-storage`` as well.  This module itself does not import Arrow.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["Recording"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use; raises MissingExtra where pyarrow is not installed."""
+    """Import a name at its first use.  Raises MissingExtra if pyarrow is not installed."""
     if name != "Recording":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from gnsq_lite.errors import MissingExtra

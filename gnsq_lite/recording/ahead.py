@@ -1,4 +1,4 @@
-"""Reads that are asked for side by side: a store that takes 30 ms for an answer takes as long for 32 at once."""
+"""Concurrent reads: a store that answers one read in 30 ms answers 32 concurrent reads in the same time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
-#: Answers waited for, or held until they are taken, at a time, and their bytes; one that is larger is asked for alone.
+#: Maximum number and bytes of reads in progress or waiting for the consumer; a larger item is read alone.
 AT_ONCE, BYTES = 32, 64 << 20
 
 
 def read_ahead(
     read: Callable[[_Item], _Found], items: Sequence[_Item], size: Callable[[_Item], int] = lambda item: 0
 ) -> Iterator[_Found]:
-    """Yield what *read*, in threads, returns for each of *items*, in their order, or raise what it raises there."""
+    """Call *read* for each of *items* in threads; yield the results, or raise the errors, in the order of *items*."""
     if len(items) < 2:
         yield from map(read, items)
         return

@@ -1,4 +1,4 @@
-"""What a backlog is, and when it counts as read: every nsqd was there, and then nothing of it came for a while."""
+"""When a backlog is read: every nsqd was connected, and no message of the backlog has arrived for a while."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gnsq_lite.recording.options import RecorderOptions
 log = logging.getLogger("gnsq_lite.recording")
 
 
-#: Nanoseconds by which publish times must run ahead of this clock, to tell of an nsqd's, and what is added then: they
-#: tell how far its clock is ahead at least.
+#: Nanoseconds by which publish times must be ahead of this clock to show that nsqd's clock is ahead, and the margin
+#: added then, because they only show a lower bound.
 MARGIN, ALLOWED = 10**9, 60 * 10**9
 
 
 class Horizon:
-    """Tells what was published up to a moment, though an nsqd's clock may be ahead of this one.
+    """Decide whether a message was published before a moment, even if an nsqd's clock is ahead of this clock.
 
-    A message from the future tells so.  As long as publish times run faster than the clock, it is a backlog that comes:
-    those of new messages go along with it.
+    A publish time in the future shows that.  While publish times advance faster than the clock, a backlog is arriving:
+    publish times of new messages advance with the clock.
     """
 
     def __init__(self, until_ns: int = 0) -> None:
@@ -32,12 +32,12 @@ class Horizon:
         return self._until_ns > 0
 
     def covers(self, nsqd: str, published_ns: int) -> bool:
-        """Whether a message is of the backlog, as far as the clock of *nsqd* is known."""
+        """Return whether a message is in the backlog, by the known offset of *nsqd*'s clock."""
         ahead = self._ahead.get(nsqd, 0)
         return published_ns <= self._until_ns + (ahead + ALLOWED if ahead > MARGIN else 0)
 
     def takes(self, nsqd: str, published_ns: int, now_ns: int) -> bool:
-        """Whether a message that has come now is of the backlog; learns from it."""
+        """Return whether a message received now is in the backlog, and update the offset of its nsqd's clock."""
         if self.covers(nsqd, published_ns):
             return True
         ahead = published_ns - now_ns
@@ -49,9 +49,9 @@ class Horizon:
 
 
 class Collecting(Protocol):
-    """What is asked of the collector."""
+    """The part of the collector that :class:`Backlog` uses."""
 
-    #: When a message of the backlog came last, by the monotonic clock.
+    #: When the last message of the backlog arrived, by the monotonic clock.
     backlog_seen: float
 
     def check(self) -> None: ...
@@ -62,7 +62,7 @@ class Collecting(Protocol):
 
 
 class Backlog:
-    """Watches a collector read the backlog of AvailableNow."""
+    """Detect when a collector has read the backlog of AvailableNow."""
 
     def __init__(self, collector: Collecting, options: RecorderOptions, clock: Clock = SYSTEM_CLOCK) -> None:
         self._collector, self._clock = collector, clock
@@ -73,9 +73,9 @@ class Backlog:
         self._without: set[str] = set()
 
     def is_read(self) -> bool:
-        """Whether all of it is here.
+        """Return whether the whole backlog was received.
 
-        Raises ConnectError: no nsqd, or with onMissingNsqd=error not each, was there within connectTimeoutMs.
+        Raises ConnectError: within connectTimeoutMs no nsqd, or with onMissingNsqd=error not every nsqd, was connected.
         """
         self._collector.check()
         now = self._clock.now()
@@ -95,5 +95,5 @@ class Backlog:
         return False
 
     def is_whole(self) -> bool:
-        """Whether every nsqd is there that the backlog is to be had of."""
+        """Return whether every nsqd that holds a part of the backlog is connected."""
         return self._collector.is_connected() and self._without.issuperset(self._collector.missing())

@@ -1,4 +1,4 @@
-"""Runs a recorder until its owner stops it: for ``gnsq-lite record``, and for recorders on Spark's executors."""
+"""Run a recorder until its owner stops it: for ``gnsq-lite record``, and for recorders on Spark's executors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TRIM_EVERY, CHECK_EVERY = 30.0, 0.1
 
 @contextmanager
 def running_recorder(recording: Recording, options: RecorderOptions) -> Iterator[Recorder]:
-    """Start a recorder on a free log of *recording*, or on a new log; stop it in order at the end.
+    """Start a recorder on a free log of *recording*, or on a new log; stop it gracefully at the end.
 
-    Creates the recording where there is none.  Raises RecordingError.
+    Creates the recording if there is none.  Raises RecordingError.
     """
 
     def make_room() -> int:
@@ -46,9 +46,9 @@ def record(
     until_empty: bool = False,
     show: Callable[[], None] = lambda: None,
 ) -> None:
-    """Return when *wait*, called with seconds to wait, returns True, or when the backlog of now is recorded.
+    """Return when *wait*, called with seconds to wait, returns True, or when the present backlog is recorded.
 
-    Applies the retention, and calls *show* after each wait.  Raises what ended the recorder.
+    Applies the retention, and calls *show* after each wait.  Raises the error that ended the recorder.
     """
     clock = SYSTEM_CLOCK
     if until_empty:
@@ -67,5 +67,5 @@ def record(
 
 
 def _retains(options: RecorderOptions) -> bool:
-    """Whether rows are removed at all."""
+    """Return whether there is a retention."""
     return bool(options.retain) or options.retain_bytes is not None

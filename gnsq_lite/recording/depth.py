@@ -1,4 +1,4 @@
-"""The messages that nsqds still hold of a channel: the part of the lag that is not recorded yet."""
+"""The number of a channel's messages that nsqds still hold: the part of the lag that is not recorded yet."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gnsq_lite.recording.options import RecorderOptions
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Seconds from one answer to the next question, and those a server has to answer.
+#: Seconds from an answer to the next request, and time limit in seconds for each server.
 EVERY, TIMEOUT = 2.0, 1.0
 
 
 class ChannelDepth:
-    """Asks the nsqds in a thread of its own when somebody looks, and not otherwise; who looks waits for nothing."""
+    """Query the nsqds in a separate thread, only after a call of :meth:`look`, which does not wait."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ChannelDepth:
         self._is_asking = False
 
     def look(self) -> int | None:
-        """Return the messages that wait at all nsqds, as last heard; None: not heard, or not of all of them."""
+        """Return the last known number of messages at all nsqds; None if an nsqd has not answered."""
         if not self._is_asking and self._clock.now() >= self._due:
             self._is_asking = True
             self._start_thread("gnsq_lite-depth", self._ask)
@@ -45,7 +45,7 @@ class ChannelDepth:
         try:
             self._known = self._total()
         except Exception:
-            log.exception("the depth of %s/%s cannot be asked for", self._options.topic, self._options.channel)
+            log.exception("querying the depth of %s/%s failed", self._options.topic, self._options.channel)
             self._known = None
         finally:
             self._due = self._clock.now() + EVERY

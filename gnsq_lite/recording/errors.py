@@ -10,7 +10,7 @@ log = logging.getLogger("gnsq_lite.recording")
 
 
 class RecordingError(NSQError):
-    """The recording cannot be used: another topic's, or its disk or store refuses."""
+    """The recording cannot be used: it is of another topic, or its disk or store fails."""
 
 
 class RecordingInUse(RecordingError):
@@ -18,23 +18,23 @@ class RecordingInUse(RecordingError):
 
 
 class RecordingFenced(RecordingError):
-    """Another recorder took the log over; this one has finished no message since."""
+    """Another recorder took over the log; this recorder has finished no message since then."""
 
 
 class RecordingDamaged(RecordingError):
-    """A pack or an object does not hold what its headers say."""
+    """The content of a file or an object does not match its headers."""
 
 
 class DataLoss(RecordingError):
-    """Rows that were finished at nsqd, and that a reader still needs, are gone."""
+    """Rows that a reader still needs are gone, and nsqd has no copy."""
 
 
 class RecordingNotVisible(RecordingError):
-    """This process sees another recording, or none, at the place; no row is known to be lost."""
+    """At its path or URL this process sees another recording or none; no row is known to be lost."""
 
 
 def report_loss(why: str, *, fails: bool) -> None:
-    """Raise DataLoss where a loss *fails* the reader (failOnDataLoss), or log it."""
+    """Raise DataLoss if a loss *fails* the reader (failOnDataLoss); otherwise log it."""
     if fails:
-        raise DataLoss(f"{why}; set failOnDataLoss=false to go on without them")
-    log.error("%s; failOnDataLoss=false: going on", why)
+        raise DataLoss(f"{why}; set failOnDataLoss=false to continue without them")
+    log.error("%s; failOnDataLoss=false: continuing", why)

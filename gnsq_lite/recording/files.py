@@ -1,4 +1,4 @@
-"""The calls a log makes to a file system, in one place: a test replaces them to crash, or to fill the disk."""
+"""The file system calls of a log; tests replace them to simulate crashes and full disks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Files:
             view = view[written:]
 
     def append_all(self, fd: int, buffers: list[Any]) -> None:
-        """Write all buffers, in one call where the disk takes them."""
+        """Write all buffers, in one call if possible."""
         views = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         written = os.writev(fd, views[:1000])
         if written < sum(map(len, views)):
             self.append(fd, b"".join(views)[written:])
 
     def sync(self, fd: int) -> None:
-        """Return when the file's content has reached the disk."""
+        """Sync the file's content to the disk."""
         os.fdatasync(fd)
 
     def truncate(self, fd: int, size: int) -> None:
@@ -44,15 +44,15 @@ class Files:
         os.close(fd)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give *source* the name *target*, at once and whole."""
+        """Rename *source* to *target* atomically."""
         os.rename(source, target)
 
     def unlink(self, path: Path) -> None:
-        """Remove *path*; one that is gone already is no error."""
+        """Remove *path*, if it exists."""
         path.unlink(missing_ok=True)
 
     def sync_directory(self, path: Path) -> None:
-        """Return when the names in the directory have reached the disk."""
+        """Sync the directory's names to the disk."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -60,11 +60,11 @@ class Files:
             os.close(fd)
 
     def replace_text(self, path: Path, text: str) -> None:
-        """Set the content of *path*, durably: after a crash it is the old one or the new one."""
+        """Replace the text of *path* durably: after a crash it is the old or the new text."""
         self.replace(path, text.encode())
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Set the content of *path* likewise, to bytes."""
+        """Replace the bytes of *path* durably."""
         fresh = path.with_name(path.name + ".new")
         self.unlink(fresh)
         self.write_new(fresh, data)
@@ -72,7 +72,7 @@ class Files:
         self.sync_directory(path.parent)
 
     def write_new(self, path: Path, data: bytes) -> None:
-        """Make the file *path*, and return when its bytes have reached the disk; its name may not have yet."""
+        """Create the file *path* and sync its bytes; its name may not be synced yet."""
         fd = self.create(path)
         try:
             self.append(fd, data)
@@ -82,7 +82,7 @@ class Files:
 
 
 class Blobs(Protocol):
-    """Small named contents in one place.  Every method raises OSError where the place cannot be had."""
+    """Small named contents in a directory or store.  Every method raises OSError if that fails."""
 
     def names(self) -> list[str]:
         """Return the names that are there, sorted."""
@@ -91,14 +91,14 @@ class Blobs(Protocol):
         """Return *size* bytes from *at* on, fewer at the end.  Raises FileNotFoundError."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Set the content of *name*, durably and whole."""
+        """Replace the content of *name*, durably and atomically."""
 
     def remove(self, name: str) -> None:
-        """Remove *name*; one that is gone already is no error."""
+        """Remove *name*, if it exists."""
 
 
 class Folder:
-    """Blobs as files of a directory, which is made where it does not exist."""
+    """Blobs as files of a directory, which is created if it is missing."""
 
     def __init__(self, directory: Path, files: Files | None = None) -> None:
         self.directory, self.files = directory, files or Files()
@@ -109,7 +109,7 @@ class Folder:
         return sorted(path.name for path in self.directory.iterdir())
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Return what the file has there."""
+        """Return the file's bytes at that position."""
         with (self.directory / name).open("rb") as file:
             file.seek(at)
             return file.read(-1 if size is None else size)

@@ -1,8 +1,8 @@
-"""The bytes of a log: a head with the Arrow schema, and frames of one Arrow record batch each.
+"""The file format of a log: a head with the Arrow schema, and frames with one Arrow record batch each.
 
 A frame is 64 bytes of header - length, CRC-32 of the payload, rows, topic partition, number of the first row, least and
 greatest publish time, time written, CRC-32 of the header - and an encapsulated record batch, padded to 64 bytes so that
-Arrow reads it in place.  The checksums distinguish rows from a torn or unwritten tail.
+Arrow reads it in place.  The checksums distinguish rows from an incomplete write at the end.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _HEAD = struct.Struct("<8sII")  # magic, length of the schema message, its CRC-3
 _FRAME = struct.Struct("<IIIiqqqq")
 _CRC = struct.Struct("<I")
 _PADDING = [bytes(size) for size in range(ALIGN)]
-#: Rows of the batches given to readers; Spark takes 10,000 at a time fastest.  Fewer, where they have so many bytes.
+#: Rows and bytes of the batches for readers; Spark is fastest with 10,000 rows.
 BATCH_ROWS, BATCH_BYTES = 10_000, 16 << 20
 
 
 class Frame(NamedTuple):
-    """A frame's header.  Times are microseconds since 1970; *at* is the place of the header in its file."""
+    """A frame's header.  Times are microseconds since 1970; *at* is the header's offset in its file."""
 
     first: int
     rows: int
@@ -47,19 +47,19 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Place behind the frame."""
+        """Return the offset after the frame."""
         return self.at + ALIGN + self.size + -self.size % ALIGN
 
 
 def head(schema: pa.Schema) -> bytes:
-    """Return the first bytes of a file of frames."""
+    """Return the head of a file of frames."""
     message: bytes = schema.serialize().to_pybytes()
     data: bytes = _HEAD.pack(MAGIC, len(message), zlib.crc32(message)) + message
     return data + _PADDING[-len(data) % ALIGN]
 
 
 def read_head(data: pa.Buffer) -> tuple[pa.Schema, int] | None:
-    """Return (schema, place of the first frame); None for another file, or a torn one."""
+    """Return (schema, offset of the first frame); None if the file has no complete head."""
     if data.size < _HEAD.size:
         return None
     view = memoryview(data)
@@ -82,7 +82,7 @@ def encode(batch: pa.RecordBatch, first: int, partition: int, written: int) -> t
 
 
 def header(view: memoryview, at: int) -> Frame | None:
-    """Return the header at a place, whether or not its payload is there; None where it is torn or damaged."""
+    """Return the header at an offset, even without its payload; None if the header is incomplete or damaged."""
     fields = view[at : at + _FRAME.size]
     if at + ALIGN > len(view) or _CRC.unpack_from(view, at + _FRAME.size)[0] != zlib.crc32(fields):
         return None
@@ -91,20 +91,20 @@ def header(view: memoryview, at: int) -> Frame | None:
 
 
 def frame_at(view: memoryview, at: int) -> Frame | None:
-    """Return the frame at a place; None where none is whole there."""
+    """Return the complete frame at an offset, or None."""
     frame = header(view, at)
     return frame if frame is not None and frame.size and frame.end <= len(view) else None
 
 
 def frames(view: memoryview, at: int) -> Iterator[Frame]:
-    """Yield the whole frames from a place on; payloads are not checked."""
+    """Yield the complete frames from an offset on, without checking payloads."""
     while (frame := frame_at(view, at)) is not None:
         yield frame
         at = frame.end
 
 
 def is_intact(view: memoryview, frame: Frame) -> bool:
-    """Whether the payload has the checksum of the header."""
+    """Return whether the payload matches the header's checksum."""
     begin = frame.at + ALIGN
     return zlib.crc32(view[begin : begin + frame.size]) == frame.crc
 
@@ -117,7 +117,7 @@ def decode(data: pa.Buffer, frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* with the columns of *schema*; those it lacks are null (includeYouzan was switched on)."""
+    """Return *batch* with the columns of *schema*; missing columns are null (includeYouzan was switched on later)."""
     if batch.schema.equals(schema):
         return batch
     names = batch.schema.names
@@ -129,7 +129,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def coalesced(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in batches of about BATCH_ROWS, in order: small ones cost Spark more than their rows."""
+    """Yield the rows in batches of about BATCH_ROWS, in order: for Spark a small batch costs more than its rows."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

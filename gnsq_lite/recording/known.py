@@ -1,13 +1,13 @@
-"""Recognises messages nsqd sends again although they were stored, however late the copy comes.
+"""Recognize copies: messages that nsqd sends again although they were stored, at any later time.
 
-A copy has the id, the publish time and the nsqd (Youzan's: the topic partition) of its first.  nsqd sends one after a
-time-out; and after a kill it sends again what it had read from its disk queue since it last synced that, with attempts
-back at 1: should it come back in a week, then in a week.  So no time-out is waited for.  What a channel delivers is
-mostly newer than all before it; only a message that is not, by its publish time, is looked up at all.
+A copy has the same id, publish time and nsqd (Youzan's: topic partition) as the first delivery.  nsqd sends a copy
+after a time-out; after a kill it sends again what it had read from its disk queue since the last sync, with attempts
+back at 1, perhaps a week later.  So keys do not expire after a time.  Most messages of a channel are
+newer than all before; only a message with an older publish time is looked up.
 
-The keys of the newest rows are in memory, as they are in segments; :meth:`Known.flush` writes them to an index file,
-after which the segments may go.  A file has a head of JSON, which tells the publish times of each of its chunks, and
-the chunks, compressed; only a chunk that may hold a suspect is read.
+The keys of the newest rows are in memory, grouped by segment; :meth:`Known.flush` writes them to an index file,
+after which the segments may be removed.  A file has a JSON head with the publish times of each chunk, and
+the compressed chunks; only chunks that may hold a copy are read.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _HEAD = struct.Struct("<8sII")  # magic, length of the JSON, its CRC-32
 _MAGIC = b"GNSQIDS1"
 _NAME = re.compile(r"ids-(\d{16})-(\d+)\.idx")
 _SCHEMA = pa.schema([("id", pa.string()), ("time", pa.int64())])
-#: Rows in memory that are written out, and rows of a file that is not rewritten with the next ones.
+#: Rows in memory that trigger a flush, and rows of a file above which a flush starts a new file.
 FLUSH_ROWS, FILE_ROWS = 100_000, 100_000
-#: A chunk's rows at the most, the chunks a gap in the publish times makes at the most, and the gap, microseconds.
+#: Maximum rows of a chunk, maximum chunks split at gaps of publish times, and the gap in microseconds.
 CHUNK_ROWS, MOST_GAPS, GAP = 50_000, 16, 10_000_000
-#: Bytes of a file that are asked for at first: most heads are no longer.
+#: Bytes of a file that are read first; most heads are smaller.
 HEAD_READ = 16_384
-#: Small chunks in memory before they are joined; chunks of files that stay in memory once read.
+#: Small chunks in memory before they are merged, and chunks of files that are cached.
 MOST_SMALL, CACHED = 64, 8
 
 
 @dataclass(eq=False)
 class Chunk:
-    """Keys of one origin, between two publish times; in memory, or at a place of a file."""
+    """Keys of one origin between two publish times; in memory, or at an offset of a file."""
 
     origin: str
     low: int
@@ -71,7 +71,7 @@ class Chunk:
 
 @dataclass(eq=False)
 class IndexFile:
-    """A written file: keys of all segments up to a number, except those in older files."""
+    """An index file: keys of all segments up to a number, except those in older files."""
 
     name: str
     number: int
@@ -80,7 +80,7 @@ class IndexFile:
 
 
 class Known:
-    """The keys of the newest stored rows: *most_rows* of them, less at most one file's."""
+    """The keys of the newest stored rows: *most_rows*, or fewer by at most one file's rows."""
 
     def __init__(self, blobs: Blobs, most_rows: int) -> None:
         self._blobs, self._most_rows = blobs, most_rows
@@ -94,18 +94,18 @@ class Known:
 
     @property
     def rows(self) -> int:
-        """How many are known."""
+        """Return the number of known keys."""
         return self._unwritten + sum(file.rows for file in self._files)
 
     @property
     def is_due(self) -> bool:
-        """Whether memory holds as much as it should."""
+        """Return whether a flush is due."""
         return self._unwritten >= FLUSH_ROWS
 
     # -- asking and adding
 
     def fresh(self, partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return *batch*, of a topic partition or -1, without rows that are stored already or that it has twice."""
+        """Return *batch*, of a topic partition or -1, without stored rows and without duplicates."""
         ids, times = _keys(batch)
         again: set[tuple[str, str, int]] = set()
         for origin, mask in _origins(partition, batch):
@@ -161,7 +161,7 @@ class Known:
             try:
                 self._cache[chunk] = chunk.load()
             except (OSError, pa.ArrowInvalid, ValueError) as error:
-                log.warning("%s; what nsqd sends again of its messages is not recognised", error)
+                log.warning("%s; copies of its messages are not recognized", error)
                 self._cache[chunk] = _SCHEMA.empty_table()
             if len(self._cache) > CACHED:
                 self._cache.popitem(last=False)
@@ -205,7 +205,7 @@ class Known:
         return self._files[-1].number if self._files else 0
 
     def flush(self, number: int) -> None:
-        """Write what is in memory; the segments up to *number* are needed no more for this.
+        """Write the keys in memory to a file; then the segments up to *number* are not needed for them.
 
         Raises OSError: nothing has changed.
         """
@@ -243,7 +243,7 @@ class Known:
 
 
 def _detached(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the columns of a key, in memory of their own: a mapped file that is removed takes room."""
+    """Copy the columns of a key: references would keep the disk space of a removed mapped file."""
     keys = batch.select(["id", "nsqd", "timestamp"])
     return pa.ipc.read_record_batch(keys.serialize(), keys.schema)
 
@@ -253,13 +253,13 @@ def _keys(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
 
 
 def _are_distinct(ids: pa.Array) -> bool:
-    """Whether no id is there twice.  nsqd's rise as it makes them, and to see that is a tenth of the work."""
+    """Return whether all ids differ.  nsqd's ids usually rise, and checking that first takes a tenth of the time."""
     rises = pc.less(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1))
     return bool(pc.all(rises).as_py() or pc.count_distinct(ids).as_py() == len(ids))
 
 
 def _origins(partition: int, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Array | None]]:
-    """Return whose ids the rows have, and which rows; the leader of a topic partition moves from nsqd to nsqd."""
+    """Return each origin of ids with its rows; the leader of a topic partition moves between nsqds."""
     if partition >= 0:
         return [(f"#{partition}", None)]
     nsqds = batch.column("nsqd")
@@ -273,7 +273,7 @@ def _chunk(origin: str, keys: pa.Table) -> Chunk:
 
 
 def _split(origin: str, keys: pa.Table) -> list[Chunk]:
-    """Return *keys* by publish time, cut where there are many, and at the longest gaps: a backlog among new ones."""
+    """Split *keys* by publish time at the longest gaps (a backlog among new messages), and if there are too many."""
     keys = keys.combine_chunks()
     times = keys.column("time").combine_chunks()
     falls = pc.less(times.slice(1), times.slice(0, max(0, len(times) - 1)))

@@ -1,7 +1,7 @@
-"""Who writes a log on an object store: a lease with a count that rises while its writer lives.
+"""The writer of a log on an object store holds a lease with a counter that it increments while it runs.
 
-No clocks are compared: a lease counts as given up when its content has not changed for a while by the watcher's own
-clock.  The fence of the log (objects.py) stops a writer that comes back later.
+No clocks are compared: a lease counts as abandoned when its content has not changed for a while by the watcher's own
+clock.  The fence of the log (objects.py) stops a writer that resumes later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("gnsq_lite.recording")
 
 #: Seconds without a change after which a lease may be taken over; it is renewed four times in that time.
 LEASE = 10.0
-#: Seconds a store may be away from an open log, and from one that is being opened: failed calls are repeated.
+#: Seconds for which failed calls are retried on an open log, and on a log that is being opened.
 PATIENCE, OPENING = 60.0, 15.0
 _TERM = re.compile(r"[0-9]{16}")
 
@@ -34,13 +34,13 @@ _T = TypeVar("_T")
 
 
 class Patience:
-    """Repeats a call while the store is away."""
+    """Retry a call while the store is unavailable."""
 
     def __init__(self, store: str, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep) -> None:
         self._store, self._clock, self._sleep = store, clock, sleep
 
     def __call__(self, do: Callable[[], _T], opens: bool = False) -> _T:
-        """Return what *do* returns; *opens*: wait less, and not for a permission.
+        """Return the result of *do*; *opens*: retry for a shorter time, and not after a refused permission.
 
         Raises FileNotFoundError and FileExistsError at once, another OSError after PATIENCE or OPENING seconds.
         """
@@ -61,9 +61,9 @@ class Patience:
 def create_once(store: ObjectStore, name: str, data: bytes) -> bool:
     """Create *name* unless it exists; return whether it holds *data*, which no other writer would write.
 
-    An object that exists may be of this very put: its answer was lost, and the put sent again.  Raises OSError.
+    An existing object may come from this put, if its answer was lost and it was sent again.  Raises OSError.
     """
-    for _ in range(3):  # a store may refuse both of two puts at once
+    for _ in range(3):  # a store may refuse both of two concurrent puts
         try:
             store.create(name, data)
         except FileExistsError:
@@ -71,11 +71,11 @@ def create_once(store: ObjectStore, name: str, data: bytes) -> bool:
                 return store.read(name) == data
         else:
             return True
-    raise OSError(f"{store.url}: {name} is taken, and not there")
+    raise OSError(f"{store.url}: {name} is taken, but cannot be read")
 
 
 class Lease:
-    """The lease of one log: an object for each term, the newest counts."""
+    """The lease of one log: an object for each term; the newest term is valid."""
 
     def __init__(
         self, store: ObjectStore, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep
@@ -89,7 +89,7 @@ class Lease:
         self._heart: threading.Thread | None = None
 
     def look(self) -> tuple[int, bytes]:
-        """Return the newest term and its content; (0, b"") where there is none.  Raises OSError."""
+        """Return the newest term and its content; (0, b"") if there is none.  Raises OSError."""
         terms = self._terms()
         if not terms:
             return 0, b""
@@ -102,9 +102,9 @@ class Lease:
         return [int(name) for name in self._store.names() if _TERM.fullmatch(name)]
 
     def take(self, wait: float) -> None:
-        """Become the writer.
+        """Take the lease.
 
-        Raises RecordingInUse: another writer lives, and did not go within *wait* seconds; OSError.
+        Raises RecordingInUse: another writer runs, and did not stop within *wait* seconds; OSError.
         """
         self.term = self._await(wait) + 1
         if not create_once(self._store, _key(self.term), self._content()):
@@ -116,7 +116,7 @@ class Lease:
         self._heart.start()
 
     def _await(self, wait: float) -> int:
-        """Return the newest term, whose writer has gone."""
+        """Wait until the writer of the newest term has stopped; return that term."""
         begun = seen = self._clock.now()
         before: tuple[int, bytes] | None = None
         while True:
@@ -147,13 +147,13 @@ class Lease:
                 log.warning("%s: the lease cannot be renewed: %s", self._store.url, error)
 
     def check(self) -> None:
-        """Raise RecordingFenced where there is a newer term; OSError."""
+        """Raise RecordingFenced if there is a newer term; OSError."""
         terms = self._patiently(self._terms)
         if terms and terms[-1] != self.term:
             raise RecordingFenced(f"{self._store.url} was taken over by another process")
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self._closing.set()
         if self._heart is not None:
             self._heart.join(60.0)
@@ -161,11 +161,11 @@ class Lease:
             try:
                 self._store.write(_key(self.term), self._content(released=True))
             except OSError as error:
-                log.warning("%s: the lease cannot be given back: %s", self._store.url, error)
+                log.warning("%s: the lease cannot be released: %s", self._store.url, error)
 
 
 def is_free(content: bytes) -> bool:
-    """Whether a lease was never taken, or given back."""
+    """Return whether a lease was never taken, or was released."""
     return not content or bool(_parsed(content).get("released"))
 
 
@@ -174,7 +174,7 @@ def _key(term: int) -> str:
 
 
 def _parsed(data: bytes) -> dict[str, Any]:
-    """Return what a lease says; nothing, where it is damaged: then it is waited for."""
+    """Parse a lease; return an empty dict if it is damaged, so that callers wait until it expires."""
     try:
         found = json.loads(data)
     except ValueError:

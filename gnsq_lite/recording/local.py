@@ -4,11 +4,11 @@
 
     LOCK               flock of the recorder that writes; its pid and host inside
     pack-FIRST.rec     frames; FIRST is the number of the first row; a new pack after 64 MB or ten minutes
-    END                number of the last synced row, with a checksum: other processes read no row beyond it
+    END                number of the last synced row, with a checksum: other processes read rows up to it
     RETIRED            written by ``recording retire``: no recorder takes the log
     ids/               index of known messages, see known.py
 
-END is written after each sync and is not synced itself: after a power cut it may be older than the pack, never newer.
+END is written after each sync and not synced: after a power cut it may be older than the pack, but not newer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gnsq_lite.recording.logs import SKEW, Age, Bounds, Lane, Piece, Span, cut, 
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Bytes, and seconds since its first flush, after which the next flush begins a new pack.
+#: Bytes, and seconds since its first flush, after which the next flush starts a new pack.
 PACK_BYTES, PACK_SECONDS = 64 << 20, 600.0
 _PACK = re.compile(r"pack-(\d{16})\.rec")
 _END = struct.Struct("<QI")
@@ -66,7 +66,7 @@ def _read_end(directory: Path) -> int:
 
 
 def mapped(path: Path) -> pa.Buffer:
-    """Return a file's bytes, mapped as long as the buffer lives.  Raises OSError."""
+    """Return a file's bytes, mapped while the buffer exists.  Raises OSError."""
     if path.stat().st_size == 0:
         return pa.py_buffer(b"")
     with pa.memory_map(str(path)) as file:
@@ -87,7 +87,7 @@ def lock_file(path: Path, wait: float) -> int:
                 os.close(fd)
                 raise RecordingInUse(f"{path.parent} is written by another process ({holder})") from None
             time.sleep(0.05)
-    with suppress(OSError):  # a full disk takes no note of the holder
+    with suppress(OSError):  # on a full disk the holder cannot be noted
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     return fd
@@ -110,7 +110,7 @@ class LocalLog:
         self._schema: pa.Schema | None = None
 
     def open(self, wait: float = 0.0) -> None:
-        """Take the lock, and cut a torn tail off the newest pack.
+        """Take the lock, and remove an incomplete last write from the newest pack.
 
         Raises:
             RecordingInUse: another process writes the log.  RecordingError: it was retired, or cannot be opened.
@@ -148,7 +148,7 @@ class LocalLog:
                 end, self.last = frame.end, frame.last
         self._refuse_damage(path, view, end, synced)
         if end < data.size or found is None:
-            log.info("log %s: %d unfinished bytes of a torn write cut off", self.directory, data.size - end)
+            log.info("log %s: removed %d bytes of an incomplete write", self.directory, data.size - end)
             if found is None:
                 self._files.unlink(path)
             else:
@@ -158,7 +158,7 @@ class LocalLog:
                     self._files.sync(fd)
                 finally:
                     self._files.close(fd)
-        elif self.last > synced:  # whole, but perhaps not synced by the recorder before
+        elif self.last > synced:  # complete, but perhaps not synced by the previous recorder
             fd = os.open(path, os.O_WRONLY)
             try:
                 self._files.sync(fd)
@@ -167,15 +167,13 @@ class LocalLog:
         self._note_end()
 
     def _refuse_damage(self, path: Path, view: memoryview, end: int, synced: int) -> None:
-        """Raise RecordingDamaged where rows that were synced are not whole: one torn write is the last."""
+        """Raise RecordingDamaged if synced rows are incomplete; only the last write may be."""
         lost = self.last < synced
         for at in range(end + frames.ALIGN, len(view) - frames.ALIGN + 1, frames.ALIGN):
             frame = frames.frame_at(view, at)
             lost = lost or (frame is not None and frames.is_intact(view, frame))
         if lost:
-            raise RecordingDamaged(
-                f"{path} is damaged at byte {end}; rows behind row {self.last} were finished at nsqd"
-            )
+            raise RecordingDamaged(f"{path} is damaged at byte {end}; rows after row {self.last} were finished at nsqd")
 
     def _note_end(self) -> None:
         number = self.last.to_bytes(8, "little")
@@ -249,14 +247,14 @@ class LocalLog:
 
 
 class LocalReader:
-    """Reads a log in a directory; keeps the place where the last span ended."""
+    """Read a log in a directory; remembers the offset at which the last span ended."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self.name = directory, directory.name
-        self._place = (0, 0, 0)  # row, first row of the pack, place of the frame behind that row
+        self._place = (0, 0, 0)  # row, first row of the pack, offset of the frame after that row
 
     def bounds(self) -> Bounds:
-        """Return the rows that are synced."""
+        """Return the bounds of the synced rows."""
         last = _read_end(self._directory)
         there = packs(self._directory)
         return Bounds(min(there[0], last + 1) if there else last + 1, last)
@@ -270,7 +268,7 @@ class LocalReader:
         (self._directory / "RETIRED").touch()
 
     def span(self, start: int, end: int) -> Span:
-        """Return the packs that hold the rows, the first with the place of a frame at or before *start* + 1."""
+        """Return the packs that hold the rows, the first with the offset of a frame at or before *start* + 1."""
         there = packs(self._directory)
         index = bisect_right(there, start + 1) - 1
         if end > start and index < 0:
@@ -284,7 +282,7 @@ class LocalReader:
         return Span(self.name, start, end, tuple(files))
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield the frames that hold rows of a range, and keep the place where it ends for the next range."""
+        """Yield the frames that hold rows of a range, and remember its end for the next range."""
         for name, file_first, frame, _, _ in self._walk(self.span(start, end)):
             if frame.last <= end:
                 self._place = (frame.last, file_first, frame.end)
@@ -304,7 +302,7 @@ class LocalReader:
                 raise DataLoss(f"{self._directory}/{name} is gone: it held rows from {first} on") from None
             found = frames.read_head(data)
             if found is None:
-                raise RecordingDamaged(f"{self._directory}/{name} is no pack, or a damaged one")
+                raise RecordingDamaged(f"{self._directory}/{name} is not a pack, or is damaged")
             for frame in frames.frames(memoryview(data), max(at, found[1])):
                 if frame.first > span.end:
                     break
@@ -336,7 +334,7 @@ class LocalReader:
         return None
 
     def ages(self) -> Iterator[Age]:
-        """Yield all packs but the newest; each was complete when the next one was begun."""
+        """Yield all packs but the newest; each was complete when the next one was started."""
         for first, following in pairwise(packs(self._directory)):
             frame = self._first_frame(following)
             with suppress(FileNotFoundError):

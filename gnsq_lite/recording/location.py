@@ -1,7 +1,7 @@
-"""Directories as Spark's users name them: a path, or a URL.
+"""Locations of recordings: a path or a URL.
 
-A URL of a scheme nobody here can write to must not become a local directory of that name: what is stored there would be
-finished at nsqd and found by no one.
+A URL with an unsupported scheme must not become a local directory of that name: rows stored there would be
+finished at nsqd, but no reader would find them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from gnsq_lite.errors import OptionError
 
-#: Object stores; Hadoop's names of them too.
+#: URL schemes of object stores, including Hadoop's names.
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -25,7 +25,7 @@ def is_url(text: str) -> bool:
 
 
 def without_password(text: str) -> str:
-    """Return *text* as it may be logged: a URL in it may have a user and a password, such as a proxy's."""
+    """Remove user and password from URLs in *text*, so that it may be logged."""
     return _USER.sub("//*********(redacted)@", text)
 
 
@@ -35,12 +35,12 @@ def is_remote(text: str) -> bool:
 
 
 def remote_url(text: str, option: str) -> str:
-    """Return the URL of an object store as it is used.  Raises OptionError."""
+    """Check and normalize the URL of an object store.  Raises OptionError."""
     parts = urlsplit(text)
     if not parts.netloc or parts.query or parts.fragment:
         raise OptionError(option, "<hidden>", f"must be {parts.scheme}://BUCKET/PATH, without ? or #")
-    if parts.password is not None:  # every error and every log names the URL
-        raise OptionError(option, "<hidden>", "must name no password: a store's credentials are nsq.storage.NAME")
+    if parts.password is not None:  # errors and logs show the URL
+        raise OptionError(option, "<hidden>", "must not have a password: pass credentials as nsq.storage.NAME")
     return text.rstrip("/")
 
 

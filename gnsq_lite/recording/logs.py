@@ -1,4 +1,4 @@
-"""What the two backends of a log share: the protocols of a writer and a reader, and spans of rows."""
+"""Shared by both backends of a log: the protocols of a writer and a reader, and spans of rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from gnsq_lite.recording.files import Blobs
 from gnsq_lite.recording.frames import Frame
 
-#: Seconds that a publish time may be ahead of the recorder's clock, for a search by time.
+#: Seconds by which a publish time may be ahead of the recorder's clock, for a search by time.
 SKEW = 60.0
-#: A batch to store, and the topic partition it is of; -1: plain NSQ's.
+#: A batch to store, and its topic partition; -1: plain NSQ.
 Lane = tuple[int, pa.RecordBatch]
 
 
@@ -24,7 +24,7 @@ Lane = tuple[int, pa.RecordBatch]
 class Span:
     """Rows *start* < row <= *end* of a log, and the *files* that hold them.
 
-    A file is its name, its first row, and of a pack the place to begin at, of an object its bytes.
+    A file is (name, first row, offset to start at in a pack, or bytes of an object).
     """
 
     log: str
@@ -34,7 +34,7 @@ class Span:
 
 
 class Piece(NamedTuple):
-    """A frame, or an object: its file, the file's first row, its place there or the object's bytes, rows, bytes."""
+    """A frame or an object: its file, the file's first row, the frame's offset or the object's bytes, rows, bytes."""
 
     file: str
     file_first: int
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """First and last row that a reader can have; *last* is *first* - 1 where a log has no rows."""
+    """First and last readable row; *last* is *first* - 1 if a log has no rows."""
 
     first: int
     last: int
@@ -61,7 +61,7 @@ class Age(NamedTuple):
 
 
 class LogWriter(Protocol):
-    """A log held by this process.  All methods belong to one thread at a time; the owner locks."""
+    """A log that this process writes.  Only one thread at a time may call methods; the owner locks."""
 
     name: str
     #: Number of the last durable row.
@@ -72,7 +72,7 @@ class LogWriter(Protocol):
     linger: float
 
     def append(self, lanes: list[Lane]) -> int:
-        """Store the batches and return their bytes when they are durable.
+        """Store the batches durably and return their size in bytes.
 
         Raises:
             OSError: no row is stored, and the next call may succeed (disk full).
@@ -80,19 +80,19 @@ class LogWriter(Protocol):
         """
 
     def check_writer(self) -> None:
-        """Raise RecordingFenced where another process has taken the log over."""
+        """Raise RecordingFenced if another process has taken over the log."""
 
     def close(self) -> None:
         """Release the log."""
 
 
 class LogReader(Protocol):
-    """A log as any process reads it."""
+    """Reads a log, in any process."""
 
     name: str
 
     def bounds(self) -> Bounds:
-        """Return the rows that are there now.  Raises OSError."""
+        """Return the bounds of the rows stored now.  Raises OSError."""
 
     def is_retired(self) -> bool:
         """Whether `recording retire` ended the log."""
@@ -101,7 +101,7 @@ class LogReader(Protocol):
         """Return the rows *start* < row <= *end* and the files that hold them.  Raises DataLoss, OSError."""
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield what holds rows of a range, in order.  Raises DataLoss, RecordingDamaged, OSError."""
+        """Yield the pieces with rows of a range, in order.  Raises DataLoss, RecordingDamaged, OSError."""
 
     def read(self, span: Span) -> Iterator[tuple[Frame, pa.RecordBatch]]:
         """Yield the rows of *span* with their frames, cut at its ends.
@@ -110,7 +110,7 @@ class LogReader(Protocol):
         """
 
     def first_after(self, time_us: int) -> int:
-        """Return the number of the first row published at *time_us* or later; of the next row where there is none."""
+        """Return the number of the first row published at *time_us* or later, or of the next row if there is none."""
 
     def ages(self) -> Iterator[Age]:
         """Yield the files that retention may remove, oldest first: all but the newest."""
@@ -125,16 +125,16 @@ class LogReader(Protocol):
         """Remove files."""
 
     def retire(self) -> None:
-        """Write the end marker: no recorder takes the log any more."""
+        """Write the end marker, after which no recorder takes the log."""
 
 
 def new_name() -> str:
-    """Return a name for a new log: a log that replaces a lost one never has its name."""
+    """Return a new name for a log; a log that replaces a lost log gets another name."""
     return secrets.token_hex(4)
 
 
 def share(ranges: list[tuple[LogReader, int, int]], parts: int) -> list[list[Span]]:
-    """Cut ranges (log, start, end) into about *parts* groups of as many rows; a pure function of the rows (PIPE-3)."""
+    """Split ranges (log, start, end) into about *parts* groups of equal size; depends only on the rows (PIPE-3)."""
     most = -(-sum(end - start for _, start, end in ranges) // max(1, parts))
     groups: list[list[Span]] = [[]]
     left = most
@@ -165,7 +165,7 @@ def _files(pieces: deque[Piece], start: int, end: int) -> tuple[tuple[str, int, 
 
 
 def cut(batch: pa.RecordBatch, frame: Frame, span: Span) -> pa.RecordBatch:
-    """Return the rows of a frame's batch that *span* has."""
+    """Return the rows of a frame's batch that are in *span*."""
     begin = max(0, span.start + 1 - frame.first)
     return batch.slice(begin, min(frame.last, span.end) - frame.first - begin + 1)
 

@@ -2,14 +2,14 @@
 
 ::
 
-    lease/TERM          who writes, see lease.py
-    rows/FIRST-N        a flush: a head and frames; FIRST is the number of its first row
+    lease/TERM          the writer, see lease.py
+    rows/FIRST-N        one write: a head and frames; FIRST is the number of its first row
     merged/FIRST-LAST   flushes joined, up to 64 MB or ten minutes; created before its parts are deleted
     RETIRED, ids/       as in local.py
 
 A recorder that takes the log over creates a fence, an object without rows, under the next write's name, and writes
-under the same FIRST with the next N.  The recorder before finds its name taken and finishes no message any more; so a
-fence stays for good.
+under the same FIRST with the next N.  The old recorder's next write fails because its name is taken, and it finishes no
+message after that; so a fence is never deleted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger("gnsq_lite.recording")
 MERGED_BYTES, MERGED_SECONDS = 64 << 20, 600.0
 #: Bytes of a fence; every object with rows is larger.
 FENCE_BYTES = 16
-#: Bytes asked for where only the first frame's header is wanted.
+#: Bytes to read if only the first frame's header is needed.
 _HEAD_READ = 4096
 _ROWS = re.compile(r"(\d{16})-(\d{6})")
 _MERGED = re.compile(r"(\d{16})-(\d{16})")
@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 def rows_name(first: int, number: int) -> str:
-    """Return the name of the object whose first row is *first*, behind *number* fences of that row."""
+    """Return the name of the object whose first row is *first*, after *number* fences with that row."""
     return f"{first:016d}-{number:06d}"
 
 
@@ -64,7 +64,7 @@ def _frames_of(data: pa.Buffer, name: str) -> tuple[pa.Schema, list[Frame]]:
 
 
 class PatientBlobs:
-    """Blobs of a store, which is waited for."""
+    """Blobs of a store, with retries while the store is unavailable."""
 
     def __init__(self, store: ObjectStore, patiently: Patience) -> None:
         self._store, self._patiently = store, patiently
@@ -101,14 +101,14 @@ class ObjectLog:
         self.ids: Blobs = PatientBlobs(self._store.below("ids/"), self._patiently)
         self._lease = Lease(self._store, clock, sleep)
         self.last, self._number = 0, 0
-        #: Flushes that are not merged: (name, last row, bytes); and when the first of them was written.
+        #: Writes that are not merged yet: (name, last row, bytes); and when the first of them was written.
         self._parts: list[tuple[str, int, int]] = []
         self._since = 0.0
 
     def open(self, wait: float = 0.0) -> None:
         """Take the lease and create the fence.
 
-        Raises RecordingInUse: another recorder lives.  RecordingError: the store cannot be had; the log was retired.
+        Raises RecordingInUse: another recorder runs.  RecordingError: the store is unavailable, or the log was retired.
         """
         try:
             self._patiently(lambda: self._open(wait), opens=True)
@@ -134,9 +134,9 @@ class ObjectLog:
             raise
 
     def append(self, lanes: list[Lane]) -> int:
-        """Create an object of the batches and return its bytes when the store has confirmed it.
+        """Create an object with the batches; return its size in bytes after the store has confirmed it.
 
-        Raises RecordingFenced: another recorder has that name.  RecordingError: the store did not answer in time.
+        Raises RecordingFenced: another recorder has used that name.  RecordingError: the store did not answer in time.
         """
         written = int(self._clock.wall() * 1e6)
         first, buffers = self.last + 1, [frames.head(lanes[0][1].schema)]
@@ -162,7 +162,7 @@ class ObjectLog:
         return len(data)
 
     def _merge(self) -> None:
-        """Join the flushes but the newest, which keeps the numbers of the log, and delete them."""
+        """Merge all writes but the newest, whose name keeps the log's numbers, and delete the parts."""
         *parts, newest_part = self._parts
         self._parts, self._since = [newest_part], self._clock.now()
         if len(parts) < 2:
@@ -178,11 +178,11 @@ class ObjectLog:
             with contextlib.suppress(FileExistsError):
                 self._merged.create(name, b"".join(joined))
             self._rows.remove(*[part[0] for part in parts])
-        except (OSError, RecordingDamaged) as error:  # the parts stay as they are
+        except (OSError, RecordingDamaged) as error:  # the parts stay
             log.warning("log %s: flushes cannot be merged: %s", self.name, error)
 
     def check_writer(self) -> None:
-        """Raise RecordingFenced where another recorder has a newer lease."""
+        """Raise RecordingFenced if another recorder has a newer lease."""
         self._lease.check()
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ def newest(rows: ObjectStore, merged: ObjectStore) -> tuple[int, int]:
 
 
 class ObjectReader:
-    """Reads a log on an object store; keeps the names that it has listed."""
+    """Reads a log on an object store; caches the listed names."""
 
     def __init__(self, store: ObjectStore, name: str, patiently: Patience | None = None) -> None:
         self.name, self._url = name, store.url
@@ -224,7 +224,7 @@ class ObjectReader:
         self._newest: tuple[str, int] = ("", 0)  # name and last row of the newest object that was read
 
     def bounds(self) -> Bounds:
-        """Return the rows that are there; lists only names behind those it knows."""
+        """Return the bounds of the stored rows; lists only names after the known names."""
         known = max(self._names, default="")
         more = self._listed("rows/", known)
         if not known:
@@ -245,7 +245,7 @@ class ObjectReader:
         self.bounds()
 
     def _pieces(self) -> list[Piece]:
-        """Return the objects in order; of rows that are merged, the merged one."""
+        """Return the objects in order; for merged rows the merged object."""
         found: list[Piece] = []
         behind = 0
         names = sorted(self._names)
@@ -357,7 +357,7 @@ class ObjectReader:
         return frame.written / 1e6
 
     def ages(self) -> Iterator[Age]:
-        """Yield all objects but the newest; each was complete when the next one was begun."""
+        """Yield all objects but the newest; each was complete when the next one was started."""
         self._relist()
         pieces = self._pieces()
         for piece, following in pairwise(pieces):

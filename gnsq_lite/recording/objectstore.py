@@ -1,7 +1,7 @@
-"""Object stores - S3 and what speaks it, Google's, Azure's - behind the few calls a log makes.
+"""Object stores (S3 and compatible servers, Google's, Azure's), reduced to the calls that a log needs.
 
-The library is obstore: its put can be told to create only, which is what the fence of a log needs, and it speaks
-all three with one set of calls.  Settings come from the environment, as the store's own tools take them, and from the
+The library is obstore: its put has a mode that only creates, which a log's fence needs, and it supports
+all three with the same calls.  Settings come from the environment variables of the store's own tools, and from the
 options ``nsq.storage.NAME``.
 """
 
@@ -53,7 +53,7 @@ _NO_CREDENTIALS = "no credentials were given or are in the environment, and this
 def settings(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options ``nsq.storage.*``, without their prefix, under the library's names.
 
-    Spark passes names in lower case.  Raises OptionError for a name nobody knows.
+    Spark passes names in lower case.  Raises OptionError for an unknown name.
     """
     names = {name.replace("_", ""): name for name in _CLIENT_NAMES | _STORE_NAMES}
     found = {}
@@ -69,7 +69,7 @@ def settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 class ObjectStore:
-    """The objects below a URL.  Every method raises OSError where the store cannot be had, FileExistsError among them.
+    """The objects below a URL.  Every method raises OSError if the store fails, and FileExistsError is one of these.
 
     :meth:`names`, :meth:`read`, :meth:`write` and :meth:`remove` are those of ``files.Blobs``.
     """
@@ -120,11 +120,13 @@ class ObjectStore:
     def _errors(self, name: str, *, creates: bool = False) -> Iterator[None]:
         from obstore import exceptions
 
-        where = f"{self.url}/{self._prefix}{name}"  # and no cause: Spark shows those, with all that the store answered
+        where = (
+            f"{self.url}/{self._prefix}{name}"  # without a cause: Spark would show it, with the store's whole answer
+        )
         try:
             yield
         except (exceptions.NotFoundError, FileNotFoundError) as error:
-            raise FileNotFoundError(f"{where} is not there: {_told(error)}") from None
+            raise FileNotFoundError(f"{where} does not exist: {_told(error)}") from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise PermissionError(f"{where}: {_told(error)}") from None
         except exceptions.BaseError as error:
@@ -164,14 +166,14 @@ class ObjectStore:
                 return found
             try:
                 found = obstore.get_range(store, self._prefix + name, start=at, length=size).to_bytes()
-            except obstore.exceptions.GenericError:  # that is what a range behind the end is
+            except obstore.exceptions.GenericError:  # the store's answer to a range after the end
                 if obstore.head(store, self._prefix + name)["size"] > at:
                     raise
                 found = b""
         return found
 
     def sizes(self, after: str = "") -> dict[str, int]:
-        """Return name -> bytes of what is there, behind the name *after*, sorted by name."""
+        """Return name -> bytes of the objects after the name *after*, sorted by name."""
         import obstore
 
         store = self._opened()
@@ -196,22 +198,22 @@ class ObjectStore:
         return list(self.sizes())
 
     def remove(self, *names: str) -> None:
-        """Remove *names*, many at once; one that is gone already is no error."""
+        """Remove those of *names* that exist, many at once."""
         import obstore
 
         store = self._opened()
         try:
             with self._errors(names[0] if names else ""):
                 obstore.delete(store, [self._prefix + name for name in names])
-        except FileNotFoundError:  # not every store goes on behind one that is gone
+        except FileNotFoundError:  # not every store continues after a missing object
             for name in names if len(names) > 1 else ():
                 self.remove(name)
 
 
 def _told(error: Exception) -> str:
-    """Return what the library says of *error*, without its own structures.
+    """Return the library's text of *error*, without its internal structures.
 
-    Of what the store answered it is code and message: the rest may repeat the request, with a session's token.
+    It has only the code and message of the store's answer: the rest may repeat the request, with a session's token.
     """
     text = without_password(str(error).partition("\n\nDebug source")[0])
     answer = _ANSWER.search(text)

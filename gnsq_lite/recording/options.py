@@ -1,4 +1,4 @@
-"""What a recorder is started with."""
+"""Options of a recorder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gnsq_lite.wire.names import check_channel, check_topic
 class RecorderOptions:
     """Options of a recorder.  Durations are seconds.
 
-    *client*: keyword arguments of a Reader for addresses, TLS, AUTH and the rest.  *retain*: seconds that rows stay, 0:
+    *client*: keyword arguments of a Reader for addresses, TLS, AUTH and others.  *retain*: seconds that rows stay, 0:
     until the query that owns the recording has committed them; *retain_bytes*: bytes that stay; None: no limit.
-    *max_waiting*: bytes that the owner has not taken, at which receiving pauses; None: no limit.
+    *max_waiting*: bytes not yet taken by the owner above which receiving pauses; None: no limit.
     """
 
     topic: str

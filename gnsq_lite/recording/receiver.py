@@ -1,7 +1,7 @@
-"""Where a source's messages come from: the library's own Reader, held behind a small protocol.
+"""The source of a recorder's messages: the library's Reader, behind a small protocol.
 
-The receiver hands over every message unanswered; whoever has made it durable finishes it.  TLS, AUTH, compression,
-discovery, reconnects, heartbeats and Youzan's partitions are the Reader's (PIPE-4).
+The receiver passes on every message unanswered; the recorder finishes it once it is durable.  TLS, AUTH, compression,
+discovery, reconnects, heartbeats and Youzan's partitions are the work of the Reader (PIPE-4).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from gnsq_lite.message import Message, keep_all
 from gnsq_lite.options import format_address
 from gnsq_lite.recording.options import RecorderOptions
 
-#: Called in the I/O thread with what came; it must not wait.
+#: Called in the I/O thread with received messages; it must not wait.
 OnMessages = Callable[[list[Message]], None]
-#: Seconds in which reads are gathered into one list: what is done per list is not done per message.
+#: Seconds in which reads are gathered into one list, so that work per list replaces work per message.
 GATHER = 0.001
 
-#: Seconds for which an nsqd that was lost counts as missing though it is not heard of again: one that restarts is not
-#: listed for a while, and one that is listed is tried at each poll.
+#: Seconds for which a lost nsqd counts as missing even if it is not found again: an nsqd that restarts is not
+#: listed for a while, and a listed nsqd is tried at each poll.
 REMEMBERED = 900.0
 
 _BODY = attrgetter("body")
 
 
 def take_some(queue: deque[Message], most: int, most_bytes: int) -> list[Message]:
-    """Take *most* messages from the queue's left, fewer where their bodies pass *most_bytes*, and one at least."""
+    """Take up to *most* messages and *most_bytes* of bodies from the left of the queue, but at least one message."""
     taken = [queue.popleft() for _ in range(min(len(queue), most))]
     if sum(map(len, map(_BODY, taken))) <= most_bytes:
         return taken
@@ -45,38 +45,38 @@ def take_some(queue: deque[Message], most: int, most_bytes: int) -> list[Message
 
 
 class Receiver(Protocol):
-    """Delivers messages that somebody else answers."""
+    """Delivers messages that its user answers."""
 
     #: Connections that ended after they were subscribed.
     lost: int
 
     def start(self, on_messages: OnMessages) -> None:
-        """Begin to receive; returns at once."""
+        """Start receiving, without waiting."""
 
     def pause(self) -> None:
-        """Ask for no more messages; what is under way still comes."""
+        """Request no more messages; messages under way still arrive."""
 
     def resume(self) -> None:
-        """Ask for messages again."""
+        """Request messages again."""
 
     def is_connected(self) -> bool:
-        """Whether some nsqd is subscribed to."""
+        """Return whether there is a subscription to an nsqd."""
 
     def missing(self) -> list[str]:
-        """Return the nsqds that were named or found and are not subscribed to."""
+        """Return the configured or found nsqds without a subscription."""
 
     def trouble(self) -> str:
-        """Return what went wrong last, for an error's text; "" where nothing did."""
+        """Return the last error for an error's text, or ""."""
 
     def check(self) -> None:
-        """Raise what ended the receiver for good, if anything did."""
+        """Raise the error that ended the receiver, if any."""
 
     def stop(self, timeout: float) -> None:
-        """Stop in order: CLS, wait until what is here was answered, at most *timeout* seconds; then disconnect."""
+        """Stop gracefully: send CLS, wait at most *timeout* seconds until all messages are answered, and disconnect."""
 
 
 class ReaderReceiver:
-    """One Reader, or several side by side where the disk is too slow for one window (connectionsPerNsqd)."""
+    """One Reader, or several if the disk is too slow for one window (connectionsPerNsqd)."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ReaderReceiver:
         self._here[number] = {(connection.address, connection.partition) for connection in stats.connections}
 
     def _parted(self, number: int, endpoint: str, reason: object) -> None:
-        """In the I/O thread; of a connection, or an attempt at one."""
+        """In the I/O thread, after the end of a connection or of an attempt."""
         self.lost += self._is_here(number, endpoint)
         self._joined(number, endpoint)
         now = self._clock.now()
@@ -136,7 +136,7 @@ class ReaderReceiver:
         self._trouble = str(reason)
 
     def missing(self) -> list[str]:
-        """The nsqds that some Reader is not subscribed to."""
+        """Return the nsqds to which at least one Reader is not subscribed."""
         now = self._clock.now()
         addresses = [{address for address, _ in here} for here in self._here.values()]
         away = {one for one in self._named if not all(one in some for some in addresses)}
@@ -146,30 +146,30 @@ class ReaderReceiver:
         return sorted(away)
 
     def _is_here(self, number: int, endpoint: str) -> bool:
-        """Whether what was lost is had again: a topic partition, from whichever nsqd leads it now."""
+        """Return whether a lost nsqd or topic partition is subscribed again, perhaps at another leader."""
         lost, _, partition = endpoint.partition("/")
         return any(str(one) == partition if partition else address == lost for address, one in self._here[number])
 
     def trouble(self) -> str:
-        """Why the last connection ended, or was not had."""
+        """Return why the last connection ended or failed."""
         return self._trouble
 
     def pause(self) -> None:
-        """RDY 0."""
+        """Send Send RDY 0."""
         for reader in self._readers:
             reader.pause()
 
     def resume(self) -> None:
-        """RDY again."""
+        """Send RDY as before."""
         for reader in self._readers:
             reader.resume()
 
     def is_connected(self) -> bool:
-        """Whether some Reader has a connection."""
+        """Return whether a Reader has a connection."""
         return any(self._here.values())
 
     def check(self) -> None:
-        """Raise what ended a Reader: TLS that was not granted, a refused secret."""
+        """Raise the error that ended a Reader: TLS not granted, or a refused secret."""
         for reader in self._readers:
             try:
                 reader.join(timeout=0)
@@ -177,7 +177,7 @@ class ReaderReceiver:
                 continue
 
     def stop(self, timeout: float) -> None:
-        """Close every Reader in order; nothing stays in flight."""
+        """Close every Reader gracefully; no message stays in flight."""
         deadline = self._clock.now() + timeout
         for reader in self._readers:
             reader.close(max(0.0, deadline - self._clock.now()))

@@ -1,7 +1,7 @@
-"""The recorder: makes received messages durable in a log, and only then finishes them (PIPE-2).
+"""The recorder stores received messages durably in a log, and finishes them only then (PIPE-2).
 
-The Reader's I/O thread appends to a queue and goes on reading; this object's thread takes what is there, writes it as
-one flush, waits for the disk or the store, and sends the FINs.  Meanwhile the next messages arrive.
+The Reader's I/O thread appends to a queue and continues reading; this object's thread takes the queue, writes it as
+one write, waits for the disk or the store, and sends the FINs.  Meanwhile the next messages arrive.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from gnsq_lite.recording.receiver import Receiver, take_some
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Messages, and bytes of bodies, of one flush at the most.
+#: Maximum messages, and bytes of bodies, of one write.
 MOST_AT_ONCE, MOST_BYTES = 10_000, 16 << 20
-#: Rows after which the index of known messages is written: a start reads those again whose keys are not in it.
+#: Rows after which the index of known messages is written: a start reads rows again that are not in the index.
 UNINDEXED = 1_000_000
-#: Seconds an orderly stop may take.
+#: Time limit in seconds of a graceful stop.
 STOP_TIMEOUT = 8.0
 
 
 class Recorder:
-    """Receives a channel into a log.  The log belongs to this object; other threads use it under :attr:`lock`."""
+    """Records a channel into a log.  The log belongs to this object; other threads use it under :attr:`lock`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Recorder:
         self._refused_since: float | None = None
         self._refusal = ""
         self._error: BaseException | None = None
-        #: Number of the last row that the owner has taken, and (last row, bytes) of the flushes behind it.
+        #: Number of the last row that the owner has taken, and (last row, bytes) of the writes after it.
         self.taken = 0
         self._waiting: deque[tuple[int, int]] = deque()
         self.stored = self.stored_bytes = 0
@@ -70,7 +70,7 @@ class Recorder:
         self._has_backlog = False
 
     def start(self, taken: int | None = None) -> None:
-        """Load the index of known messages and begin to receive; rows up to *taken*, by default all, are the owner's.
+        """Load the index of known messages and start receiving; the owner has taken rows up to *taken*, by default all.
 
         Raises RecordingError, OSError.
         """
@@ -108,12 +108,12 @@ class Recorder:
         except Exception as error:
             log.exception("log %s: recording ended", self.log.name)
             self._error = error
-            self._receiver.pause()  # the owner may see the error an hour later
+            self._receiver.pause()  # the owner may call an hour later
             self._give_back()
             self._news.set()
 
     def _give_back(self) -> None:
-        """Send back what waits; in any thread."""
+        """Requeue the waiting messages; may be called from any thread."""
         with suppress(IndexError):
             while True:
                 send_back([self._queue.popleft()])
@@ -124,7 +124,7 @@ class Recorder:
             self._wake.clear()
             self._gather()
             while self._queue:
-                self._has_backlog = True  # until it is known
+                self._has_backlog = True  # until the row is known
                 messages = take_some(self._queue, MOST_AT_ONCE, MOST_BYTES)
                 try:
                     self._store(messages)
@@ -138,7 +138,7 @@ class Recorder:
             self.relieve()
 
     def _gather(self) -> None:
-        """Wait a moment for more messages to write at once; not for more than nsqd sends unanswered."""
+        """Wait a moment for more messages per write, but not for more than nsqd sends without FIN."""
         deadline = self._clock.now() + self.log.linger
         enough = max(1, self._options.max_in_flight // 2)
         while self._queue and len(self._queue) < enough and self._clock.now() < deadline:
@@ -185,14 +185,14 @@ class Recorder:
                 return
             try:
                 self._known.flush(self.log.last)
-            except OSError as error:  # the keys stay in memory
+            except OSError as error:  # the keys stay in memory, so retry later
                 log.warning("log %s: the index of known messages cannot be written: %s", self.log.name, error)
                 self._make_room()
             else:
                 self.indexed = self.log.last
 
     def _lanes(self, messages: list[Message]) -> list[Lane]:
-        """Return the rows to store per topic partition, in order, without those that are stored already."""
+        """Return the rows to store by topic partition, in order, without rows that are already stored."""
         youzan = self._options.include_youzan
         lanes: dict[int, list[Message]] = {}
         if messages[0].partition is None:
@@ -216,7 +216,7 @@ class Recorder:
             self.backlog_seen = self._clock.now()
 
     def holds_backlog(self) -> bool:
-        """Whether messages of the backlog are here and not stored yet; a slow disk is no silence."""
+        """Return whether received messages of the backlog are not stored yet, as on a slow disk."""
         if self._has_backlog:
             return True
         try:
@@ -226,7 +226,7 @@ class Recorder:
         return self._horizon.covers(first.nsqd_address, first.timestamp_ns)
 
     def _refused(self, error: OSError, messages: list[Message]) -> None:
-        """The disk is full, or the like: no row was stored, so no message is finished; wait, then try again."""
+        """Wait and retry after a failed write, such as on a full disk: no row was stored, no message is finished."""
         send_back(messages)
         now = self._clock.now()
         self._refused_since = now if self._refused_since is None else self._refused_since
@@ -246,21 +246,21 @@ class Recorder:
     # -- for the owner
 
     def check(self) -> None:
-        """Raise what ended the recorder, if anything did."""
+        """Raise the error that ended the recorder, if any."""
         if self._error is not None:
             raise self._error
         self._receiver.check()
 
     def is_connected(self) -> bool:
-        """Whether some nsqd is subscribed to."""
+        """Return whether there is a subscription to an nsqd."""
         return self._receiver.is_connected()
 
     def missing(self) -> list[str]:
-        """Return the nsqds that are known and not subscribed to."""
+        """Return the known nsqds without a subscription."""
         return self._receiver.missing()
 
     def trouble(self) -> str:
-        """Return why the disk refuses writes, or the last connection ended; "" where neither happened."""
+        """Return why the disk refuses writes or why the last connection ended, or ""."""
         return self._refusal or self._receiver.trouble()
 
     def lost(self) -> int:
@@ -272,15 +272,15 @@ class Recorder:
         return 0 if self._known is None else self._known.dropped
 
     def in_flight(self) -> int:
-        """Return how many messages are here that are not stored yet."""
+        """Return how many received messages are not stored yet."""
         return len(self._queue)
 
     def is_paused(self) -> bool:
-        """Whether receiving waits for the owner."""
+        """Return whether receiving is paused until the owner takes rows."""
         return self._paused
 
     def not_connected(self, seconds: float) -> ConnectError:
-        """Return the error for nsqds that were away for *seconds*, with the reason as far as it is known."""
+        """Return the error for nsqds that were unreachable for *seconds*, with the known reason."""
         where = ", ".join(self.missing() or self._options.addresses)
         known = self._receiver.trouble()
         why = f"no nsqd with topic {self._options.topic} within {seconds:g} s" + (f" ({known})" if known else "")
@@ -298,7 +298,7 @@ class Recorder:
         return most is not None and self.waiting_bytes() > most
 
     def wait_for_rows(self, after: int, seconds: float) -> None:
-        """Wait until there are rows behind row *after*, or *seconds* are over."""
+        """Wait until there are rows after row *after*, at most *seconds*."""
         self._news.clear()
         if self.log.last <= after and self._error is None:
             self._news.wait(seconds)
@@ -312,13 +312,13 @@ class Recorder:
         self._wake.set()
 
     def relieve(self) -> None:
-        """Receive again once the owner has taken enough."""
+        """Resume receiving once the owner has taken enough rows."""
         if self._paused and self.waiting_bytes() <= 0.8 * (self._options.max_waiting or 0):
             self._paused = False
             self._receiver.resume()
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """Stop receiving, store and finish what is here, and close the log; no message stays in flight."""
+        """Stop receiving, store and finish the received messages, and close the log; no message stays in flight."""
         self._receiver.stop(timeout)
         self._stopping.set()
         self._wake.set()

@@ -3,11 +3,11 @@
 ::
 
     meta            version, uuid, topic, channel, and whether one Spark query owns it
-    committed       the position up to which that query needs no rows
+    committed       the position up to which that query has committed rows
     logs/NAME/      a log, see local.py and objects.py
     jobs/ID         there while a Spark job of recorders is to run
 
-A position maps log names to the number of the last row that was read; logs without rows are left out.
+A position maps log names to the number of the last row read; logs without rows are omitted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Meta:
-    """Which topic and channel a recording is of."""
+    """Identity of a recording: its topic, channel and uuid."""
 
     uuid: str
     topic: str
@@ -53,7 +53,7 @@ class Meta:
 
 
 class Recording:
-    """A recording at a path or a URL; opening it asks for nothing.
+    """A recording at a path or a URL; the constructor does no I/O.
 
     *storage* are the settings of an object store, such as ``region``.  Every method may raise OSError, where the disk
     or the store cannot be had, and RecordingError.
@@ -96,13 +96,13 @@ class Recording:
         return Folder(self._path / "jobs", self._files) if self._store is None else self._store.below("jobs/")
 
     def _patiently(self, do: Callable[[], _T]) -> _T:
-        """Return what *do* returns; a store that is away is waited for."""
+        """Return the result of *do*, with retries while the store is unavailable."""
         return do() if self._store is None else self._patience(do)
 
     # -- which recording it is
 
     def meta(self) -> Meta:
-        """Return which topic and channel are recorded.  Raises FileNotFoundError where there is no recording."""
+        """Return the recording's identity.  Raises FileNotFoundError if there is no recording."""
         try:
             found = json.loads(self._patiently(lambda: self._root.read("meta")))
             if found.get("v") == 1:
@@ -152,7 +152,7 @@ class Recording:
                 if not create_once(store, "meta", text):
                     text = store.read("meta")
             try:
-                store.create("meta", text)  # the very same, should it be replaced
+                store.create("meta", text)  # the same bytes, in case the store replaces the object
             except FileExistsError:
                 return self.meta()
             raise RecordingError(
@@ -185,7 +185,7 @@ class Recording:
             raise RecordingDamaged(f"{self.url}/committed is damaged: {error}") from error
 
     def commit(self, position: Mapping[str, int]) -> None:
-        """Note the position that the owning query has committed, durably."""
+        """Store the position that the owning query has committed, durably."""
         text = json.dumps(position, sort_keys=True).encode()
         self._patiently(lambda: self._root.write("committed", text))
 
@@ -209,7 +209,7 @@ class Recording:
         return self._readers[name]
 
     def take(self, *, own: bool = False, wait: float = 0.0, complete: bool = True) -> LocalLog | ObjectLog:
-        """Return a log of which this process is the writer: a free one, or a new one.
+        """Open a log for writing: a log without a writer, or a new log.
 
         *own*: the recording has one writer; raises RecordingInUse where it lives, RecordingDamaged where rows are gone
         and *complete* asks for all of them.  Otherwise the damaged log is retired.
@@ -227,8 +227,8 @@ class Recording:
                     raise
             except RecordingDamaged as error:
                 if own and complete:
-                    raise RecordingDamaged(f"{error}: set failOnDataLoss=false to go on without them") from error
-                log.exception("log %s is left alone", name)
+                    raise RecordingDamaged(f"{error}: set failOnDataLoss=false to continue without them") from error
+                log.exception("log %s is skipped", name)
                 if own:
                     self.reader(name).retire()
             else:
@@ -247,11 +247,11 @@ class Recording:
         return {name: self.reader(name).bounds() for name in self.names()}
 
     def end(self) -> Position:
-        """Return the position behind all rows that are there now."""
+        """Return the position after the last rows stored now."""
         return {name: bounds.last for name, bounds in self.bounds().items() if bounds.last}
 
     def begin(self) -> Position:
-        """Return the position before the first rows that are there."""
+        """Return the position before the first stored rows."""
         return {name: bounds.first - 1 for name, bounds in self.bounds().items() if bounds.first > 1}
 
     def at(self, time_us: int) -> Position:
@@ -318,7 +318,7 @@ class Recording:
     # -- keeping
 
     def trim(self, retain: float, retain_bytes: int | None = None) -> int:
-        """Remove the oldest packs and objects of all logs, by seconds since they were complete, and by bytes in all.
+        """Remove the oldest files and objects of all logs, by seconds since they were complete, and by total bytes.
 
         Returns the bytes removed.  The newest pack or object of a log stays.
         """
@@ -335,7 +335,7 @@ class Recording:
         return removed
 
     def retire(self, name: str) -> None:
-        """Mark a log as ended: no recorder takes it, and readers go on to read its rows.
+        """Mark a log as ended: no recorder takes it, and its rows stay readable.
 
         Raises RecordingInUse: a recorder writes it.  RecordingError: there is no such log.
         """
@@ -347,7 +347,7 @@ class Recording:
         self.reader(name).retire()
 
     def verify(self) -> Iterator[tuple[str, Bounds, str]]:
-        """Read every row; yield (log, its rows, what is wrong: "" where nothing is)."""
+        """Read every row; yield (log, its rows, the error or "")."""
         for name, bounds in self.bounds().items():
             wrong = ""
             try:

@@ -1,8 +1,8 @@
 """The columns of ``format("nsq")`` and their exact Arrow types.
 
-Spark takes a RecordBatch only where its schema equals Spark's own to the letter: microseconds in UTC, ``binary`` and
-not ``large_binary``, the same order and nullability.  It checks the first batch alone, so the types are made in one
-place, here.
+Spark accepts a RecordBatch only if its schema equals Spark's exactly: microseconds in UTC, ``binary`` and
+not ``large_binary``, the same order and nullability.  It checks only the first batch, so all types are
+defined here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ YOUZAN_COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
 
 
 class Received(Protocol):
-    """What a row is made of; :class:`gnsq_lite.Message` is one."""
+    """The source of a row, such as :class:`gnsq_lite.Message`."""
 
     @property
     def id(self) -> bytes: ...
@@ -81,17 +81,17 @@ def arrow_schema(include_youzan: bool = False) -> pa.Schema:
 
 
 def check_schema(fields: Iterable[tuple[str, str]], wanted: Sequence[tuple[str, str, pa.DataType]] = COLUMNS) -> None:
-    """Raise OptionError where a ``.schema(...)`` of (name, Spark type) differs: Spark itself checks none at load."""
+    """Raise OptionError if a ``.schema(...)`` of (name, Spark type) differs; Spark does not check it at load."""
     given = [(name, kind.upper()) for name, kind in fields]
     if given != [(name, kind) for name, kind, _ in wanted]:
         shown = ", ".join(f"{name} {kind}" for name, kind in given)
         its_own = ", ".join(f"{name} {kind}" for name, kind, _ in wanted)
-        why = f"the source has a schema of its own, leave .schema() away; it is: {its_own}"
+        why = f"the source has a schema of its own, omit .schema(); it is: {its_own}"
         raise OptionError("schema", shown, why)
 
 
 def is_text_id(message_id: bytes) -> bool:
-    """Whether the 16 bytes are nsqd's hex digits; Youzan's are binary."""
+    """Return whether the 16 bytes are nsqd's hex digits; Youzan's ids are binary."""
     return message_id.isascii() and message_id.isalnum()
 
 
@@ -101,20 +101,20 @@ def id_text(message_id: bytes) -> str:
 
 
 def signed(value: int | None) -> int | None:
-    """Return an unsigned 64-bit number as Spark has it: signed."""
+    """Convert an unsigned 64-bit number to Spark's signed number."""
     return value - (1 << 64) if value is not None and value >= 1 << 63 else value
 
 
 _ORIGIN = attrgetter("nsqd_address")
-#: Of a type of its own, and made once: a Python number costs Arrow as much as a thousand rows.
+#: An Arrow scalar, created once: converting a Python number costs Arrow as much as a thousand rows.
 _THOUSAND = pa.scalar(1000, pa.int64())
-#: Where ids of 16 characters begin and end, for so many rows.
+#: Offsets of ids of 16 characters, for this many rows.
 _MOST_IDS = 10_000
 _ID_OFFSETS = pa.py_buffer(array("i", range(0, 16 * _MOST_IDS + 1, 16)))
 
 
 def to_batch(messages: Sequence[Received], include_youzan: bool = False) -> pa.RecordBatch:
-    """Return the messages as one RecordBatch, in their order.  All of them are of one connection or of several."""
+    """Return the messages of one or several connections as one RecordBatch, in their order."""
     schema = arrow_schema(include_youzan)
     names = [messages[0].topic, messages[0].channel]
     read = read_columns(list(messages))
@@ -164,7 +164,7 @@ def _microseconds(stamps: Any, count: int) -> pa.Array:
 
 
 def _text_ids(joined: bytes, count: int) -> pa.Array | None:
-    """Return the column of *count* ids of 16 bytes; None where they are not nsqd's hex digits, or too many."""
+    """Return the column of *count* ids of 16 bytes, or None if they are not nsqd's hex digits or too many."""
     if count > _MOST_IDS or not is_text_id(joined):
         return None
     return pa.Array.from_buffers(pa.string(), count, [None, _ID_OFFSETS, pa.py_buffer(joined)])

@@ -1,6 +1,6 @@
-"""Many Readers in one process: decorated handlers, middleware, orderly shutdown.
+"""Many Readers in one process: decorated handlers, middleware, graceful shutdown.
 
-The names are loaded when they are first used: a supervisor imports :mod:`gnsq_lite.worker.launch` without gevent.
+Names are loaded at their first use, so that a supervisor can import :mod:`gnsq_lite.worker.launch` without gevent.
 """
 
 from __future__ import annotations

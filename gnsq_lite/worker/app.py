@@ -46,7 +46,7 @@ else:
 
 
 class Worker:
-    """Feeds decorated functions from their topics until it is stopped::
+    """Call decorated functions with the messages of their topics until the Worker is stopped::
 
         worker = Worker(lookupd_http_addresses=["127.0.0.1:4161"])
 
@@ -55,14 +55,14 @@ class Worker:
 
         sys.exit(worker.run())
 
-    The functions stay plain functions: call and test them as such.  Each handler has its own Reader, so one that fails
-    does not slow down the others.
+    The functions stay plain functions: call and test them as such.  Each handler has its own Reader, so the
+    backoff of one does not slow down the others.
 
     Args:
         middleware: Objects with hooks around each message, the outermost first.
         drain_timeout: Seconds that running handlers have to finish when the worker stops.
-        hang_timeout: Seconds after which a supervisor kills a process whose I/O loop does not run, as a handler holds
-            the GIL; 0: never; None: the longest time limit or two heartbeat intervals, and 30 s.
+        hang_timeout: Seconds after which a supervisor kills a process whose I/O loop does not run because a handler
+            holds the GIL; 0: never; None: the longest time limit or two heartbeat intervals, and 30 s.
         defaults: Any keyword of :class:`~gnsq_lite.Reader`, for all handlers; a handler's own value wins.  Give
             *batch_size* to the handler that takes lists: type checkers accept it only there.
 
@@ -105,11 +105,11 @@ class Worker:
 
     @property
     def stages(self) -> Stages:
-        """Whether it is to stop, and how urgently."""
+        """The stages of stopping that were requested."""
         return self._stages
 
     def configure(self, **defaults: Unpack[HandlerArguments]) -> None:
-        """Change the defaults, as the command line does.  Raises OptionError, and ClosedError once it has started."""
+        """Change the defaults, as the command line does.  Raises OptionError, and ClosedError after the start."""
         self._not_started()
         check_give_up(defaults.get("on_give_up"))
         changed = {**self.defaults, **defaults}
@@ -141,15 +141,15 @@ class Worker:
         **options: Unpack[HandlerArguments],
     ) -> Callable[[Callable[[Value, Message], None]], Callable[[Value, Message], None]]: ...
     def handler(self, topic: str, channel: str, **options: Any) -> Callable[..., Any]:
-        """Feed the decorated function from a topic's channel.
+        """Register the decorated function as the handler of a topic's channel.
 
         Args:
-            decode: A function of the body's bytes; the decorated one is then called with (value, message).  A body that
-                it raises on is given up at once.
+            decode: A function of the body's bytes; the handler is then called with (value, message).  If it raises, the
+                message is given up at once.
             options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``, or stores:
-                ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``; of several, with commas, the
-                first that takes a message keeps it.  ``max_in_flight`` defaults to ``concurrency``.
-                ``give_up_on`` names exception classes that give a message up at once; a dict gives the attempts.
+                ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``; of several stores with commas,
+                the first that accepts a message keeps it.  ``max_in_flight`` defaults to ``concurrency``.
+                ``give_up_on``: exception classes that give a message up at once; a dict maps classes to attempts.
                 ``retry_delay``: seconds that a failed message waits, a function of (error, attempts), or a dict of
                 these by exception class.
         Raises:
@@ -172,17 +172,17 @@ class Worker:
                 raise OptionError(
                     "channel",
                     f"{handler.topic}/{handler.channel}",
-                    f"{other.name} handles it already, and nsqd would share its messages out between the two",
+                    f"{other.name} handles it already; nsqd would distribute its messages to both handlers",
                 )
         self._handlers.append(handler)
 
     def every(self, when: str | float | Schedule, topic: str, body: schedules.Body) -> None:
-        """Publish a message on a schedule while the worker runs; under a supervisor, one process does it for all.
+        """Publish a message on a schedule while the worker runs; of several processes only one publishes.
 
         Args:
-            when: ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or seconds, at multiples counted from 1970 UTC; or a
+            when: ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or seconds (multiples of it since 1970 UTC); or a
                 :class:`gnsq_lite.contrib.cron.Cron`; or any object with a ``next_after(wall)``.
-            body: The body, or a function that makes it of the due time in seconds since 1970.
+            body: The body, or a function that returns it for the due time in seconds since 1970.
         Raises:
             OptionError, InvalidName, BodyTypeError, InvalidBody, ClosedError
         """
@@ -190,7 +190,7 @@ class Worker:
         self.schedules.append(schedules.checked(when, topic, body))
 
     def select(self, topics: Iterable[str]) -> None:
-        """Keep only the handlers of *topics*.  Raises OptionError for one that has none."""
+        """Keep only the handlers of *topics*.  Raises OptionError for a topic without a handler."""
         wanted = set(topics)
         known = {handler.topic for handler in self._handlers}
         for topic in sorted(wanted - known):
@@ -198,7 +198,7 @@ class Worker:
         self._handlers = [handler for handler in self._handlers if handler.topic in wanted]
 
     def check(self) -> None:
-        """Raise what :meth:`start` would: OptionError where there is no handler, or options contradict each other."""
+        """Raise OptionError as :meth:`start` would: there is no handler, or options contradict each other."""
         if not self._handlers:
             raise OptionError(
                 "handlers", [], "the worker has no handlers: decorate a function with @worker.handler(topic, channel)"
@@ -212,11 +212,11 @@ class Worker:
     def run(self, *, drain_timeout: float | None = None) -> int:
         """Consume until SIGTERM, SIGINT or :meth:`stop`; drain; return the exit code.
 
-        The first signal drains: no new messages, and *drain_timeout* seconds for running handlers.  A second one ends
-        it at once.  Unfinished messages go back to nsqd.  Signals are handled only in the main thread.
+        The first signal drains: no new messages, and *drain_timeout* seconds for running handlers.  A second signal
+        stops at once.  Unfinished messages go back to nsqd.  Signals are handled only in the main thread.
 
         Returns:
-            0 when everything was drained; 3 when a second signal or the time limit cut handlers short.
+            0 if every handler finished; 3 if a second signal or the time limit cut handlers short.
         Raises:
             OptionError: no handler is registered, or *drain_timeout* is out of range.
             NSQError: a Reader ended with an error that no retry can fix; the others were drained.
@@ -228,7 +228,7 @@ class Worker:
         """Start the Readers and return; :meth:`run` includes this.
 
         Args:
-            supervision: What the supervisor of this process gives to it, if there is one.
+            supervision: Values from this process's supervisor, if there is one.
         Raises:
             OptionError, ClosedError
         """
@@ -257,7 +257,7 @@ class Worker:
             self._publishing = schedules.start(self.schedules, self.writer().publish, election, self._stages.drain)
 
     def stop(self) -> None:
-        """Make :meth:`run` drain and return; from any thread or handler.  A second call ends it at once."""
+        """Make :meth:`run` drain and return; may be called from any thread or handler.  A second call stops at once."""
         self._stages.ask()
 
     def close(self, timeout: float | None = None) -> bool:
@@ -275,16 +275,16 @@ class Worker:
 
     @property
     def readers(self) -> Sequence[Reader]:
-        """The Readers that have started."""
+        """Return the started Readers."""
         return tuple(self._readers or ())
 
     @property
     def writers(self) -> Sequence[Writer]:
-        """The Writers that it has made."""
+        """Return the Writers that the Worker has created."""
         return tuple(writer for _, writer in self._writers)
 
     def writer(self) -> Writer:
-        """Return a Writer to the Worker's nsqds, for handlers that publish; it is closed once the Worker drained."""
+        """Return a Writer to the Worker's nsqds, for handlers that publish; the Worker closes it after draining."""
         return self._writer_for(self.defaults)
 
     def stats(self, timeout: float | None = None) -> tuple[ReaderStats, ...]:
@@ -325,7 +325,7 @@ class Worker:
 
     def _not_started(self) -> None:
         if self._readers is not None:
-            raise ClosedError("the Worker has started; make a new one")
+            raise ClosedError("the Worker has started; create a new one")
 
 
 def _backoff(given: BackoffOptions | bool | None) -> BackoffOptions | bool:
@@ -337,7 +337,7 @@ def _backoff(given: BackoffOptions | bool | None) -> BackoffOptions | bool:
 
 
 def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -> None:
-    """Raise what making the Reader would raise; nothing is opened."""
+    """Check the options as the Reader does, without opening anything."""
     options, _, _ = split(options)
     if isinstance(options.get("on_give_up"), str):
         options["on_give_up"] = print
@@ -345,10 +345,10 @@ def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -
 
 
 class Middleware(Generic[Given]):
-    """Base class: override the hooks you need; the others cost nothing.
+    """Base class of middleware: override the hooks you need; the others cost nothing.
 
-    *message* is what the handler gets: a :class:`~gnsq_lite.Message`, or a list of them where it has a *batch_size*;
-    ``Middleware[list[Message]]`` says so to a type checker.
+    *message* is the handler's argument: a :class:`~gnsq_lite.Message`, or a list of messages with *batch_size*;
+    ``Middleware[list[Message]]`` declares lists to a type checker.
     Hooks run in the handler's thread or greenlet, so several may run at once.  The first middleware is the outermost:
     its ``before`` runs first, and its ``after`` or ``failed`` last.
     """
@@ -360,7 +360,7 @@ class Middleware(Generic[Given]):
         """Runs after the handler has returned.  If it raises, the message fails."""
 
     def failed(self, message: Given, error: BaseException) -> None:
-        """Runs after the handler, or an inner middleware, raised, be it ``Requeue``; *error* is then raised again."""
+        """Runs after the handler or an inner middleware raised (``Requeue`` too); *error* is then raised again."""
 
     def started(self, worker: Worker) -> None:
         """Runs once, before the first message, in each process."""
@@ -369,7 +369,7 @@ class Middleware(Generic[Given]):
         """Runs once, after the last message, in each process."""
 
     def wrap(self, call: Callable[[Given], object], handler: Handler) -> Callable[[Given], object]:
-        """Return a replacement for *call*; override it to share something between before and after."""
+        """Return a replacement for *call*; override it to share values between before and after."""
         before, after, failed = (self._overridden(name) for name in ("before", "after", "failed"))
         if before is after is failed is None:
             return call
@@ -404,7 +404,7 @@ def _tell(failed: Callable[..., Any], message: Any, error: BaseException) -> Non
 def wrapped(
     handler: Handler, middleware: Iterable[Middleware[Any]], decode: Callable[[bytes], Any] | None = None
 ) -> Callable[[Any], Any]:
-    """Return the handler's function within all *middleware*, the first one outermost."""
+    """Wrap the handler's function in all *middleware*, the first one outermost."""
     function: Any = handler.function
     call: Callable[[Any], Any] = function if decode is None else decoding(function, decode)
     for each in reversed(list(middleware)):

@@ -1,6 +1,6 @@
-"""Dead letters: what is kept of a message that is given up, and where: a directory, a topic, Django's database.
+"""Dead letters: messages that were given up, and their stores: a directory, a topic, Django's database.
 
-FIN is sent only after a store has the letter; when none takes it, the message is requeued and nothing is lost.
+FIN is sent only after a store has the letter; if every store fails, the message is requeued.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ OnGiveUp = Callable[[Message], None]
 
 #: Version of the JSON of a letter.
 VERSION = 1
-#: Characters of a traceback that are kept; its end says most.
+#: Characters of a traceback that are kept, from its end.
 _LONGEST_TRACEBACK = 16_384
-#: Letters that a directory holds, and letters that are kept between two counts of it.
+#: Maximum number of letters in a directory, and of letters stored between two counts of its files.
 _MOST, _RECOUNT = 100_000, 1_000
-#: The channel through which the letters of a topic are read, and seconds without another letter until all are read.
+#: The channel that reads a topic's letters, and seconds without a letter until reading ends.
 CHANNEL, _IDLE = "dead_letters", 2.0
 _WORDS = "must be 'log', or of 'directory:PATH', 'topic:NAME', 'bodies:NAME' and 'django' one or several, with commas"
 
@@ -51,7 +51,7 @@ class DeadLetter:
         timestamp_ns: When it was published, nanoseconds since 1970.
         given_up_at: When it was given up, seconds since 1970.
         host: The machine on which it was given up.
-        error_type: Class of the exception; "" where no handler failed just now, and the attempts were used up.
+        error_type: Class of the exception; "" if no handler failed because the attempts were used up before.
     """
 
     topic: str
@@ -69,12 +69,12 @@ class DeadLetter:
 
     @property
     def name(self) -> str:
-        """Its name in a store; a message that is given up twice has one name."""
+        """Return its name in a store; a message that is given up twice has one name."""
         return f"{self.topic}.{self.channel}.{self.timestamp_ns}.{self.id.hex()}".replace("#", "_")
 
     @property
     def key(self) -> str:
-        """A short form of the name, for people."""
+        """Return a short form of the name for display."""
         return hashlib.blake2b(self.name.encode(), digest_size=5).hexdigest()
 
     def to_json(self) -> bytes:
@@ -98,10 +98,10 @@ def from_json(data: bytes) -> DeadLetter:
 
 
 def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
-    """Return the letter of a *message* that is given up, as its handler raised *error*."""
+    """Return the letter of a *message* that is given up because its handler raised *error*."""
     try:
         body = message.body
-    except CompressedBodyError:  # which may be why it is given up
+    except CompressedBodyError:  # which may be the reason
         body = message.raw_body
     letter = DeadLetter(
         topic=message.topic,
@@ -125,16 +125,16 @@ def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
 
 
 class Store(Protocol):
-    """Keeps letters.  Each method raises what its disk, nsqd or database raises."""
+    """A store of letters.  Each method raises the errors of its disk, nsqd or database."""
 
-    #: The word that names it.
+    #: Its word in the configuration.
     word: str
 
     def keep(self, letter: DeadLetter) -> None:
-        """Return when the letter is stored for good."""
+        """Store the letter durably."""
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield the letters; the current one may be removed meanwhile."""
+        """Yield the letters; the caller may remove the current one."""
 
     def remove(self, letter: DeadLetter) -> None:
         """Remove a letter that :meth:`letters` has yielded."""
@@ -144,14 +144,14 @@ class Store(Protocol):
 
 
 class Directory:
-    """A JSON file for each letter, with mode 0600; a directory that is missing is made with mode 0700.
+    """A JSON file for each letter, with mode 0600; a missing directory is created with mode 0700.
 
-    A file is written under another name, synced and renamed: it is there whole or not at all.
+    A file is written under another name, synced and renamed, so it is never incomplete.
 
     Args:
-        most: Letters that the directory may hold, to about a thousand; further ones raise OSError.
+        most: Maximum number of letters, give or take a thousand; further letters raise OSError.
     Raises:
-        OSError: the directory cannot be made.
+        OSError: the directory cannot be created.
     """
 
     def __init__(self, path: str | os.PathLike[str], most: int = _MOST) -> None:
@@ -174,7 +174,7 @@ class Directory:
             return sum(entry.name.endswith(".json") for entry in entries)
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield the letters in the order of their names; a file that is no letter is logged."""
+        """Yield the letters in the order of their names; a file that is not a letter is logged."""
         for file in sorted(self._folder.glob("*.json")):
             try:
                 yield from_json(file.read_bytes())
@@ -251,7 +251,7 @@ class Topic:
         self._open.pop(letter.name).finish()
 
     def close(self) -> None:
-        """Give back what was not removed."""
+        """Requeue the letters that were not removed."""
         for message in self._open.values():
             if not message.has_responded:
                 message.requeue(0.0, backoff=False)
@@ -261,7 +261,7 @@ class Topic:
             self._reader = None
 
 
-#: Further stores: word -> function of what follows the colon.  An integration adds its own.
+#: Further stores, added by integrations: word -> function of the text after the colon.
 STORES: dict[str, Callable[[str], Store]] = {}
 
 
@@ -289,7 +289,7 @@ def to_stores(*stores: Store) -> OnGiveUp:
 
 
 def check_words(words: str) -> None:
-    """Raise OptionError or InvalidName for words that :func:`open_stores` does not take; opens and makes nothing."""
+    """Raise OptionError or InvalidName for words that :func:`open_stores` refuses, without opening a store."""
     for word in () if words == "log" else words.split(","):
         kind, _, rest = word.partition(":")
         if kind in ("topic", "bodies") and rest:
@@ -303,7 +303,7 @@ def open_stores(words: str, writer: Callable[[], Writer], reader: dict[str, Any]
     """Return the stores of ``"topic:NAME,directory:PATH"`` and the like.  Raises OptionError, InvalidName, OSError.
 
     Args:
-        writer: Makes the Writer that a topic needs.
+        writer: Returns the Writer for a topic.
         reader: Keywords of the Reader that reads letters from a topic.
     """
     check_words(words)
@@ -320,12 +320,12 @@ def open_stores(words: str, writer: Callable[[], Writer], reader: dict[str, Any]
 
 
 def by_words(words: str, writer: Callable[[], Writer]) -> OnGiveUp:
-    """Return the ``on_give_up`` of a configuration's words.  Raises OptionError, InvalidName, OSError."""
+    """Return the ``on_give_up`` for the words of a configuration.  Raises OptionError, InvalidName, OSError."""
     return log_give_up if words == "log" else to_stores(*open_stores(words, writer))
 
 
 def _write_atomically(folder: Path, name: str, data: bytes) -> None:
-    # A name that no other writer has, found without the locks of tempfile: this may be a native thread (docs/handlers).
+    # A unique name, without the locks of tempfile: this may be a native thread (docs/handlers).
     temporary = folder / f".{name}.{os.getpid()}.{native_ident()}.part"
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -1,4 +1,4 @@
-"""The depths of a Worker's channels, polled from its nsqds only while somebody looks at the live page."""
+"""The depths of a Worker's channels, polled from its nsqds only while the live page is open."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ log = logging.getLogger("gnsq_lite.worker")
 #: (nsqd, topic, channel); the nsqd as ``host:port`` of its TCP port.
 Place = tuple[str, str, str]
 
-#: Seconds from the end of a round to the next; seconds a server has to answer.
+#: Seconds between two rounds, and time limit in seconds for each server.
 EVERY, TIMEOUT = 2.0, 1.0
 
 
 class Depths:
-    """Polls one nsqd after the other, in a new thread for each round; :meth:`look` never waits."""
+    """Poll one nsqd after the other, in a new thread for each round; :meth:`look` never waits."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Depths:
         self._due = 0.0
 
     def look(self, stats: Sequence[ReaderStats]) -> dict[Place, int]:
-        """Return the depths known so far, and start a round where one is due."""
+        """Return the known depths, and start a round if one is due."""
         wanted = dict.fromkeys((c.address, each.topic, each.channel) for each in stats for c in each.connections)
         if wanted and self._clock.now() >= self._due:
             self._due = float("inf")
@@ -68,7 +68,7 @@ class Depths:
 
 
 def _depth(http: dict[str, str], nsqd: str, topic: str, channel: str) -> int | None:
-    """Return the depth of a channel, or None where it is unknown."""
+    """Return the depth of a channel, or None if it is unknown."""
     address = http_address(nsqd, http)
     if address is None:
         return None

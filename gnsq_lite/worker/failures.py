@@ -1,4 +1,4 @@
-"""Failures by kind: which exceptions end a message at once, and how long the others wait."""
+"""Failures by exception class: which give a message up at once, and how long others delay it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("gnsq_lite.worker")
 
 
 class Failures:
-    """Decides what becomes of a message whose handler raised.
+    """Decide whether a message whose handler raised is given up, or requeued and with which delay.
 
     Args:
         max_attempts: Attempts after which any failure gives the message up; 0: no limit.
@@ -43,7 +43,7 @@ class Failures:
         self._give_up_on, self._delays, self._max_attempts = give_up_on, delays, max_attempts
 
     def judge(self, message: Message, error: BaseException) -> BaseException:
-        """Return the GiveUp or Requeue to act on, or *error* itself: a failure as any other."""
+        """Return the GiveUp or Requeue to act on, or *error* itself for the default treatment."""
         if isinstance(error, (GiveUp, Requeue)) or not isinstance(error, (Exception, TimeLimitExceeded)):
             return error
         most = _by_class(self._give_up_on, error)
@@ -54,8 +54,8 @@ class Failures:
         delay = _by_class(self._delays, error)
         try:
             return error if delay is None else Requeue(delay(error, message.attempts) if callable(delay) else delay)
-        except Exception:  # in the user's function, or for what it returned
-            log.exception("retry_delay failed on %s; the usual delay is used", type(error).__name__)
+        except Exception:  # of the user's function, or because of its return value
+            log.exception("retry_delay failed on %s; using the default delay", type(error).__name__)
             return error
 
 

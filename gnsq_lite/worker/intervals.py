@@ -1,4 +1,4 @@
-"""When a scheduled message is due.  Pure: wall-clock times come in and go out, as seconds since 1970."""
+"""When a scheduled message is due; arguments and results are wall-clock times in seconds since 1970."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-#: Seconds after which what was missed is not made up for.
+#: Seconds after which a missed time is dropped.
 _PAST = 86400.0
 
 
 class Schedule(Protocol):
-    """When something is due, the same in every process that asks."""
+    """The due times of a message; every process computes the same."""
 
     def next_after(self, wall: float) -> float:
         """Return the first time later than *wall*."""
@@ -33,7 +33,7 @@ class Every:
 
 
 def parse_every(text: str | float) -> Every:
-    """Return what ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or a number of seconds means.  Raises OptionError."""
+    """Parse ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or a number of seconds.  Raises OptionError."""
     try:
         seconds = float(text[:-1]) * _UNITS[text[-1:]] if isinstance(text, str) else text
     except (KeyError, ValueError):
@@ -42,11 +42,11 @@ def parse_every(text: str | float) -> Every:
 
 
 def due(schedule: Schedule, last: float, now: float, waited: float = 0.0) -> tuple[float | None, int]:
-    """Return the latest time after *last* that has come by *now*, None for none, and how many before it were missed.
+    """Return the latest due time after *last* and up to *now*, or None, and how many times before it were missed.
 
-    Of several missed times only the latest is due: a process that slept for an hour does not send an hour's worth at
-    once.  A time more than a day ago is past.  *waited* are the monotonic seconds since *last*: after twice the
-    interval the next time is due even though the clock, which was set back, does not show it yet.
+    Of several missed times only the latest is due: a process that slept for an hour does not publish an hour's
+    messages at once.  A time more than a day ago is dropped.  *waited*: monotonic seconds since *last*; after twice the
+    interval the next time is due, even if the clock was set back and does not show it yet.
     """
     found, missed = None, 0
     when = schedule.next_after(max(last, now - _PAST))

@@ -1,4 +1,4 @@
-"""Runs a Worker from a command line: what ``gnsq-lite worker`` and ``manage.py nsq_worker`` share."""
+"""Run a Worker from a command line; shared by ``gnsq-lite worker`` and ``manage.py nsq_worker``."""
 
 from __future__ import annotations
 
@@ -40,21 +40,23 @@ def _flag(kind: type, help: str, default: Any = None, **limits: Any) -> Any:
 class Launch:
     """How to run a Worker.  Each field is a flag of both commands, with its type, limits and help."""
 
-    processes: int = _flag(int, "How many processes to run.", 1, low=1, high=1024)
+    processes: int = _flag(int, "Number of processes.", 1, low=1, high=1024)
     concurrency: int | None = _flag(int, "Default concurrency of a handler.", low=1)
-    topic: Sequence[str] = _flag(list, "Run only the handlers of this topic; may be repeated.", ())
-    reload: bool = _flag(bool, "Restart when a source changes; for development.", False)
-    metrics_port: int | None = _flag(int, "Serve a live page and /metrics; 0: any port.", low=0, high=65535)
-    metrics_host: str = _flag(str, "Address to serve them at; 0.0.0.0: all.", "127.0.0.1")
+    topic: Sequence[str] = _flag(list, "Run only the handlers of this topic; repeatable.", ())
+    reload: bool = _flag(bool, "Restart when a source file changes; for development.", False)
+    metrics_port: int | None = _flag(int, "Port of the live page and /metrics; 0: any free port.", low=0, high=65535)
+    metrics_host: str = _flag(str, "Address of these pages; 0.0.0.0: all addresses.", "127.0.0.1")
     metrics_depth: bool = _flag(bool, "Add the depths of channels to /metrics, polled from each nsqd.", False)
-    drain_timeout: float | None = _flag(float, "Seconds that handlers have to finish; the Worker's default is 30.")
-    hang_timeout: float | None = _flag(float, "Kill a process whose I/O loop stands still so many seconds; 0: never.")
-    max_messages: int | None = _flag(int, "Replace a process that has handled so many messages.", low=1)
-    max_memory: int | None = _flag(int, "Replace a process that uses so many MiB.", low=1)
-    no_schedules: bool = _flag(bool, "Publish no scheduled messages; for all machines but one.", False)
+    drain_timeout: float | None = _flag(float, "Seconds for running handlers to finish; the Worker's default is 30.")
+    hang_timeout: float | None = _flag(
+        float, "Kill a process whose I/O loop has not run for this many seconds; 0: never."
+    )
+    max_messages: int | None = _flag(int, "Replace a process after this many messages.", low=1)
+    max_memory: int | None = _flag(int, "Replace a process that uses this many MiB.", low=1)
+    no_schedules: bool = _flag(bool, "Publish no scheduled messages; set it on all machines except one.", False)
     log_format: Literal["text", "json"] | None = _flag(str, "Format of log lines.", choices=("text", "json"))
-    log_level: str = _flag(str, "Least level to log.", "info", choices=("debug", "info", "warning", "error"))
-    no_supervise: bool = _flag(bool, "Run in this process, for a debugger; an error ends it.", False)
+    log_level: str = _flag(str, "Minimum level to log.", "info", choices=("debug", "info", "warning", "error"))
+    no_supervise: bool = _flag(bool, "Run in this process, for a debugger; an error ends the process.", False)
 
     def run(
         self,
@@ -67,7 +69,7 @@ class Launch:
         """Run the supervisor, or the Worker in a supervised process; return the exit code.
 
         Args:
-            load: Returns the Worker.  What it raises is printed; with *reload* the process then waits for a change.
+            load: Returns the Worker.  If it raises, the error is printed; with *reload* the process waits for a change.
             program: Name for error messages.
             merge: Merges the metrics pages of several processes.
             metrics: Makes the metrics page.
@@ -78,11 +80,11 @@ class Launch:
         """
         for name in ("reload", "max_messages", "max_memory"):
             if getattr(self, name) and self.no_supervise:
-                raise OptionError(name, getattr(self, name), "needs the supervisor; leave --no-supervise out")
+                raise OptionError(name, getattr(self, name), "needs the supervisor; omit --no-supervise")
         slot = take_slot()
         log_format = self.log_format
         if log_format is None and not logging.getLogger("gnsq_lite").hasHandlers():
-            log_format = "text"  # otherwise a worker without a logging configuration would print nothing
+            log_format = "text"  # without a logging configuration a worker would print nothing
         if log_format is not None:
             logs.configure(log_format, self.log_level, str(slot.number) if slot else "main")
         if slot is None and not self.no_supervise:
@@ -99,7 +101,7 @@ class Launch:
         return self._work(worker, slot, metrics)
 
     def _supervise(self, merge: Merge) -> int:
-        """Run this very command line in supervised processes."""
+        """Run this command line in supervised processes."""
         command = (sys.executable, *sys.orig_argv[1:])
         # With --reload a new process may wait without limit until an error in its sources is fixed.
         timeout = float("inf") if self.reload else READY_TIMEOUT
@@ -122,7 +124,7 @@ class Launch:
         worker.check()
 
     def _work(self, worker: Worker, slot: Slot | None, metrics: Metrics) -> int:
-        """Run *worker* in this process, at its *slot* under a supervisor."""
+        """Run *worker* in this process, with its *slot* under a supervisor."""
         from gnsq_lite.net.os_threads import start_hub_thread
         from gnsq_lite.worker import running
         from gnsq_lite.worker.depths import Depths
@@ -147,7 +149,7 @@ class Launch:
             slot.report(Report.LIMIT, repr(float(worker.drain_timeout)))
             StatusServer(pages, slot.socket, start_hub_thread).start()
             reports = Reports(worker, slot, Wear(self.max_messages, self.max_memory))
-            # Pauses first: the others may wait for the I/O loop.
+            # Pauses first, because the others may wait for the I/O loop.
             ticks = [follow_pauses(worker, slot, supervision.is_paused), slot.is_orphaned, reports.look]
             if self.reload:
                 watch = SourceWatch()
@@ -167,7 +169,7 @@ class Launch:
 
 
 def _has_changed(watch: SourceWatch) -> bool:
-    """Return whether a source has changed since the last call; print which one."""
+    """Return whether a source file has changed since the last call; print its name."""
     changed = watch.changed()
     if changed is not None:
         print(f"gnsq-lite: {os.path.relpath(changed)} changed", file=sys.stderr, flush=True)
@@ -175,7 +177,7 @@ def _has_changed(watch: SourceWatch) -> bool:
 
 
 def _wait_for_a_change(slot: Slot | None, files: Iterable[str]) -> None:
-    """Return when a source has changed, or when the supervisor is gone."""
+    """Return when a source file has changed, or when the supervisor has ended."""
     more = {*files, *(os.path.abspath(entry.path) for entry in os.scandir() if entry.name.endswith(".py"))}
     watch = SourceWatch(lambda: loaded_sources() | more)
     print("gnsq-lite: waiting for a source to change", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The status pages of one Worker's process, and the last errors that the live page shows."""
+"""The status pages of one Worker process, and the last errors that the live page shows."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.specs import Handler
 from gnsq_lite.worker.supervised import TIMEOUT, resident
 
-#: Characters of an error's text that are kept.
+#: Maximum characters of an error's text.
 _LONGEST = 300
 
 Key = tuple[str, str]
 
 
 class LastErrors(Middleware[Any]):
-    """Keeps the last errors of each handler; a message that does not fail costs nothing."""
+    """Keep the last errors of each handler; a message that does not fail costs nothing."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock, self._lock = clock, native_lock()
         self._of: dict[Key, deque[Document]] = {}
 
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
-        """Return *call*, with its errors kept."""
+        """Wrap *call* so that its errors are kept."""
         kept = self._of.setdefault((handler.topic, handler.channel), deque(maxlen=ERRORS))
 
         def keeping(message: Any) -> object:
@@ -47,7 +47,7 @@ class LastErrors(Middleware[Any]):
         return keeping
 
     def of(self, key: Key) -> list[Document]:
-        """Return the last errors of a handler."""
+        """Return the last errors of the handler with *key*."""
         with self._lock:
             return [dict(each) for each in self._of.get(key, ())]
 
@@ -74,10 +74,10 @@ def _text(error: BaseException) -> str:
 
 
 class WorkerPages:
-    """Answers from the Worker of this process.
+    """The status pages of this process's Worker.
 
     Args:
-        metrics: Makes the page of that name.
+        metrics: Renders the metrics page.
         depths: Returns the known depths by (nsqd, topic, channel).
     """
 
@@ -98,11 +98,11 @@ class WorkerPages:
         return self._metrics()
 
     def health(self) -> Verdict:
-        """Always good: the page comes from its own thread, and shows that the process lives."""
+        """Return a good verdict: the page has its own thread, so an answer shows that the process runs."""
         return True, {"pid": os.getpid()}
 
     def ready(self) -> Verdict:
-        """Whether every Reader has RDY above 0: not while it starts, drains or backs off."""
+        """Return whether every Reader has RDY above 0: not while it starts, drains or backs off."""
         if self._worker.stages.drain.done():
             return False, {"why": "draining"}
         if len(self._worker.readers) < len(self._worker.handlers):
@@ -122,7 +122,7 @@ class WorkerPages:
         return all(each.is_ready for each in stats), {"handlers": details}
 
     def live(self, brief: bool) -> Document:
-        """Return the document of ``/api/status`` for this process; a *brief* one has no depths."""
+        """Return the document of ``/api/status`` for this process; a *brief* document has no depths."""
         is_up = self._refresh()
         depths = {} if brief else self._depths(self._last)
         handlers = [self._handler(each, is_up) for each in self._last]
@@ -154,7 +154,7 @@ class WorkerPages:
         return merge(alone["version"], alone["at"], [alone])
 
     def _refresh(self) -> bool:
-        """Refresh the state of the Readers; return False where the loop does not answer, and keep the last state."""
+        """Refresh the state of the Readers; return False, and keep the last state, if the loop does not answer."""
         try:
             self._last = self._worker.stats(TIMEOUT)
         except TimeoutError:

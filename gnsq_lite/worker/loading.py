@@ -1,4 +1,4 @@
-"""Loads the Worker, or the outbox, that a command line names, and explains why it cannot."""
+"""Load the Worker or the outbox that a command line names, or explain why that fails."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class LoadError(NSQError):
-    """The named Worker could not be loaded.  The text is complete, with a traceback where one helps."""
+    """The Worker could not be loaded.  The text is complete, with a traceback if that helps."""
 
     def __init__(self, text: str, files: tuple[str, ...] = ()) -> None:
         super().__init__(text, files)
-        #: Source files involved; a change to one may fix it.
+        #: Source files whose change may fix the error.
         self.files = files
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ def load(target: str, kind: type[T], default: str) -> T:
                 f"cannot import {name!r}: there is no module {error.name!r} in {here} or on sys.path"
             ) from None
         raise explained(repr(name), error) from None
-    except (Exception, SystemExit) as error:  # sys.exit("configuration missing") too: a new start would not mend it
+    except (Exception, SystemExit) as error:  # sys.exit("configuration missing") too: a restart would not help
         raise explained(repr(name), error) from None
     found: object = module
     attribute = attribute or default
@@ -64,7 +64,7 @@ def load(target: str, kind: type[T], default: str) -> T:
 
 
 def explained(what: str, error: BaseException) -> LoadError:
-    """Return the error to raise when importing *what* failed; its traceback begins in the user's code."""
+    """Return the error for a failed import of *what*; its traceback starts in the user's code."""
     trace = _users(error.__traceback__)
     lines = traceback.format_exception(type(error), error, trace, chain=error.__suppress_context__ is False)
     files = [frame.filename for frame in traceback.extract_tb(trace)]
@@ -74,7 +74,7 @@ def explained(what: str, error: BaseException) -> LoadError:
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
-    """Return the part of a traceback that begins in the imported module."""
+    """Return the part of a traceback that starts in the imported module."""
     was_import = False
     for frame in _frames(trace):
         is_import = "importlib" in frame.tb_frame.f_code.co_filename

@@ -19,15 +19,15 @@ from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
 
-#: Seconds between two checks of what sends no wake-up: an ended Reader, the supervisor, changed sources.
+#: Seconds between two checks for an ended Reader, an ended supervisor and changed sources.
 _LOOK = 0.5
 
-#: Called regularly while the Worker runs; True means drain now.
+#: Called regularly while the Worker runs; returns True to drain now.
 Tick = Callable[[], object]
 
 
 class Runnable(Protocol):
-    """The part of a :class:`gnsq_lite.Worker` that running it needs."""
+    """The part of :class:`gnsq_lite.Worker` that :func:`run` uses."""
 
     @property
     def stages(self) -> Stages: ...
@@ -45,8 +45,8 @@ def run(
 ) -> int:
     """Run *worker* to its end and return the exit code; see :meth:`gnsq_lite.Worker.run`.
 
-    A supervised one drains on SIGTERM and SIGINT however often they come, as a service manager may send them to it
-    and to its supervisor, who passes them on; it ends at once on SIGQUIT.
+    A supervised process drains on each SIGTERM and SIGINT, because a service manager may send them to it as well as
+    to its supervisor, which passes them on; it ends at once on SIGQUIT.
     """
     stages = worker.stages
     told: list[tuple[int, Callable[[int, Any], None]]] = []
@@ -67,7 +67,7 @@ def run(
 
 
 def _until_told(worker: Runnable, stages: Stages, ticks: Sequence[Tick]) -> BaseException | None:
-    """Return when it is time to drain: None, or the error that ended a Reader."""
+    """Wait until it is time to drain; return None, or the error that ended a Reader."""
     while not stages.drain.done():
         try:
             for reader in worker.readers:
@@ -77,7 +77,7 @@ def _until_told(worker: Runnable, stages: Stages, ticks: Sequence[Tick]) -> Base
             if any(tick() for tick in ticks):
                 return None
             wait_any([stages.drain], _LOOK)
-        except KeyboardInterrupt as interrupt:  # raised by a handler, or where the main thread is not ours
+        except KeyboardInterrupt as interrupt:  # raised by a handler, or if run() is not in the main thread
             return interrupt
         except BaseException as error:
             return error

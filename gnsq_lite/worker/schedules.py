@@ -1,4 +1,4 @@
-"""Scheduled messages, published by one of a Worker's processes."""
+"""Scheduled messages, which one of a Worker's processes publishes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gnsq_lite.worker.intervals import Schedule, due, parse_every
 
 log = logging.getLogger("gnsq_lite.worker")
 
-#: Seconds between two checks of the clock, at most.
+#: Maximum seconds between two checks of the clock.
 _LOOK = 0.5
-#: Seconds after its due time with which a publish counts as late, and that it may take until it counts as hung.
+#: Seconds after the due time until a publish counts as late, and seconds until it counts as hung.
 _LATE, _HUNG = 5.0, 30.0
-#: Seconds that the publishes in progress have when the worker stops, before another process may publish.
+#: Seconds that publishes in progress get when the worker stops, before another process may publish.
 _LEAVE = 2.0
 
-#: A body, or a function that makes one of the due time in seconds since 1970.
+#: A body, or a function that returns one for the due time in seconds since 1970.
 Body = bytes | Callable[[float], bytes]
 
 
@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Its name, the same in every process with this code; two entries may share it."""
+        """Return its name, the same in every process with this code; two entries may share a name."""
         body = hashlib.sha256(self.body).hexdigest() if isinstance(self.body, bytes) else ""
         return f"{self.schedule!r} {self.topic} {body}"
 
@@ -65,13 +65,13 @@ class _Job:
 
     name: str
     entry: Entry
-    #: The time published last, and when this process saw that, in monotonic seconds.
+    #: The time published last, and when this process learned of it, in monotonic seconds.
     last: float = 0.0
     since: float = 0.0
-    #: The time that is due, and when its thread began, in monotonic seconds; None: no thread runs.
+    #: The due time, and when its thread started, in monotonic seconds; None: no thread runs.
     when: float = 0.0
     began: float | None = None
-    #: Whether its last error, or that it hangs, was logged.
+    #: Whether its last error, or its hanging, was logged.
     is_logged: bool = False
 
 
@@ -80,10 +80,10 @@ def _start_thread(run: Callable[[], None]) -> None:
 
 
 class Publishing:
-    """Publishes each entry when it is due, in a thread of its own, while this process is the elected one.
+    """Publish each entry when it is due, in its own thread, while this process is elected.
 
     Args:
-        publish: Called with a topic and a body; returns when nsqd has it.
+        publish: Called with a topic and a body; returns after nsqd's OK.
         start: Runs a function in a new thread.
     """
 
@@ -97,23 +97,25 @@ class Publishing:
     ) -> None:
         self._publish, self._election, self._clock, self._start = publish, election, clock, start
         self._jobs: list[_Job] = []
-        alike = Counter[str]()  # entries that share a name are numbered in order, which is the same in every process
+        alike = Counter[
+            str
+        ]()  # entries with the same name are numbered in their order, which is the same in every process
         for entry in entries:
             alike[entry.name] += 1
             self._jobs.append(_Job(f"{entry.name} {alike[entry.name]}", entry))
-        #: Where no process has published before, only what is due from now on counts.
+        #: If no process has published before, times before the start are not due.
         self._began = clock.wall()
         self._noting = threading.Lock()
 
     def look(self) -> None:
-        """Start the publishes of due entries if this process is elected; failed ones are due again at the next call."""
+        """Start publishing due entries if this process is elected; a failed entry is due again at the next call."""
         if not self._election.wins():
             return
         done = self._election.done()
         for job in self._jobs:
             try:
                 self._look_at(job, done.get(job.name, self._began))
-            except Exception as error:  # the user's schedule too, and a system without another thread
+            except Exception as error:  # of the user's schedule, or no thread could be started
                 job.began = None
                 self._log_error(job, error)
 
@@ -130,7 +132,7 @@ class Publishing:
         return found
 
     def is_busy(self) -> bool:
-        """Whether a thread makes or publishes a body."""
+        """Return whether a thread creates or publishes a body."""
         return any(job.began is not None for job in self._jobs)
 
     def _look_at(self, job: _Job, last: float) -> None:
@@ -158,10 +160,10 @@ class Publishing:
             try:
                 self._publish(entry.topic, entry.body if isinstance(entry.body, bytes) else entry.body(when))
                 job.is_logged = False
-            except Exception as error:  # the user's code too
+            except Exception as error:  # of the user's code, too
                 self._log_error(job, error)
                 if isinstance(error, NSQError):
-                    return  # tried again, until the next time is due
+                    return  # retried until the next time is due
             with self._noting:
                 self._election.note(job.name, when)
         finally:
@@ -170,7 +172,7 @@ class Publishing:
     def _log_error(self, job: _Job, error: Exception) -> None:
         if not job.is_logged and not isinstance(error, ClosedError):  # closed: Python exits
             job.is_logged = True
-            said = "what %r is to publish to %s is late, or left out: %s: %s"
+            said = "publishing %r to %s failed and is late or left out: %s: %s"
             topic = job.entry.topic
             log.error(said, job.entry.schedule, topic, type(error).__name__, error, extra={"topic": topic})
 

@@ -1,4 +1,4 @@
-"""What a Worker knows of one handler, and the options that Readers and Writers share."""
+"""The specification of one handler, and the options that Readers and Writers share."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from gnsq_lite.worker.failures import Failures
 if TYPE_CHECKING:
     from gnsq_lite.arguments import InBatches, OneByOne, WithValue
 
-#: Reader options that a Writer to the same nsqds takes too.
+#: Reader options that a Writer to the same nsqds has too.
 _SHARED = (
     {"nsqd_tcp_addresses"}
     | {spec.name for kind in (SharedOptions, ConnectionOptions, LookupOptions) for spec in fields(kind)}
 ) - {"sample_rate", "msg_timeout"}
 
 
-#: Options of a handler that are no keywords of a Reader.
+#: Options of a handler that are not keywords of a Reader.
 OWN = ("give_up_on", "retry_delay", "decode")
 
 
 @dataclass(frozen=True)
 class Supervision:
-    """What a supervisor's launcher gives to the Worker of one process."""
+    """Values that the supervisor gives to the Worker of one process."""
 
-    #: How many processes share a ``rate_limit``.
+    #: Number of processes that share a ``rate_limit``.
     processes: int
     #: Elects the process that publishes scheduled messages.
     election: Election
-    #: Returns how many handlers began a message and did not finish it, and how many processes have ended.
+    #: Returns how often handlers began a message without finishing it, and how many processes have ended.
     known_of: Callable[[Message], tuple[int, int]]
     #: Whether the Readers start paused.
     is_paused: bool
@@ -45,7 +45,7 @@ class Supervision:
 
 @dataclass(frozen=True)
 class Handler:
-    """A function, and the topic and channel that feed it.
+    """A function, and the topic and channel of its messages.
 
     Attributes:
         options: Keywords of :class:`~gnsq_lite.Reader`, without the Worker's defaults; ``on_give_up`` may be a word.
@@ -58,13 +58,13 @@ class Handler:
 
     @property
     def name(self) -> str:
-        """The function's full name: ``shop.tasks.charge``."""
+        """Return the function's full name, such as ``shop.tasks.charge``."""
         function = self.function
         qualified = getattr(function, "__qualname__", type(function).__qualname__)
         return f"{getattr(function, '__module__', '?')}.{qualified}"
 
     def merged(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """Return its options over *defaults*; ``max_in_flight`` defaults to ``concurrency``."""
+        """Return *defaults* updated with its options; ``max_in_flight`` defaults to ``concurrency``."""
         merged = {**defaults, **self.options}
         concurrency = merged.get("concurrency")
         if concurrency is not None and "max_in_flight" not in merged:
@@ -73,7 +73,7 @@ class Handler:
 
 
 def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures, Callable[[bytes], Any] | None]:
-    """Return the keywords for a Reader, how failures are treated, and what decodes bodies.  Raises OptionError."""
+    """Return keywords for a Reader, the treatment of failures, and the decoder of bodies.  Raises OptionError."""
     decode = merged.get("decode")
     if decode is not None and not callable(decode):
         raise OptionError("decode", decode, "must be a function of bytes")
@@ -87,7 +87,7 @@ def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures, Callable
 def decoding(function: Any, decode: Callable[[bytes], Any]) -> Callable[[Message], Any]:
     """Return a function of a message that calls *function* with (value, message).
 
-    A body that does not decode is given up at once: it will not decode at the next attempt either.
+    If a body does not decode, the message is given up at once, because a retry would fail in the same way.
     """
 
     def decoded(message: Message) -> Any:
@@ -101,7 +101,7 @@ def decoding(function: Any, decode: Callable[[bytes], Any]) -> Callable[[Message
 
 
 def check_give_up(value: Any) -> None:
-    """Raise OptionError or InvalidName unless *value* is None, callable, or one of the words."""
+    """Raise OptionError or InvalidName unless *value* is None, callable, or words for stores."""
     if isinstance(value, str):
         check_words(value)
     elif value is not None and not callable(value):
@@ -109,7 +109,7 @@ def check_give_up(value: Any) -> None:
 
 
 def check_timeouts(drain_timeout: Any, hang_timeout: Any) -> None:
-    """Raise OptionError unless each is a number of seconds, 0 or more, or the second None."""
+    """Raise OptionError unless both are numbers of seconds, 0 or more; the second may be None."""
     check_number("drain_timeout", drain_timeout, 0, 1_000_000)
     if hang_timeout is not None:
         check_number("hang_timeout", hang_timeout, 0, 1_000_000)

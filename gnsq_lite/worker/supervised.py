@@ -1,4 +1,4 @@
-"""What a Worker's process shares with its supervisor: signs of life, messages begun, readiness, pauses, wear."""
+"""What a Worker's process exchanges with its supervisor: heartbeats, messages begun, readiness, pauses, recycling."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from gnsq_lite.supervise.shared_memory import TICK, Pulse, Runs
 from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.specs import Handler
 
-#: Seconds the I/O loop has to answer; in a monkey-patched process a blocked handler blocks the loop too.
+#: Time limit in seconds for the I/O loop's answer; in a monkey-patched process a handler may block the loop.
 TIMEOUT = 2.0
 _MIB = 1024 * 1024
-#: Seconds that the default adds to the longest time limit, or to the two heartbeat intervals after which nsqd closes.
+#: Seconds that the default adds to the longest time limit, or to the two heartbeat intervals until nsqd closes.
 _SPARE = 30.0
 
 
 class Supervised(Middleware[Any]):
-    """Shows the supervisor that the I/O loop runs, and which message a handler began last."""
+    """Show the supervisor that the I/O loop runs, and which message a handler began last."""
 
     def __init__(self, worker: Worker, pulse: Pulse, runs: Runs) -> None:
         self._worker, self._pulse, self._runs = worker, pulse, runs
 
     def started(self, worker: Worker) -> None:
-        """Tick from now on."""
+        """Start ticking."""
         self._pulse.start(hang_timeout(worker))
         loop = io_loop()
         run_in_loop(loop, loop.spawn, "pulse", self._tick)
@@ -46,9 +46,9 @@ class Supervised(Middleware[Any]):
             sleep(TICK)
 
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
-        """Return *call*, with its message noted before it begins: a process that hangs or crashes cannot do so.
+        """Wrap *call* to record its message before the handler begins: a process that hangs cannot do it later.
 
-        The first attempt is not counted, so that a message that does not fail costs little: it counts as begun.
+        The first attempt counts as begun without being recorded, so that a message that does not fail costs little.
         """
         note, where, add = self._pulse.begin, f"{handler.topic}/{handler.channel} ".encode(), self._runs.add
         most = handler.merged(self._worker.defaults).get("max_attempts", RetryOptions.max_attempts)
@@ -62,19 +62,19 @@ class Supervised(Middleware[Any]):
                 add(each, 1)
             returned = call(given)
             for message, each in again:
-                if is_open(message) and not message.is_async:  # it is finished now; else it may have been requeued
+                if is_open(message) and not message.is_async:  # it is finished now; otherwise it may have been requeued
                     add(each, -1)
             return returned
 
         return begin
 
     def known_of(self, message: Message) -> tuple[int, int]:
-        """Return how many handlers began a message and did not finish it, and how many processes have ended."""
+        """Return how often handlers began a message without finishing it, and how many processes have ended."""
         return self._runs.count(number(message)), self._runs.ended
 
 
 def follow_pauses(worker: Worker, slot: Slot, was_paused: bool) -> Callable[[], None]:
-    """Return a function that pauses and resumes *worker* when its supervisor does."""
+    """Return a function that pauses and resumes *worker* as its supervisor does."""
 
     def look() -> None:
         nonlocal was_paused
@@ -104,7 +104,7 @@ def hang_timeout(worker: Worker) -> float:
 
 
 def resident() -> float:
-    """Return the resident memory of this process in MiB; without /proc, its peak."""
+    """Return the resident memory of this process in MiB, or its peak if there is no /proc."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MIB
@@ -115,17 +115,17 @@ def resident() -> float:
 
 @dataclass(frozen=True)
 class Wear:
-    """The limits after which a process is replaced by a new one."""
+    """The limits after which a process is replaced."""
 
-    #: Messages finished or requeued.
+    #: Maximum messages finished or requeued.
     max_messages: int | None = None
-    #: MiB of resident memory.
+    #: Maximum MiB of resident memory.
     max_memory: int | None = None
 
     def why(self, stats: Sequence[ReaderStats], memory: Callable[[], float] = resident) -> str | None:
         """Return why the process should be replaced, or None."""
         overdue = sum(each.handlers_overdue for each in stats)
-        if overdue:  # a thread ends with its process, and no sooner
+        if overdue:  # a thread can only be ended with its process
             return f"{overdue} of its handlers do not end at their time limit"
         messages = sum(each.finished + each.requeued for each in stats)
         if self.max_messages is not None and messages >= self.max_messages:
@@ -136,14 +136,14 @@ class Wear:
 
 
 class Reports:
-    """Reports changes to the supervisor."""
+    """Report changes to the supervisor."""
 
     def __init__(self, worker: Worker, slot: Slot, wear: Wear) -> None:
         self._worker, self._slot, self._wear = worker, slot, wear
         self._ready, self._is_worn = "", False
 
     def look(self) -> None:
-        """Report what has changed; the supervisor decides when to drain."""
+        """Report changes; the supervisor decides when to drain."""
         try:
             stats = [reader.stats(TIMEOUT) for reader in self._worker.readers]
         except TimeoutError:  # a handler blocks the I/O loop

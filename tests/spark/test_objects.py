@@ -117,7 +117,7 @@ def test_a_store_without_credentials_is_refused_where_the_metadata_service_is(
 
 
 def test_a_url_with_a_password_is_refused() -> None:
-    with pytest.raises(OptionError, match="must name no password") as told:
+    with pytest.raises(OptionError, match="must not have a password") as told:
         parse(SourceOptions, {**BASE, "recording": "s3a://me:hunter2@bucket/x"})
     assert "hunter2" not in str(told.value)
 

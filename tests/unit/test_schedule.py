@@ -201,7 +201,7 @@ def test_a_schedule_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture)
         clock.advance(60)
         publishing.look()
     assert nsqd.had == [("a", b"x")] * 2
-    assert caplog.text.count("is to publish to b is late") == 1
+    assert caplog.text.count("to b failed and is late") == 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
