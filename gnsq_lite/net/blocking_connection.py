@@ -133,7 +133,7 @@ class BlockingStream(ByteStream):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self, *, goodbye: bool = False) -> None:
-        """Close; a second call does nothing.  With *goodbye* TLS tells nsqd that nothing more comes."""
+        """Close; a second call does nothing.  *goodbye*: send the end of TLS first."""
         if goodbye:
             self._say_goodbye()
         self._sock.close()
@@ -283,7 +283,7 @@ class BlockingConnection(BaseConnection):
             self._stream.close(goodbye=goodbye)
 
     def last_read(self) -> float:
-        """Return when its latest command began, or it was opened: about when nsqd was last heard."""
+        """Return when its latest command began, or it was opened: about when the last bytes were read."""
         return max(self.used_at, self.opened_at or 0.0)
 
 

@@ -61,7 +61,7 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a connection is for: an nsqd, and for a Reader what to subscribe to."""
+    """The nsqd of a connection, and for a Reader its subscription."""
 
     endpoint: Endpoint
     topic: str = ""
@@ -72,7 +72,7 @@ class Target:
     identify_extra: Mapping[str, Any] | None = None
     #: Called with nsqd's version and address; raises if nsqd is not to be used.
     check_server: Callable[[str, str], None] | None = None
-    #: Where to connect to in truth, when an address map says other than the endpoint.
+    #: The address to connect to, where an address map replaces that of the endpoint.
     connect_to: Address | None = None
 
 
@@ -156,7 +156,7 @@ class BaseConnection:
         return HandshakeTimeout(self.address, why)
 
     def last_read(self) -> float:
-        """Return when nsqd was last heard."""
+        """Return when the last bytes of nsqd were read."""
         raise NotImplementedError
 
     def traffic(self) -> tuple[int, int]:
@@ -206,7 +206,7 @@ class Connection(BaseConnection):
         self.opened_at = self.clock.now()
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
-        """Take what the handshake has settled."""
+        """Keep what was negotiated."""
 
     # -- reading
 
@@ -254,7 +254,7 @@ class Connection(BaseConnection):
             self._give_way()
 
     def _give_way(self) -> None:
-        """Let the loop do its other work where this read takes long; raise what closed the connection meanwhile."""
+        """Give other greenlets a turn if this read takes long; raise the error that closed the connection meanwhile."""
         if self.clock.now() - self._turn_began > SLICE:
             let_io()
             self._go_on()
@@ -339,11 +339,11 @@ class Connection(BaseConnection):
     # -- the end
 
     def is_open(self) -> bool:
-        """Whether the handshake is done and the connection not closed."""
+        """Return whether the handshake is done and the connection is not closed."""
         return self.opened_at is not None and self._stream is not None and self._stream.closed is None
 
     def close(self, reason: NSQError) -> None:
-        """Close at once; the reading greenlet gets *reason*.  In the loop's thread; again: nothing."""
+        """Close at once; the reading greenlet raises *reason*.  In the loop's thread; a second call does nothing."""
         stream = self._stream
         if stream is not None:
             if not isinstance(reason, NSQConnectionError):
@@ -351,7 +351,7 @@ class Connection(BaseConnection):
             stream.close(reason)
 
     def shut_down(self) -> None:
-        """Send what is queued, then end of stream: nsqd reads all of it and closes."""
+        """Send what is queued, then the end of the stream: nsqd reads all of it and closes."""
         self._flush()
         if self._stream is not None:
             self._stream.shut_down()
@@ -362,11 +362,11 @@ class Connection(BaseConnection):
             self._stream.abandon()
 
     def unsent(self) -> int:
-        """Bytes nsqd has not taken yet."""
+        """Return how many bytes nsqd has not taken yet."""
         return self._stream.unsent if self._stream is not None else 0
 
     def last_read(self) -> float:
-        """Return when nsqd was last heard."""
+        """Return when the last bytes of nsqd were read."""
         return self.read_at
 
     def __repr__(self) -> str:

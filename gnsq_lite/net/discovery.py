@@ -56,7 +56,7 @@ _LOOK_EVERY = 1.0
 _MOST_LOGGED = 1_000
 #: No answer may list more nsqds, partitions or channels.
 MAX_LISTED = 10_000
-#: No more nsqlookupds are queried, whatever they say of each other.
+#: Most nsqlookupds that are queried, however many they list.
 MAX_LOOKUPDS = 100
 
 
@@ -129,9 +129,9 @@ class Discovery:
         self._lookupds = {
             name: _Lookupd(None if fetch else open_client(address, options)) for name, address in given.items()
         }
-        self._same = {_server(address): address for address in self._lookupds}
+        self._configured = {_server(address): address for address in self._lookupds}
         self._members: Members | None = dialect.lookupd_members(tuple(given), clock)
-        self._may_grow = self._members is not None and not any(each.startswith("https://") for each in given)
+        self._finds_lookupds = self._members is not None and not any(each.startswith("https://") for each in given)
         self._polls, self._publish_waits = PollTimes(options, clock, rng), publish_waits
         self._next_listing = 0.0
         self._has_found = False  # an nsqlookupd has ever listed an nsqd
@@ -144,9 +144,9 @@ class Discovery:
     # -- the loop
 
     def run(self) -> None:
-        """Ask at the start, then periodically with jitter (DISC-4), and whenever :meth:`poke` says, until stopped.
+        """Query at the start, then periodically with jitter (DISC-4), and after each :meth:`poke`, until stopped.
 
-        While no nsqd was ever found, or a publish waits for one, ask often: :mod:`gnsq_lite.policy.reconnect`.
+        While no nsqd was ever found, or a publish waits for one, query often: :mod:`gnsq_lite.policy.reconnect`.
         """
         while not self._stopped:
             self._wake.clear()
@@ -200,7 +200,7 @@ class Discovery:
         """Query for the topic, then, once in each interval, for the other nsqlookupds; act upon the answers."""
         try:
             self._look_up(address, lookupd)
-            if self._may_grow and lookupd.ok and not self._stopped and self._clock.now() >= self._next_listing:
+            if self._finds_lookupds and lookupd.ok and not self._stopped and self._clock.now() >= self._next_listing:
                 self._next_listing = self._clock.now() + self._options.lookupd_poll_interval
                 self._list_others(address, lookupd)
         finally:
@@ -217,14 +217,14 @@ class Discovery:
             self._answered(address, lookupd, lookup)
 
     def _list_others(self, address: str, lookupd: _Lookupd) -> None:
-        """Query which nsqlookupds there are (YZ-1); a failure says nothing about the health of this one."""
+        """Query which nsqlookupds there are (YZ-1); a failure does not change the health of this one."""
         dialect = self._dialect
         try:
             named = self._fetch(address, lookupd, dialect.lookupds_path(), dialect.parse_lookupds)
         except NSQError as error:
             log_safely(log, logging.DEBUG, "nsqlookupd %s names no others: %s", address, error)
             return
-        if not self._stopped and self._add([format_address(each) for each in named if self._may_query(each)]):
+        if not self._stopped and self._add([format_address(each) for each in named if self._may_query_lookupd(each)]):
             self.poke()
 
     def _fetch(self, address: str, lookupd: _Lookupd, path: str, parse: Callable[[Any], Any]) -> Any:
@@ -266,10 +266,10 @@ class Discovery:
         return lookupd.client.get(path).json()
 
     def _add(self, addresses: Iterable[str]) -> bool:
-        """Take what an nsqlookupd says of which there are; return whether there are new ones to query (YZ-1)."""
+        """Take a list of nsqlookupds; return whether there are new ones to query (YZ-1)."""
         if self._members is None:
             return False
-        named = dict.fromkeys(self._same.get(_server(address), address) for address in addresses)
+        named = dict.fromkeys(self._configured.get(_server(address), address) for address in addresses)
         new = [address for address in named if address not in self._lookupds]
         for address in new[max(0, MAX_LOOKUPDS - len(self._lookupds)) :]:  # not even remembered
             del named[address]
@@ -284,9 +284,9 @@ class Discovery:
     def _answered(self, address: str, lookupd: _Lookupd, lookup: Lookup) -> None:
         if self._members is not None:
             self._members.succeeded(address)
-        lookup = lookupd.lookup = self._narrowed(lookup)
+        lookup = lookupd.lookup = self._filtered(lookup)
         self._has_found = self._has_found or bool(lookup.endpoints)
-        lookupd.endpoints = dict.fromkeys(self._not_direct(lookup.endpoints))
+        lookupd.endpoints = dict.fromkeys(self._without_direct(lookup.endpoints))
         self._set_health(address, lookupd, None)
         self._on_lookup(address, lookup)
         self._connect_to(address, lookupd)
@@ -310,7 +310,7 @@ class Discovery:
             self._on_outage()
 
     def _connect_to(self, address: str, lookupd: _Lookupd) -> None:
-        """Have what *lookupd* listed last connected, where it is not."""
+        """Connect to the nsqds of the last answer that are not connected."""
         found = [key for key in lookupd.endpoints if key not in self._up]
         for key in found:
             log_safely(log, logging.DEBUG, "nsqlookupd %s lists %s", address, key)
@@ -342,15 +342,17 @@ class Discovery:
         else:
             log_safely(log, logging.INFO, "nsqlookupd %s answers", address)
 
-    def _narrowed(self, lookup: Lookup) -> Lookup:
+    def _filtered(self, lookup: Lookup) -> Lookup:
         """Return the answer without what may not be connected to; log that, and unusable entries."""
         for reason in lookup.left_out:
             self._log_once("an nsqlookupd lists %s; it is left out", reason)
         if self._allowed is None:
             return lookup
-        return lookup.only(lambda each: self._may(each.address, f"an nsqlookupd lists {format_address(each.address)}"))
+        return lookup.only(
+            lambda each: self._is_allowed(each.address, f"an nsqlookupd lists {format_address(each.address)}")
+        )
 
-    def _may(self, address: Address, who: str) -> bool:
+    def _is_allowed(self, address: Address, who: str) -> bool:
         try:
             allowed = self._allowed is None or bool(self._allowed(*address))
         except Exception:
@@ -360,7 +362,7 @@ class Discovery:
             self._log_once("%s, which allowed_addresses refuses", who)
         return allowed
 
-    def _not_direct(self, endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
+    def _without_direct(self, endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
         """Yield those that are not connected to anyway, as the address map has it."""
         for endpoint in endpoints:
             try:
@@ -378,11 +380,11 @@ class Discovery:
             self._logged.add(what)
             log.log(logging.ERROR if failed else logging.WARNING, form, what, exc_info=failed)
 
-    def _may_query(self, named: Address) -> bool:
-        """Whether the nsqlookupd at *named* is known, or may be connected to."""
+    def _may_query_lookupd(self, named: Address) -> bool:
+        """Return whether the nsqlookupd at *named* is known, or may be connected to."""
         name = format_address(named)
-        is_known = self._same.get(_server(name), name) in self._lookupds
-        return is_known or self._may(named, f"an nsqlookupd names the nsqlookupd {name}")
+        is_known = self._configured.get(_server(name), name) in self._lookupds
+        return is_known or self._is_allowed(named, f"an nsqlookupd names the nsqlookupd {name}")
 
     # -- connections
 
@@ -436,5 +438,5 @@ def open_client(address: str, options: LookupOptions, *, found: bool = False) ->
 
 
 def _server(address: str) -> str:
-    """Return what tells nsqlookupds apart, however they are written."""
+    """Return the ``host:port`` of an nsqlookupd, however its address is written."""
     return urlsplit(address if "://" in address else f"//{address}").netloc.rpartition("@")[2].lower()

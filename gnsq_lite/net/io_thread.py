@@ -1,7 +1,7 @@
 """Where a Reader or Writer does its I/O in this process; what a fork and the interpreter's exit mean for that.
 
 * In a monkey-patched process, in the hub of the calling thread: everything is cooperative there.  In a Reader's handler
-  thread it is the Reader's hub: nobody turns that thread's own between two messages.
+  thread it is the Reader's hub: that thread's own hub does not run between two messages.
 * Otherwise in one native thread of the library's own with its own hub, shared by all Readers and Writers of the
   process: a handler that sleeps or waits in C cannot hold up a heartbeat (HB-1); one that keeps the interpreter's lock
   does.
@@ -109,7 +109,7 @@ def stop_io_thread() -> None:
 
 
 def enter_thread(loop: Loop) -> None:
-    """Have what is first used in this native thread, which runs the handlers of *loop*'s Reader, do its I/O there."""
+    """Do the I/O of Writers first used in this native thread in *loop*: it runs the handlers of that loop's Reader."""
     _handles_for[native_ident()] = loop
 
 

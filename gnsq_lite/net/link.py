@@ -1,6 +1,6 @@
 """Keeps one endpoint connected: connect, serve until the end, wait, again (CONN-3, PUB-3).
 
-For a Reader's nsqds and a Writer's alike; whose link it is decides what follows from a loss.
+Readers and Writers use it; the owner of a link decides what follows from a loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ C = TypeVar("C", bound=Connection)
 
 
 class Again(Enum):
-    """What follows from a loss."""
+    """When a link connects again after a loss."""
 
     AT_ONCE = "connect again now"
     SOON = "connect again after the shortest pause: it did what it is for"
@@ -31,25 +31,25 @@ class Again(Enum):
 
 
 class LinkOwner(Protocol[C]):
-    """What a link asks and tells; in the link's greenlet."""
+    """The owner of a link; called in the link's greenlet."""
 
     def make_connection(self) -> C:
         """Return a new connection, not open yet.  An NSQError that it raises is the loss."""
 
     def on_connected(self, connection: C) -> None:
-        """Its handshake is done."""
+        """The handshake of *connection* is done."""
 
     def on_disconnected(self, connection: C) -> None:
-        """It is closed, whether it was connected or not."""
+        """*connection* is closed, whether its handshake was done or not."""
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Settle what follows from the loss; not called after the end."""
+        """Return when to connect again; not called after the end."""
 
     def on_retry(self) -> None:
-        """A pause is over; it is connected again."""
+        """A pause is over, and the link connects again."""
 
     def is_over(self) -> bool:
-        """Whether the Reader or Writer has ended: nothing is connected any more."""
+        """Return whether the Reader or Writer has ended, so that the link connects no more."""
 
 
 class Link(Generic[C]):
@@ -64,7 +64,7 @@ class Link(Generic[C]):
         self.connection: C | None = None
 
     def run(self) -> None:
-        """Connect, serve, and again until the owner says that it is over; waits."""
+        """Connect and serve, again and again, until ``owner.is_over()``; waits."""
         try:
             while not self._owner.is_over():
                 reason = self._once()
@@ -99,7 +99,7 @@ class Link(Generic[C]):
         raise ClosedError("a connection ended without a reason")
 
     def _leave(self) -> None:
-        """Be done with the connection; again: nothing."""
+        """Close the connection and report its end."""
         connection = self.connection
         if connection is not None:
             if connection.opened_at is not None:
@@ -108,7 +108,7 @@ class Link(Generic[C]):
             self._owner.on_disconnected(connection)
 
     def close(self, reason: NSQError) -> None:
-        """Close its connection, if there is one; its greenlet ends once its owner says that it is over."""
+        """Close its connection, if there is one; its greenlet ends once ``owner.is_over()``."""
         if self.connection is not None:
             self.connection.close(reason)
 

@@ -140,7 +140,7 @@ class Loop:
         hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
         self._inbox: deque[Callable[[], Any]] = deque()
         self._signalled = False
-        #: Greenlets whose wait is over, which leave this themselves; how many may run before I/O does.
+        #: Greenlets whose wait is over, which remove themselves, and how many may run before I/O does.
         self._ready: deque[Any] = deque()
         self._turns = 0
         self._delivering = False
@@ -153,7 +153,7 @@ class Loop:
         self.start(self._async, self._drain)
 
     def is_here(self) -> bool:
-        """Whether the caller runs in this loop's thread."""
+        """Return whether the caller runs in this loop's thread."""
         return native_ident() == self.ident
 
     def check(self) -> None:
@@ -174,19 +174,19 @@ class Loop:
         self.hub.destroy(destroy_loop=True)
 
     def stop(self) -> None:
-        """Have :meth:`run` return once earlier calls have begun; from another thread."""
+        """Let :meth:`run` return once earlier calls have begun; from another thread."""
         self.stopped = True
         self.call_soon(lambda: self.spawn("stop", self.hub.loop.run_callback, self._runner.switch))
 
     def call_soon(self, act: Callable[[], Any]) -> None:
-        """Have *act* called in the hub.  From any thread; never blocks; *act* must not block either."""
+        """Call *act* in the hub soon.  From any thread; never blocks; *act* must not block either."""
         if native_ident() == self.ident:
             self.soon(act)
         else:
             self.call_among_many(act)
 
     def call_among_many(self, act: Callable[[], Any]) -> None:
-        """Do the same with one of many: the hub calls them all before it looks after its sockets again.
+        """Call *act* in the hub soon, one of many: the hub calls all of them before it polls its sockets again.
 
         Of those that its own thread gives to gevent it calls as few as 50 where other threads want to run, and then
         waits for its turn among them.
@@ -221,7 +221,7 @@ class Loop:
         return self.hub.loop.io(descriptor, events)
 
     def resume(self, greenlet: Any) -> None:
-        """Have *greenlet* resumed, whatever it waits for; in this thread."""
+        """Resume *greenlet* soon, whatever it waits for; in this thread."""
         self._run_callback(greenlet.switch)  # nothing of Python's, in which a signal handler could raise
 
     def begin(self, run: Callable[[], Any]) -> None:
@@ -229,13 +229,13 @@ class Loop:
         greenlet(run, self.hub).switch()
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
-        """Have *greenlets*, which wait in :meth:`park`, resumed in their order; in this thread."""
+        """Resume *greenlets*, which wait in :meth:`park`, soon and in their order; in this thread."""
         if not (self._ready or self._delivering):
             self.soon(self._resume)
         self._ready.extend(greenlets)
 
     def resume_once(self, greenlet: Any) -> None:
-        """Do the same with one that may be about to be resumed already."""
+        """Resume *greenlet* soon, unless it is about to be resumed already."""
         if greenlet not in self._ready:
             self.resume_soon((greenlet,))
 
@@ -285,7 +285,7 @@ class Loop:
                 ready.remove(greenlet)
 
     def forget(self, greenlet: Any) -> None:
-        """Do not resume *greenlet*, the caller's own: it waits no more."""
+        """Do not resume *greenlet*, the caller's own, which does not wait any longer."""
         if greenlet in self._ready:
             self._ready.remove(greenlet)
 
@@ -365,7 +365,7 @@ def loop_here(*, keep_alive: bool = False) -> Loop:
 
 
 def after_io(loop: Loop, act: Callable[[], Any]) -> None:
-    """Have *act* called in the hub once it has looked after its sockets and timers; never before."""
+    """Call *act* in the hub after it has polled its sockets and timers; never before."""
     timer = loop.hub.loop.timer(0.0)
 
     def run() -> None:

@@ -23,17 +23,17 @@ native_ident: Callable[[], int] = native("_thread", "get_ident")
 
 
 def is_patched() -> bool:
-    """Whether sockets and threads of this process are gevent's."""
+    """Return whether sockets and threads of this process are gevent's."""
     return bool(monkey.is_module_patched("socket") and monkey.is_module_patched("threading"))
 
 
 def has_patched_threads() -> bool:
-    """Whether :mod:`threading` is gevent's."""
+    """Return whether :mod:`threading` is gevent's."""
     return bool(monkey.is_module_patched("threading"))
 
 
 def is_plain_thread() -> bool:
-    """Whether the caller is a native thread without a hub, in a process in which nothing is monkey-patched."""
+    """Return whether the caller is a native thread without a hub, in a process that is not monkey-patched at all."""
     return not saved and get_hub_if_exists() is None
 
 
@@ -87,7 +87,7 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
 
 @atexit.register
 def _park_hub_threads() -> None:
-    """Have these threads sleep: one that waits for the GIL in a greenlet while Python ends crashes the process."""
+    """Let these threads sleep: one that waits for the GIL in a greenlet while Python ends crashes the process."""
     for hub in tuple(_hubs):
         parked = native_held_lock()
         with contextlib.suppress(AttributeError, ValueError):  # its thread has just destroyed the hub

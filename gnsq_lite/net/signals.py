@@ -19,7 +19,7 @@ _LOOK = 0.5
 
 
 def in_main_thread() -> bool:
-    """Whether signals arrive in the calling thread."""
+    """Return whether signals arrive in the calling thread."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -37,22 +37,22 @@ class Stages:
         self.at_once = Completion()
 
     def ask(self, number: int | None = None, frame: Any = None) -> None:
-        """Take one request; fits ``signal.signal()``."""
+        """Take one request to end; fits ``signal.signal()``."""
         if not self.drain.settle(number):
             self.at_once.settle(number)
 
     def ask_to_drain(self, number: int, frame: Any = None) -> None:
-        """Take a request that means the first stage, however often it comes."""
+        """Take a request to end in order, however often it comes."""
         self.drain.settle(number)
 
     def ask_at_once(self, number: int, frame: Any = None) -> None:
-        """Take a request that means the second stage."""
+        """Take a request to end now."""
         self.drain.settle(number)
         self.at_once.settle(number)
 
     @contextmanager
     def listening(self, handlers: Iterable[tuple[int, Callable[[int, Any], None]]]) -> Iterator[None]:
-        """Have these signals handled; what handled them before does so again afterwards."""
+        """Install these signal handlers, and the earlier ones again afterwards."""
         before = [(number, signal.signal(number, handler)) for number, handler in handlers]
         try:
             yield

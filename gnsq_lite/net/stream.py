@@ -90,7 +90,7 @@ class ByteStream:
         return plain
 
     def _say_goodbye(self) -> None:
-        """Have TLS tell nsqd that nothing more comes."""
+        """Send the end of TLS."""
         if self.tls is not None:
             with suppress(OSError):
                 self._sock.send(self.tls.goodbye(), DONTWAIT)
@@ -159,13 +159,13 @@ class Stream(ByteStream):
     def _on_readable(self) -> None:
         waiting = self._waiting
         if waiting is None:
-            self._readable.stop()  # nobody reads now: do not be called in a circle
+            self._readable.stop()  # no greenlet reads now: else the loop calls this without end
         elif self._offer is None or not self._offer():
             self._waiting = None
             waiting.switch()
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """Have *take*, in the hub, called with what has come, as long as the reader waits; False: it is the reader's.
+        """Call *take* in the hub with each read while the reader waits; if it returns False, the reader gets the read.
 
         So is an Exception that it raises.  It must not wait.
         """
@@ -193,7 +193,7 @@ class Stream(ByteStream):
         return False
 
     def read_at_least(self, size: int) -> None:
-        """Have :meth:`read` wait until *size* bytes have come, but no longer than PATIENCE; 1: for any.
+        """Let :meth:`read` wait until *size* bytes have come, but no longer than PATIENCE; 1: for any.
 
         It saves polls where many small answers are sure to come.  Under TLS, and on a system without SO_RCVLOWAT,
         nothing changes.
@@ -311,7 +311,7 @@ class Stream(ByteStream):
     # -- the end
 
     def close(self, reason: NSQConnectionError) -> None:
-        """Close; who reads gets *reason*.  In the loop's thread; a second call does nothing."""
+        """Close; the reader raises *reason*.  In the loop's thread; a second call does nothing."""
         if self.closed is None:
             self.closed = reason
         if not self._has_ended:  # an exception may have ended an earlier call

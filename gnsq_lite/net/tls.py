@@ -1,4 +1,4 @@
-"""TLS between a socket and those who read and write plain text; it does no I/O itself.
+"""TLS between a socket and plain text; it does no I/O itself.
 
 It runs through memory buffers (``ssl.MemoryBIO``), so it is the same code for the loop and for threads that block, and
 bytes that came with the plain text before it are not lost (SEC-3).  Errors say what to set.

@@ -1,4 +1,4 @@
-"""How any thread or greenlet waits for what happens in another."""
+"""Results and events that any thread or greenlet may wait for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Event(GeventEvent):
 class Completion:
     """A result that is set once, in any thread, and waited for in any thread or greenlet.
 
-    Waiting blocks nobody else: a greenlet gives way to its hub, a thread without a hub waits on a native lock.
+    Waiting blocks no other greenlet: a greenlet gives way to its hub, a thread without a hub waits on a native lock.
     """
 
     __slots__ = ("_done", "_error", "_value", "_wakers")
@@ -44,17 +44,17 @@ class Completion:
         if self._done:
             return False
         self._value, self._error = value, error
-        self._done = True  # before the wakers are read: who waits adds its waker first and looks again
+        self._done = True  # before the wakers are read: a waiter adds its waker first and looks again
         self.wake()
         return True
 
     def wake(self) -> None:
-        """Wake those that wait; again: nothing."""
+        """Wake the waiters; a second call does nothing."""
         for wake in tuple(self._wakers):
             wake()
 
     def done(self) -> bool:
-        """Whether the result is there."""
+        """Return whether the result is there."""
         return self._done
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -195,7 +195,7 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
 def run_or_leave(
     loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None, wait: bool = True
 ) -> None:
-    """Have *run* run in a greenlet of *loop*, and wait for it unless *wait* is false or the caller is gevent's hub.
+    """Run *run* in a greenlet of *loop*, and wait for it unless *wait* is false or the caller is gevent's hub.
 
     Raises as :func:`run_in_loop`.
     """
