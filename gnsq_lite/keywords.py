@@ -1,4 +1,4 @@
-"""The keyword arguments of Reader and Writer: split into the option dataclasses they belong to, and checked."""
+"""Checks the keyword arguments of Reader and Writer, and splits them into option dataclasses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gnsq_lite.options import (
 
 T = TypeVar("T")
 
-#: One address, several, or none.
+#: One address, or several.
 Addresses = str | Address | Iterable[str | Address]
 
 DEFAULT_TCP_PORT = 4150
@@ -30,7 +30,7 @@ DEFAULT_LOOKUPD_PORT = 4161
 
 
 def check_names(known: Mapping[str, Any], names: Iterable[str], owner: Callable[..., Any]) -> None:
-    """Raise OptionError for a keyword that is none of *names*, with the nearest of them and of *owner*'s parameters."""
+    """Raise OptionError for a keyword not in *names*; suggest the closest of *names* and *owner*'s parameters."""
     allowed = set(names)
     for name, value in known.items():
         if name not in allowed:
@@ -38,15 +38,15 @@ def check_names(known: Mapping[str, Any], names: Iterable[str], owner: Callable[
             named = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
             near = difflib.get_close_matches(name, [*allowed, *named], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            shown = value if value is None or isinstance(value, (int, float)) else "<hidden>"  # it may be a secret
+            shown = value if value is None or isinstance(value, (int, float)) else "<hidden>"  # may be a secret
             raise OptionError(name, shown, f"there is no such option{hint}")
 
 
 def split(known: Mapping[str, Any], owner: Callable[..., Any], *kinds: type[Any]) -> list[Any]:
-    """Return an instance of each dataclass in *kinds*, made of the keywords that are its fields.
+    """Make an instance of each dataclass in *kinds* from the keywords that are its fields.
 
-    ``tls=True`` means TLSOptions(), ``tls=False`` None.  Raises OptionError for a keyword that is no field of any; it
-    names the nearest of them and of *owner*'s parameters.
+    ``tls=True`` becomes TLSOptions(), ``tls=False`` becomes None.  Raises OptionError for a keyword that no dataclass
+    has; the error suggests the closest field or parameter of *owner*.
     """
     names = {field.name: kind for kind in kinds for field in dataclasses.fields(kind)}
     check_names(known, names, owner)
@@ -56,16 +56,16 @@ def split(known: Mapping[str, Any], owner: Callable[..., Any], *kinds: type[Any]
 
 
 def address_list(given: Addresses | None, *, option: str, default_port: int) -> list[Address]:
-    """Return the (host, port) pairs of *given*, doubles removed.  Raises OptionError."""
+    """Parse *given* into (host, port) pairs without duplicates.  Raises OptionError."""
 
     def read(one: str | Address) -> Address:
         return parse_address(one, default_port=default_port, option=option)
 
-    return _read_each(given, read, option, "must be 'host:port' or a list of such")
+    return _read_each(given, read, option, "must be 'host:port' or a list of these")
 
 
 def url_list(given: Addresses | None) -> list[str]:
-    """Return nsqlookupd addresses as they were given, checked; a full http(s) URL is kept.  Raises OptionError."""
+    """Check nsqlookupd addresses; return them as ``host:port`` or as http(s) URLs.  Raises OptionError."""
     option = "lookupd_http_addresses"
 
     def read(one: str | Address) -> str:
@@ -74,14 +74,14 @@ def url_list(given: Addresses | None) -> list[str]:
             return one.rstrip("/")
         return format_address(parse_address(one, default_port=DEFAULT_LOOKUPD_PORT, option=option))
 
-    return _read_each(given, read, option, "must be 'host:port', a URL, or a list of such")
+    return _read_each(given, read, option, "must be 'host:port', a URL, or a list of these")
 
 
 def _read_each(given: Addresses | None, read: Callable[[str | Address], T], option: str, wanted: str) -> list[T]:
-    """Return what *read* makes of each address, doubles removed.
+    """Apply *read* to each address, and remove duplicates.
 
-    A password may hold a comma, and then its halves come as addresses of their own, the first without an "@".  So the
-    error about one address shows it only where none of them has an "@", a "?" or a "#".
+    A password may contain a comma, which splits a URL into two addresses, the first without an "@".  So an error shows
+    an address only if no address contains "@", "?" or "#".
     """
     if given is None:
         return []
@@ -98,25 +98,25 @@ def _read_each(given: Addresses | None, read: Callable[[str | Address], T], opti
         if shown_address(listed) is listed:
             raise
         why = error.why
-    raise OptionError(option, "<hidden>", why)  # out here, so that no context keeps what the first one showed
+    raise OptionError(option, "<hidden>", why)  # outside the except block: no __context__ shows the password
 
 
 def _check_url(text: str, option: str) -> None:
-    """Raise OptionError for what is no URL of a server; what is shown of it holds no password."""
+    """Raise OptionError for a text that is not a server's URL; the error contains no password."""
     shown = shown_address(text)
     try:
         url = urlsplit(text)
-        named = is_host_name(url.hostname) and url.port != 0 and "@" not in url.path  # there: a "/" in a password
+        named = is_host_name(url.hostname) and url.port != 0 and "@" not in url.path  # "@": a password with "/"
     except ValueError:
         raise OptionError(option, shown, "is not a URL") from None
     if not named or url.query or url.fragment or not text.isprintable() or " " in text:
         raise OptionError(
-            option, shown, "must be a URL that names a host, without a query, a fragment, spaces or '@' behind it"
+            option, shown, "must be a URL with a host, and without a query, a fragment, spaces, or an '@' in the path"
         )
 
 
 def check_callables(**given: Any) -> None:
-    """Raise OptionError for what is neither None nor a function that runs; an ``address_map`` may be a mapping."""
+    """Raise OptionError for a value that is neither None nor a plain function; ``address_map`` may be a mapping."""
     for name, value in given.items():
         if value is None or (name == "address_map" and isinstance(value, Mapping)):
             continue
@@ -126,12 +126,12 @@ def check_callables(**given: Any) -> None:
 
 
 def check_runs(option: str, function: Callable[..., Any]) -> None:
-    """Raise OptionError for an ``async def`` or a generator function: calling it runs nothing of it."""
+    """Raise OptionError for an ``async def`` or a generator function, because calling it does not run its body."""
     for one in (function, type(function).__call__):
         if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
-            why = "is an async def, and nothing here awaits it: give a plain function, perhaps one with asyncio.run()"
+            why = "is an async def, which the library does not await: pass a plain function; asyncio.run() may help"
         elif inspect.isgeneratorfunction(one):
-            why = "is a generator function: it has a yield, so calling it runs nothing"
+            why = "is a generator function (it contains yield): calling it does not run its body"
         else:
             continue
         raise OptionError(option, getattr(function, "__qualname__", function), why)
@@ -140,9 +140,9 @@ def check_runs(option: str, function: Callable[..., Any]) -> None:
 def with_environment(
     nsqds: Addresses | None, lookupds: Addresses | None, environ: Mapping[str, str] = os.environ
 ) -> tuple[Addresses | None, Addresses | None]:
-    """Return the addresses to use: the arguments, else the environment's, else nsqd on this host (CFG-2).
+    """Choose the addresses: the arguments, else the environment variables, else nsqd on this host (CFG-2).
 
-    Raises OptionError for an argument of spaces and commas alone; such a variable counts as not set.
+    Raises OptionError for an argument that has only spaces and commas; such a variable counts as unset.
     """
     if nsqds or lookupds:
         for name, given in (("nsqd_tcp_addresses", nsqds), ("lookupd_http_addresses", lookupds)):
@@ -155,7 +155,7 @@ def with_environment(
 
 
 def key_bytes(key: Any) -> bytes | None:
-    """Return a key of Youzan's as bytes.  Raises OptionError."""
+    """Convert a partition key (Youzan) to bytes.  Raises OptionError."""
     if key is None or isinstance(key, bytes):
         return key
     if isinstance(key, str):

@@ -1,12 +1,12 @@
-"""The message that a handler receives.  A message is answered once, through its connection.
+"""The message that a handler receives.  A message is answered once, with FIN or REQ, through its connection.
 
-If its handler returns, the message is finished; if the handler raises, it is requeued (MSG-1).  A handler may also
-answer: at once or, after :meth:`Message.enable_async`, later and from any thread or greenlet (MSG-2).  The library
-never sends TOUCH by itself (MSG-3).
+The Reader finishes a message when its handler returns, and requeues the message when the handler raises (MSG-1).  A
+handler may also answer by itself: at once or, after :meth:`Message.enable_async`, later and from any thread or greenlet
+(MSG-2).  The library never sends TOUCH by itself (MSG-3).
 
-An answer deletes the message's token.  Deleting succeeds once, so there is one answer.  Only this file and the C part
-(see :mod:`gnsq_lite._core`) delete tokens; all other code uses :func:`is_open`, :func:`is_expired`, :func:`finish_new`
-and :func:`unless_answered`.
+An answer deletes the message's token.  A token can be deleted only once, so a message has only one answer.  Only this
+file and the C part (see :mod:`gnsq_lite._core`) delete tokens.  All other code uses :func:`is_open`,
+:func:`is_expired`, :func:`finish_new` and :func:`unless_answered`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gnsq_lite._core import columns, finish_open, keep_open, know_message
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.option_fields import check_number
 
-#: The token of an unanswered message: nothing has happened, the user answers later, nsqd's time-out has passed.
+#: Tokens of an unanswered message: received, kept open by enable_async(), timed out at nsqd.
 NEW: Final = 0
 ASYNC: Final = 1
 EXPIRED: Final = 2
-#: Expired, and the user answers later.
+#: Timed out at nsqd after enable_async().
 LATE_ASYNC: Final = 3
 
 
@@ -33,8 +33,8 @@ class Requeue(Exception):
     """Raised by a handler to requeue its message.
 
     Args:
-        delay: Seconds for which nsqd holds the message back; None: as after a failure, by the number of attempts.
-        backoff: False: this is no failure, and the Reader does not slow down (BACK-5).
+        delay: Seconds until nsqd sends the message again; None: as after a failure, by the number of attempts.
+        backoff: False: the requeue is no failure, and the Reader does not back off (BACK-5).
     Raises:
         OptionError: *delay* is negative or not finite.
     """
@@ -45,11 +45,11 @@ class Requeue(Exception):
 
 
 class GiveUp(Exception):
-    """Raise it in a handler to give the message up at once: ``on_give_up`` is called, and the message is finished.
+    """Raised by a handler to give up its message: the Reader calls ``on_give_up`` and finishes the message.
 
     Args:
-        why: The reason, for the log and the dead letter.
-        backoff: True: the Reader slows down, as after any other failure.
+        why: Reason for the log and the dead letter.
+        backoff: True: the Reader backs off, as after any other failure.
     """
 
     def __init__(self, why: str = "", backoff: bool = False) -> None:
@@ -77,23 +77,23 @@ def checked_delay(delay: float | None) -> float | None:
 
 
 class Answers(Protocol):
-    """What a message needs from its connection.  Each method may be called in any thread or greenlet."""
+    """Interface of a connection for its messages.  Call the methods in any thread or greenlet."""
 
-    #: Collects the FINs of handlers that succeeded; None: ``handled`` is called instead.
+    #: Collection of FINs to send for handlers that returned; None: ``handled`` is called instead.
     fins: Any
     topic: str
     channel: str
     address: str
-    #: Monotonic time of the read that brought the message; valid while the message is made.
+    #: Monotonic time of the read that received the message; valid during Message.__init__.
     read_at: float
-    #: Seconds from delivery until nsqd times the message out: without TOUCH, and at most with it.
+    #: Seconds from delivery until nsqd times a message out; the second value is the limit for TOUCH.
     msg_timeout: float
     max_msg_timeout: float
 
     def finish(self, message: Message) -> None: ...
 
     def handled(self, message: Message) -> None:
-        """Finish a message whose handler has returned; FIN may wait for the next messages of that thread."""
+        """Finish a message whose handler has returned; the FIN may wait for FINs of the same thread."""
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None: ...
 
@@ -109,7 +109,7 @@ class Answers(Protocol):
 
 
 class _Truth(int):
-    """True or False that can also be called: a method in gnsq and pynsq, a property here."""
+    """True or False that can also be called, because the property is a method in gnsq and pynsq."""
 
     def __call__(self) -> bool:
         return bool(self)
@@ -127,12 +127,12 @@ class Message:
     Attributes:
         body: The published bytes.
         id: The message's id, 16 bytes.
-        attempts: How often nsqd has sent the message, this time included; 1 to 65535.
+        attempts: Number of times nsqd has sent the message, including this time; 1 to 65535.
         timestamp_ns: Time of publishing by nsqd's clock, in nanoseconds since 1970.
-        partition, trace_id, internal_id, headers: Youzan's NSQ; None elsewhere.
+        partition, trace_id, internal_id, headers: Only in Youzan's NSQ, else None.
     """
 
-    # Deleting the slot "_token" succeeds once, in whatever thread: this is what makes one answer, without a lock.
+    # Of all threads only one can delete the slot "_token", so a message gets one answer without a lock.
     __slots__ = ("_connection", "_extended_to", "_received_at", "_token", "attempts", "body", "id", "timestamp_ns")
 
     partition: int | None = None
@@ -151,12 +151,12 @@ class Message:
 
     @property
     def raw_body(self) -> bytes:
-        """The body as nsqd sent it.  It differs from ``body`` if a client of Youzan's NSQ compressed the body."""
+        """The body as nsqd sent it; it differs from ``body`` if a client of Youzan's NSQ compressed the body."""
         return self.body
 
     @property
     def timestamp(self) -> datetime:
-        """Time of publishing by nsqd's clock: UTC, to the microsecond."""
+        """Time of publishing by nsqd's clock, in UTC, with microseconds."""
         seconds, ns = divmod(self.timestamp_ns, 1_000_000_000)
         return datetime.fromtimestamp(seconds, timezone.utc).replace(microsecond=ns // 1000)
 
@@ -177,12 +177,12 @@ class Message:
 
     @property
     def received_at(self) -> float:
-        """``time.monotonic()`` at which the message was received."""
+        """Time at which the message was received, by ``time.monotonic()``."""
         return self._received_at
 
     @property
     def deadline(self) -> float:
-        """``time.monotonic()`` at which nsqd times the message out and sends it again (MSG-5, MSG-6)."""
+        """Time at which nsqd times the message out and sends it again, by ``time.monotonic()`` (MSG-5, MSG-6)."""
         try:
             return self._extended_to
         except AttributeError:
@@ -190,35 +190,35 @@ class Message:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the deadline has passed without an answer; nsqd would refuse an answer now."""
+        """Whether the deadline has passed without an answer, so that nsqd would refuse an answer."""
         return not self.has_responded and time.monotonic() >= self.deadline
 
     @property
     def has_responded(self) -> bool:
-        """Whether the message was finished or requeued.  ``has_responded()``, as in gnsq and pynsq, is the same."""
+        """Whether the message was finished or requeued.  ``has_responded()`` also works, as in gnsq and pynsq."""
         return _NO if hasattr(self, "_token") else _YES
 
     @property
     def is_async(self) -> bool:
-        """Whether :meth:`enable_async` was called and the message has no answer yet.  ``is_async()`` is the same."""
+        """Whether :meth:`enable_async` was called and the message has no answer.  ``is_async()`` also works."""
         return _YES if getattr(self, "_token", NEW) in (ASYNC, LATE_ASYNC) else _NO
 
     def finish(self) -> None:
-        """Send FIN: nsqd forgets the message.  Raises AlreadyAnswered."""
+        """Send FIN, so that nsqd removes the message from the channel.  Raises AlreadyAnswered."""
         if self._claim("finish") >= EXPIRED:
             self._connection.answer_late(self, finished=True)
         else:
             self._connection.finish(self)
 
     def requeue(self, delay: float | None = None, backoff: bool = True) -> None:
-        """Send REQ: nsqd sends the message again.
+        """Send REQ, so that nsqd sends the message again.
 
         Args:
-            delay: Seconds for which nsqd holds the message back, at most its --max-req-timeout; None: by the number of
+            delay: Seconds until nsqd sends the message again, at most its --max-req-timeout; None: by the number of
                 attempts (requeue_delay).
-            backoff: Whether this counts as a failure that slows the Reader down.
+            backoff: Whether the requeue counts as a failure, after which the Reader backs off.
         Raises:
-            AlreadyAnswered, OptionError: nothing was sent.
+            AlreadyAnswered, OptionError: no REQ was sent.
         """
         checked_delay(delay)
         if self._claim("requeue") >= EXPIRED:
@@ -227,7 +227,7 @@ class Message:
             self._connection.requeue(self, delay, backoff)
 
     def touch(self) -> None:
-        """Send TOUCH: nsqd waits msg_timeout from now, at most until max_msg_timeout after delivery.
+        """Send TOUCH, which restarts msg_timeout at nsqd, up to max_msg_timeout after delivery.
 
         Raises AlreadyAnswered.
         """
@@ -239,14 +239,14 @@ class Message:
         connection.touch(self)
 
     def enable_async(self) -> None:
-        """Keep the message open when the handler returns; finish or requeue it later, from any thread or greenlet.
+        """Keep the message open after the handler returns, to answer it later, from any thread or greenlet.
 
         Raises AlreadyAnswered.
         """
         self._token = LATE_ASYNC if self._claim("enable_async") >= EXPIRED else ASYNC
 
     def _expire(self) -> bool:
-        """Mark it as timed out by nsqd; return False if it was answered meanwhile.  Called in the loop's thread."""
+        """Mark the message as timed out at nsqd; return False if it was answered.  Called in the loop's thread."""
         try:
             self._token = LATE_ASYNC if self._claim("expire") in (ASYNC, LATE_ASYNC) else EXPIRED
         except AlreadyAnswered:
@@ -266,9 +266,9 @@ class Message:
 
 
 class Tailed(NamedTuple):
-    """Makes messages of *type* from frames with *tail* bytes before the body: C fills the slots ``place`` and
-    ``partition`` directly, and *make* does the same in Python, or refuses a frame without that many.
-    """
+    """Factory for messages of *type*, whose frames have *tail* bytes before the body.
+
+    The C part fills the slots ``place`` and ``partition``; *make* does so in Python, or refuses too short a frame."""
 
     type: type[Message]
     tail: int
@@ -280,17 +280,17 @@ class Tailed(NamedTuple):
 
 
 def is_open(message: Message) -> bool:
-    """Whether it is neither answered nor timed out."""
+    """Whether the message is neither answered nor timed out."""
     return getattr(message, "_token", EXPIRED) < EXPIRED
 
 
 def is_expired(message: Message) -> bool:
-    """Whether it timed out, and was neither answered nor kept for a later answer."""
+    """Whether the message timed out, and was neither answered nor kept open by enable_async()."""
     return getattr(message, "_token", None) == EXPIRED
 
 
 def claim(message: Message) -> bool:
-    """Claim its answer, unless that was done; return whether it is still counted in flight."""
+    """Claim the answer of a message, unless it is answered; return whether the message still counts as in flight."""
     try:
         return message._claim("claim") < EXPIRED
     except AlreadyAnswered:
@@ -298,16 +298,16 @@ def claim(message: Message) -> bool:
 
 
 def finish_new(message: Message) -> bool:
-    """Finish it, after its handler has returned, unless the handler has answered.
+    """Finish a message whose handler has returned without an answer.
 
-    Return False if the user answers later, or the message has timed out.
+    Return False if the message was kept open by enable_async(), or has timed out.
     """
     try:
         if message._token != NEW:
             return False
         del message._token
     except AttributeError:
-        return True  # it was answered
+        return True  # the handler answered
     connection = message._connection
     if connection.fins is None:
         connection.handled(message)
@@ -317,7 +317,7 @@ def finish_new(message: Message) -> bool:
 
 
 def unless_answered(answer: Callable[..., None], *args: Any) -> None:
-    """Answer, unless it was answered meanwhile."""
+    """Call *answer* with *args*, and ignore AlreadyAnswered."""
     try:
         answer(*args)
     except AlreadyAnswered:
@@ -325,36 +325,36 @@ def unless_answered(answer: Callable[..., None], *args: Any) -> None:
 
 
 def finish_all(messages: Iterable[Message]) -> None:
-    """Send FIN for those that are not answered."""
+    """Send FIN for each unanswered message."""
     for message in finish_open(list(messages), True):
         unless_answered(message.finish)
 
 
 def finish_all_new(messages: list[Message]) -> None:
-    """Do as :func:`finish_new` does, with each."""
+    """Call :func:`finish_new` for each message."""
     for message in finish_open(messages, False):
         finish_new(message)
 
 
 def keep_all(messages: list[Message]) -> None:
-    """Keep them open: they are answered later, from any thread or greenlet.  None of them is answered yet."""
+    """Call :meth:`Message.enable_async` for each of *messages*, which must be unanswered."""
     for message in keep_open(messages):
         message.enable_async()
 
 
 def read_columns(messages: list[Any]) -> tuple[str | None, bytes, bytes, bytes, bytes, bytes] | None:
-    """Return what the messages hold, column by column, as :func:`gnsq_lite._core.columns` does; None: it cannot.
+    """Return the fields of messages as columns (:func:`gnsq_lite._core.columns`), or None if that is impossible.
 
-    The first is the address of the one nsqd, None for messages of several.
+    The first item is the address of the nsqd, or None if several nsqds sent the messages.
     """
     found = columns(messages)
     return None if found is None else (None if found[0] is None else found[0].address, *found[1:])
 
 
 def send_back(messages: Iterable[Message]) -> None:
-    """Send REQ 0 for those that are not answered; no failure."""
+    """Send REQ 0 for each unanswered message, without backoff."""
     for message in messages:
         unless_answered(message.requeue, 0.0, False)
 
 
-know_message(Message, NEW, ASYNC)  # a change of Message.__init__ needs the same change in _core/native.c
+know_message(Message, NEW, ASYNC)  # change Message.__init__ and _core/native.c together

@@ -1,4 +1,4 @@
-"""How the fields of option dataclasses are declared, and checked: default, range and documentation in one place."""
+"""Declares and checks the fields of option dataclasses, each with its default, range and documentation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 def between(default: Any, *, low: float, high: float, unit: str, doc: str, span: str = "") -> Any:
     """Declare a field with a default, an inclusive range, a unit and a line of documentation.
 
-    *span* describes the range where *low* and *high* do not say all of it.
+    *span* describes a range that *low* and *high* do not describe completely.
     """
     metadata = {"low": low, "high": high, "unit": unit, "span": span, "doc": doc}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def count(default: float | None, low: float, high: float, unit: str, doc: str) -> Any:
-    """Declare a number of something."""
+    """Declare a number with the unit *unit*."""
     return between(default, low=low, high=high, unit=unit, doc=doc)
 
 
@@ -36,17 +36,17 @@ def size(default: int | None, low: int, high: int, doc: str, span: str = "") -> 
 
 
 def share(default: float | None, doc: str) -> Any:
-    """Declare a part of 1."""
+    """Declare a share between 0 and 1."""
     return between(default, low=0.0, high=1.0, unit="share", doc=doc)
 
 
 def documented(default: Any, doc: str, *, unit: str = "", span: str = "") -> Any:
-    """Declare a field whose range, if it has one, is checked elsewhere; *span* describes it."""
+    """Declare a field that the dataclass itself checks; *span* describes its range."""
     return dataclasses.field(default=default, metadata={"unit": unit, "span": span, "doc": doc})
 
 
 def hook(arguments: str, doc: str) -> Any:
-    """Declare a callback that is None by default: its arguments, when it is called, and in which thread."""
+    """Declare an optional callback; *doc* gives the event and the thread of the call."""
     return dataclasses.field(default=None, metadata={"arguments": arguments, "doc": doc})
 
 
@@ -54,7 +54,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def per_second(name: str, value: Any) -> float | None:
-    """Return what ``"100/s"``, ``"5/m"`` or ``"1000/h"`` is a second; None for None.  Raises OptionError."""
+    """Convert ``"100/s"``, ``"5/m"`` or ``"1000/h"`` to messages per second; None stays None.  Raises OptionError."""
     if value is None:
         return None
     number, _, unit = value.replace(" ", "").partition("/") if isinstance(value, str) else ("", "", "")
@@ -63,12 +63,12 @@ def per_second(name: str, value: Any) -> float | None:
     except (ValueError, KeyError):
         rate = 0.0
     if not 1e-6 <= rate <= 1e6:
-        raise OptionError(name, value, "must be a number of messages above 0 and a unit, as '100/s', '5/m' or '1000/h'")
+        raise OptionError(name, value, "must be a number of messages above 0 and a unit: '100/s', '5/m' or '1000/h'")
     return rate
 
 
 def check_number(name: str, value: T, low: float, high: float, *, whole: bool = False) -> T:
-    """Return *value*; raise OptionError where it is no finite number between *low* and *high*, both included."""
+    """Check that *value* is a finite number from *low* to *high*, and return it.  Raises OptionError."""
     number: Any = value
     is_number = isinstance(number, int if whole else (int, float)) and not isinstance(number, bool)
     if not is_number or not low <= number <= high or number == math.inf:
@@ -78,7 +78,7 @@ def check_number(name: str, value: T, low: float, high: float, *, whole: bool = 
 
 
 def check_choice(name: str, value: T, *allowed: object) -> T:
-    """Return *value*; raise OptionError where it is none of *allowed*."""
+    """Check that *value* is one of *allowed*, and return it.  Raises OptionError."""
     if value not in allowed:
         *first, last = (repr(each) for each in allowed)
         raise OptionError(name, value, f"must be {', '.join(first)} or {last}")
@@ -95,7 +95,7 @@ def check_ranges(options: Any) -> None:
 
 
 def check_at_most(options: Any, name: str, limit: str) -> None:
-    """Raise OptionError where the number *name* of *options* is above their *limit*; None is nothing, and no limit."""
+    """Raise OptionError if the field *name* of *options* is greater than the field *limit*; skip None."""
     value, most = getattr(options, name), getattr(options, limit)
     if value is not None and most is not None and value > most:
         raise OptionError(name, value, f"is above {limit} ({most})")

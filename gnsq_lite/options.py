@@ -1,8 +1,8 @@
-"""Options: each is declared once, with name, type, default, range and documentation.
+"""Declares each option once, with name, type, default, range and documentation.
 
 Durations are seconds, as floats.  A value out of range or a contradiction raises :class:`~gnsq_lite.errors.OptionError`
-at construction, before anything is opened (CFG-1).  The docs and the command line are generated from these fields, so
-no default is written twice.
+at construction, before a connection is opened (CFG-1).  The docs and the command line are generated from these fields,
+so no default is written twice.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ HandlerPool = Literal["auto", "greenlet", "thread", "inline"]
 DialectName = Literal["nsq", "youzan"]
 Address = tuple[str, int]
 
-#: Large enough for any message of nsqd's default --max-msg-size, with room for larger ones.
+#: Larger than any message that nsqd's default --max-msg-size allows, so that an nsqd may have a higher limit.
 DEFAULT_MAX_FRAME_SIZE = 64 * 1024 * 1024
 
 #: The shortest and the longest time limit, in seconds.
 TIMEOUT = (0.001, 86400.0)
-#: How long a message may be deferred, in seconds; nsqd's own limit, --max-req-timeout, is an hour by default.
+#: The shortest and the longest delay of a deferred message, in seconds; nsqd's --max-req-timeout is 1 h by default.
 DEFER = (0.0, 1e6)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackoffOptions:
-    """How failing handlers slow a Reader down (BACK-1 to BACK-5).  Durations are seconds."""
+    """Backoff of a Reader after handlers fail (BACK-1 to BACK-5).  Durations are seconds."""
 
     unit: float = duration(1.0, 0.001, 3600.0, "the pause at level n is unit * 2**(n-1)")
     longest: float = duration(120.0, 0.0, 86400.0, "longest pause; 0 turns backoff off")
     failure_ratio: float | None = share(
         None,
-        "backoff starts when at least this share of the last 20 outcomes failed, and not before 10 outcomes; 0: at"
-        " each failure; None: 0 in a Reader, 0.5 in a Worker",
+        "backoff starts when at least this share of the last 20 messages failed, of at least 10 messages; 0: at each"
+        " failure; None: 0 in a Reader, 0.5 in a Worker",
     )
     strategy: Literal["exponential", "full-jitter"] | Callable[[int], float] = documented(
         "exponential",
@@ -68,19 +68,19 @@ class BackoffOptions:
 
     @property
     def enabled(self) -> bool:
-        """Whether a failure starts backoff (BACK-5)."""
+        """Whether failures start backoff (BACK-5)."""
         return self.longest > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryOptions:
-    """When and how often a failed message is retried (MSG-1, MSG-4, CFG-4)."""
+    """Number and delays of retries of a failed message (MSG-1, MSG-4, CFG-4)."""
 
     max_attempts: int = count(5, 0, 65535, "attempts", "a message with more attempts is given up; 0: no limit")
-    requeue_delay: float = duration(90.0, 0.0, 86400.0, "how long nsqd holds a message back after its first failure")
-    requeue_growth: float = count(1.0, 0.0, 100.0, "factor", "each further attempt adds this times requeue_delay")
+    requeue_delay: float = duration(90.0, 0.0, 86400.0, "delay of the requeue after a message's first failure")
+    requeue_growth: float = count(1.0, 0.0, 100.0, "factor", "each further attempt adds requeue_delay times this")
     max_requeue_delay: float = duration(900.0, 0.0, 86400.0, "longest requeue delay")
-    requeue_jitter: float = share(0.0, "each delay is shortened at random by up to this share")
+    requeue_jitter: float = share(0.0, "random share of up to this value by which each delay is shortened")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -94,7 +94,7 @@ class HandlerOptions:
     time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run before its message is requeued")
     soft_time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run before a warning")
     rate_limit: str | None = documented(
-        None, "most messages that the handler gets", unit="messages", span="as '5/s', '5/m', '5/h'"
+        None, "most messages passed to the handler", unit="messages", span="such as '5/s', '5/m', '5/h'"
     )
 
     def __post_init__(self) -> None:
@@ -110,11 +110,11 @@ class HandlerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReconnectOptions:
-    """How an nsqd given by address is tried again (CONN-3): after first, 2 * first, 4 * first ... up to a maximum."""
+    """Delays between attempts to connect to an nsqd given by address (CONN-3): d, 2 * d, 4 * d ... up to a maximum."""
 
-    reconnect_delay: float = duration(8.0, 0.01, 3600.0, "first wait; it doubles with each attempt")
-    max_reconnect_delay: float = duration(120.0, 0.01, 86400.0, "longest wait between two attempts")
-    reconnect_jitter: float = share(0.3, "each wait is lengthened or shortened at random by up to this share")
+    reconnect_delay: float = duration(8.0, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
+    max_reconnect_delay: float = duration(120.0, 0.01, 86400.0, "longest delay between two attempts")
+    reconnect_jitter: float = share(0.3, "random share of up to this value by which each delay is changed")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -123,22 +123,22 @@ class ReconnectOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterReconnectOptions(ReconnectOptions):
-    """How a Writer tries a lost nsqd again: like a Reader, but sooner (PUB-4)."""
+    """Delays between attempts of a Writer to reconnect to an nsqd: shorter than a Reader's (PUB-4)."""
 
-    reconnect_delay: float = duration(0.1, 0.01, 3600.0, "first wait; it doubles with each attempt")
-    max_reconnect_delay: float = duration(5.0, 0.01, 86400.0, "longest wait between two attempts")
+    reconnect_delay: float = duration(0.1, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
+    max_reconnect_delay: float = duration(5.0, 0.01, 86400.0, "longest delay between two attempts")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookupOptions:
-    """How nsqlookupds are polled (DISC-1 to DISC-6, CFG-3)."""
+    """Polls of nsqlookupds (DISC-1 to DISC-6, CFG-3)."""
 
     lookupd_poll_interval: float = duration(60.0, 0.05, 86400.0, "time between two polls of the nsqlookupds")
-    lookupd_poll_jitter: float = share(0.3, "each interval is lengthened at random by up to this share")
-    lookupd_timeout: float = duration(5.0, 0.05, 600.0, "time limit of one call to an nsqlookupd")
-    lookupd_max_body: int = size(16 * 1024 * 1024, 1024, 1024**3, "largest answer that is accepted")
+    lookupd_poll_jitter: float = share(0.3, "random share of up to this value by which each interval is lengthened")
+    lookupd_timeout: float = duration(5.0, 0.05, 600.0, "time limit of one request to an nsqlookupd")
+    lookupd_max_body: int = size(16 * 1024 * 1024, 1024, 1024**3, "largest accepted reply")
     lookupd_tls: bool | TLSOptions | ssl.SSLContext | None = documented(
-        None, "for https addresses: None or True verifies with the system's CAs; TLSOptions or an SSLContext says how"
+        None, "for https addresses; None or True: verify with the system's CAs; or TLSOptions or an SSLContext"
     )
     lookupd_token: str | None = field(
         default=None, repr=False, metadata={"doc": "sent as 'Authorization: Bearer ...'; never logged"}
@@ -150,12 +150,12 @@ class LookupOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TLSOptions:
-    """TLS to nsqd (SEC-1).  By default the chain and the host name are verified with the system's CAs."""
+    """TLS to nsqd (SEC-1).  By default the client verifies the chain and the host name with the system's CAs."""
 
     ca_file: str | None = documented(None, "PEM file of the CAs to trust instead of the system's")
     cert_file: str | None = documented(None, "PEM file of the client certificate (chain)")
     key_file: str | None = documented(None, "PEM file of the client certificate's key; None: it is in cert_file")
-    server_hostname: str | None = documented(None, "host name to verify and to send as SNI; None: the one connected to")
+    server_hostname: str | None = documented(None, "host name to verify and to send as SNI; None: the address's host")
     minimum_version: Literal["TLSv1.2", "TLSv1.3"] = documented("TLSv1.2", "lowest protocol version accepted")
     verify: bool = documented(True, "False accepts any certificate; for tests only")
 
@@ -167,20 +167,20 @@ class TLSOptions:
             path = getattr(self, name)
             if path is not None and (not isinstance(path, (str, os.PathLike)) or not os.fspath(path)):
                 raise OptionError(name, path, "must be the name of a file, or None")
-        if not isinstance(self.verify, bool):  # None must not turn it off
+        if not isinstance(self.verify, bool):  # None must not turn verification off
             raise OptionError("verify", self.verify, "must be True or False")
         if self.server_hostname is not None and not is_host_name(self.server_hostname):
             raise OptionError("server_hostname", self.server_hostname, "must be a host name or an IP address")
 
     def context(self) -> ssl.SSLContext:
-        """Return a new client-side context with these options.
+        """Make a client-side context with these options.
 
-        ``server_hostname`` is not part of a context: pass it when you wrap the socket.  Raises OptionError for a
-        file that cannot be read or holds no certificate.
+        The context does not include ``server_hostname``: pass it when you wrap the socket.  Raises OptionError for a
+        file that cannot be read or contains no certificate.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # includes ssl.SSLError
             raise OptionError("ca_file", self.ca_file, f"cannot be loaded: {error}") from error
         context.minimum_version = (
             ssl.TLSVersion.TLSv1_3 if self.minimum_version == "TLSv1.3" else ssl.TLSVersion.TLSv1_2
@@ -190,14 +190,14 @@ class TLSOptions:
             context.verify_mode = ssl.CERT_NONE
         if self.cert_file is not None:
             try:
-                # Without a password callback OpenSSL would ask for the password of an encrypted key on the terminal.
+                # Without a password callback OpenSSL would prompt on the terminal for an encrypted key's password.
                 context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
             except (OSError, ValueError) as error:
                 raise self._unloaded(error) from error
         return context
 
     def _unloaded(self, error: Exception) -> OptionError:
-        """Return the error for a client certificate that cannot be loaded; it names the file at fault."""
+        """Make the error for a client certificate that cannot be loaded; the error names the faulty file."""
         why = f"cannot be loaded: {error}"
         if self.key_file is None:
             hint = "; without key_file it must also hold the key" if isinstance(error, ssl.SSLError) else ""
@@ -210,7 +210,7 @@ class TLSOptions:
 
 
 def is_host_name(name: object) -> bool:
-    """Whether *name* can be resolved: gevent's resolver prints a traceback for a name such as ".."."""
+    """Whether *name* is a valid host name; gevent's resolver prints a traceback for a name such as ".."."""
     try:
         return isinstance(name, str) and name.isprintable() and bool(name.encode("idna"))
     except UnicodeError:
@@ -218,28 +218,26 @@ def is_host_name(name: object) -> bool:
 
 
 def _no_password() -> str:
-    raise ValueError("the key is encrypted; give an SSLContext of your own")
+    raise ValueError("the key is encrypted; pass an SSLContext instead of TLSOptions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HTTPOptions:
-    """How an HTTP client calls nsqd or nsqlookupd.  Durations are seconds."""
+    """Options of the HTTP clients of nsqd and nsqlookupd.  Durations are seconds."""
 
-    http_timeout: float = duration(
-        10.0, 0.05, 3600.0, "time limit of a call, from connecting to the last byte, retries included"
-    )
-    http_connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of TCP and of TLS, each")
+    http_timeout: float = duration(10.0, 0.05, 3600.0, "time limit of a call, connecting and retries included")
+    http_connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of the TCP connect, and of the TLS handshake")
     http_retries: int = count(
         1,
         0,
         100,
         "times",
-        "how often a GET is retried that reached no server or got no answer; other calls are not retried",
+        "retries of a GET without a connection or a reply; other methods are not retried",
     )
-    http_max_body: int = size(64 * 1024 * 1024, 1024, 1024**3, "largest answer that is accepted")
-    http_pool_size: int = count(4, 1, 1000, "connections", "idle connections kept for the next call")
+    http_max_body: int = size(64 * 1024 * 1024, 1024, 1024**3, "largest accepted reply")
+    http_pool_size: int = count(4, 1, 1000, "connections", "idle connections to keep")
     tls: bool | TLSOptions | ssl.SSLContext | None = documented(
-        None, "for https: None or True verifies with the system's CAs; TLSOptions or an SSLContext says how"
+        None, "for https; None or True: verify with the system's CAs; or TLSOptions or an SSLContext"
     )
     auth_token: str | None = field(
         default=None, repr=False, metadata={"doc": "sent as 'Authorization: Bearer ...'; never logged"}
@@ -261,17 +259,17 @@ class HTTPOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """What a connection negotiates with nsqd (NEG-1), and its time limits."""
+    """Features and time limits of a connection to nsqd (NEG-1)."""
 
     tls: TLSOptions | ssl.SSLContext | None = documented(
-        None, "True, TLSOptions or an SSLContext: TLS, and an error if nsqd offers none; None: no TLS"
+        None, "True, TLSOptions or an SSLContext: require TLS; None: no TLS"
     )
-    compression: Compression | None = documented(None, "'snappy' or 'deflate'; None: none")
-    deflate_level: int = count(6, 1, 9, "level", "DEFLATE level; nsqd caps it with its --max-deflate-level")
+    compression: Compression | None = documented(None, "'snappy' or 'deflate'; None: no compression")
+    deflate_level: int = count(6, 1, 9, "level", "DEFLATE level; nsqd's --max-deflate-level limits it")
     auth_secret: str | bytes | None = field(
-        default=None, repr=False, metadata={"doc": "secret for AUTH, sent if nsqd requires it; never logged"}
+        default=None, repr=False, metadata={"doc": "secret for AUTH, sent if nsqd requires AUTH; never logged"}
     )
-    heartbeat_interval: float = duration(30.0, 1.0, 3600.0, "time between nsqd's heartbeats")
+    heartbeat_interval: float = duration(30.0, 1.0, 3600.0, "time between two heartbeats of nsqd")
     output_buffer_size: int | None = size(
         None,
         -1,
@@ -281,33 +279,33 @@ class ConnectionOptions:
     )
     output_buffer_timeout: float | None = documented(
         0.025,
-        "how long nsqd may hold messages in its output buffer; -1: until it is full; None: nsqd's default (0.25)",
+        "how long nsqd may buffer messages; -1: until the buffer is full; None: nsqd's default (0.25)",
         unit="seconds",
         span="-1 or 0.001 to 3600",
     )
     sample_rate: int = count(
-        0, 0, 99, "percent", "share of the messages to receive (nsqd sends one percentage point more); 0: all"
+        0, 0, 99, "percent", "percentage of the messages to receive (nsqd sends one percentage point more); 0: all"
     )
     msg_timeout: float | None = duration(
-        None, 1.0, 86400.0, "how long nsqd waits for an answer to a message; None: nsqd's default (60)"
+        None, 1.0, 86400.0, "time after which nsqd requeues an unanswered message; None: nsqd's default (60)"
     )
-    client_id: str | None = documented(None, "name of this client in nsqd's stats; None: the host's short name")
-    hostname: str | None = documented(None, "host name in nsqd's stats; None: this host's")
-    user_agent: str = documented(f"gnsq_lite/{__version__}", "name and version of this client in nsqd's stats")
+    client_id: str | None = documented(None, "client id in nsqd's stats; None: the host's short name")
+    hostname: str | None = documented(None, "host name in nsqd's stats; None: the host's name")
+    user_agent: str = documented(f"gnsq_lite/{__version__}", "client name and version in nsqd's stats")
     topology_region: str | None = documented(None, "region of this client, for topology-aware consumption")
     topology_zone: str | None = documented(None, "zone of this client, for topology-aware consumption")
-    connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of DNS and TCP together")
+    connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of the DNS lookup and the TCP connect together")
     handshake_timeout: float = duration(
         10.0, 0.01, 600.0, "time limit of IDENTIFY, TLS, compression, AUTH and SUB together"
     )
     write_timeout: float = duration(
-        30.0, 0.01, 3600.0, "how long nsqd may read nothing before the connection is closed"
+        30.0, 0.01, 3600.0, "time without any progress of a write after which the connection is closed"
     )
     max_frame_size: int = size(
         DEFAULT_MAX_FRAME_SIZE, 64, 2**31 - 1, "largest frame accepted; a larger one closes the connection"
     )
     extra_identify: Mapping[str, object] = field(
-        default_factory=dict, metadata={"doc": "more keys for IDENTIFY, such as Youzan's extend_support"}
+        default_factory=dict, metadata={"doc": "additional keys of IDENTIFY, such as Youzan's extend_support"}
     )
 
     def __post_init__(self) -> None:
@@ -333,12 +331,12 @@ class ConnectionOptions:
 
 
 def shown_address(address: object) -> object:
-    """Return *address*, of any type, for use in an error; what may hold a password or a token is hidden."""
+    """Return *address*, of any type, for an error text, or "<hidden>" if it may contain a password or a token."""
     return "<hidden>" if any(c in repr(address) for c in "@?#") else address
 
 
 def parse_address(text: str | Address, *, default_port: int, option: str) -> Address:
-    """Return (host, port) of ``"host"``, ``"host:port"``, ``"[v6]:port"`` or a pair.  Raises OptionError."""
+    """Parse ``"host"``, ``"host:port"``, ``"[v6]:port"`` or a pair into (host, port).  Raises OptionError."""
     if isinstance(text, tuple) and len(text) == 2:
         host, port = text
         why = "" if isinstance(host, str) and type(port) is int else "must be (host, port)"
@@ -347,11 +345,11 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
     else:
         host, port, why = "", 0, "must be 'host:port' or (host, port)"
     if not why and "," in host:
-        why = "holds several addresses; give a list"
+        why = "contains several addresses; pass a list"
     if not why and (not host or any(c.isspace() or not c.isprintable() or c in "/@?#[]" for c in host)):
         why = "must name a host as 'host:port', without a scheme or spaces"
     if not why and not is_host_name(host):
-        why = "an empty part of the host's name, or one of more than 63 characters"
+        why = "the host name has an empty label, or a label of more than 63 characters"
     if not why and not 1 <= port <= 65535:
         why = "the port must be between 1 and 65535"
     if why:
@@ -360,7 +358,7 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
 
 
 def _split(text: str, default_port: int) -> tuple[str, int, str]:
-    """Return host, port, and what is wrong with them ("" if nothing is)."""
+    """Split *text* into host and port; return them and an error text, "" if there is no error."""
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         if not closed or (rest and not rest.startswith(":")):
@@ -376,6 +374,6 @@ def _split(text: str, default_port: int) -> tuple[str, int, str]:
 
 
 def format_address(address: Address) -> str:
-    """Return ``host:port``, with brackets around an IPv6 host."""
+    """Format an address as ``host:port``, with brackets around an IPv6 host."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

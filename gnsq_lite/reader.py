@@ -1,4 +1,4 @@
-"""The Reader: a handler for one topic and channel, from any number of nsqds."""
+"""The Reader: consumes one topic and channel from any number of nsqds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 def log_give_up(message: Message) -> None:
-    """Log the metadata of a message that is given up at ERROR; the default of ``on_give_up`` (MSG-4)."""
+    """Log the metadata of a message that the Reader gives up, at level ERROR; the default ``on_give_up`` (MSG-4)."""
     log_safely(
         log,
         logging.ERROR,
@@ -61,20 +61,20 @@ def log_give_up(message: Message) -> None:
 
 
 class Reader:
-    """Reads a topic's channel and feeds a handler.
+    """Consumes one channel of a topic, and calls a handler for each message.
 
-    If the handler returns, its message is finished (FIN).  If it raises, the message is requeued (REQ) and the Reader
-    slows down.  Delivery is at least once: a handler may receive a message again.  One Reader reads one topic (CFG-6);
-    a process may have many Readers.
+    If the handler returns, the Reader finishes the message (FIN).  If the handler raises, the Reader requeues the
+    message (REQ) and backs off.  Delivery is at least once: a handler may receive a message again.  A Reader has one
+    topic (CFG-6); a process may have many Readers.
 
     Args:
-        topic, channel: Names as nsqd takes them.
-        handler: Called with one :class:`~gnsq_lite.Message`, or with a list of them if *batch_size* is set.
+        topic, channel: Names that nsqd accepts.
+        handler: Called with a :class:`~gnsq_lite.Message`, or with a list of messages if *batch_size* is set.
         options: Keywords; the page Options of the documentation lists them with defaults, units and ranges.  Durations
             are seconds.
 
     Raises:
-        InvalidName, OptionError: before anything is opened.
+        InvalidName, OptionError: before a connection is opened.
     """
 
     @overload
@@ -152,40 +152,40 @@ class Reader:
         settings = self._settings
         if settings.concurrency is not None and 0 < settings.max_in_flight < settings.concurrency:
             warnings.warn(
-                f"concurrency={settings.concurrency} handlers can never all run with"
-                f" max_in_flight={settings.max_in_flight}: raise max_in_flight",
+                f"concurrency={settings.concurrency} is greater than"
+                f" max_in_flight={settings.max_in_flight}, so some handlers never run: raise max_in_flight",
                 RuntimeWarning,
                 stacklevel=3,
             )
         if settings.pool == "thread" and is_patched():
             warnings.warn(
-                "handler_pool='thread' in a monkey-patched process: handlers run in native threads, where gevent's"
-                " locks can hang, those of logging, queue and threading among them (see the documentation, Handlers)",
+                "handler_pool='thread' in a monkey-patched process: handlers run in native threads, in which gevent's"
+                " locks can hang, also locks of logging, queue and threading (see the documentation, Handlers)",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
-    # -- life
+    # -- start and close
 
     def start(self, block: bool = True) -> None:
         """Connect and consume.
 
-        With ``block=True``, return when the Reader has ended: after :meth:`close`, Ctrl-C, SIGTERM, or an error that no
-        retry can fix (CLOSE-1).  A first signal closes every Reader of the process in order, a second one at once.
+        With ``block=True``, return after the Reader has ended: by :meth:`close`, Ctrl-C, SIGTERM, or an error that no
+        retry can fix (CLOSE-1).  The first signal closes every Reader of the process gracefully, the second at once.
 
         Raises:
             ClosedError: The Reader was started before.
             NSQError: With ``block=True``, the error that ended the Reader before its first subscription, such as TLS
-                that nsqd does not grant, or Youzan's nsqd with ``dialect="nsq"``.  Later errors are in :meth:`stats`.
-                Or the system provides no thread for I/O: nothing was started, and start() may be called again.
+                that nsqd does not support, or Youzan's nsqd with ``dialect="nsq"``.  :meth:`stats` has later errors.
+                Also if the system cannot start the I/O thread: then the Reader is not started; call start() again.
         """
         look_for_fork()
         loop = core = None
         if self._core is None:
             loop = io_loop()
-            core = run_in_loop(loop, Consumer, loop, self._settings)  # which opens nothing
+            core = run_in_loop(loop, Consumer, loop, self._settings)  # opens no connection
         if loop is None or core is None or self._claim(core, loop) is not core:
-            raise ClosedError("a Reader can be started only once; make a new one")
+            raise ClosedError("a Reader can be started only once; create a new Reader")
         forget_on_fork(self)
         run_in_loop(loop, core.flow.set_paused, self._is_paused)
         begin = partial(run_in_loop, loop, core.start)
@@ -197,12 +197,12 @@ class Reader:
     def close(self, timeout: float = CLOSE_TIMEOUT, *, wait: bool = True) -> None:
         """Stop receiving, wait for running handlers, requeue messages that no handler has begun, and disconnect.
 
-        Handlers have *timeout* seconds to return; messages that are unanswered then are requeued at once.  A second
-        call can shorten the time.  A call before start() prevents the start.
+        Handlers have *timeout* seconds to return; then their unanswered messages are requeued.  A second call can
+        shorten the time.  A call before start() prevents the start.
 
-        ``wait=False`` begins this and returns at once; :meth:`join` and ``start(block=True)`` wait for the end.  A call
-        in a handler or hook of this Reader, in gevent's hub, or in a signal handler that interrupted one of these or a
-        publish also returns at once.
+        With ``wait=False``, return at once and close in the background; :meth:`join` and ``start(block=True)`` wait for
+        the end.  A call in a handler or hook of this Reader, in gevent's hub, or in a signal handler that interrupted
+        one of these or a publish, also returns at once.
         """
         look_for_fork()
         core, loop = self._claim(_NEVER, None), self._loop
@@ -212,8 +212,8 @@ class Reader:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the Reader has ended, at most *timeout* seconds (None: no limit); return whether it has ended.
 
-        In the main thread, SIGTERM meanwhile closes every Reader of the process in order, unless the program handles
-        SIGTERM; join() then waits for their end, whatever the timeout.
+        During a call in the main thread, SIGTERM closes every Reader of the process gracefully, unless the program
+        handles SIGTERM; join() then waits until all have ended, even after *timeout*.
 
         Raises:
             ClosedError: The Reader was not started.
@@ -230,12 +230,12 @@ class Reader:
         return True
 
     def __enter__(self) -> Reader:
-        """Start the Reader if it was not started.  Raises ClosedError if it was closed before."""
+        """Start the Reader, if it was not started.  Raises ClosedError if the Reader was closed."""
         core = self._core
         if core is None:
             self.start(block=False)
         elif core is _NEVER or core.closing:
-            raise ClosedError("the Reader was closed, and a Reader can be started only once; make a new one")
+            raise ClosedError("the Reader was closed, and a Reader can be started only once; create a new Reader")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -244,7 +244,7 @@ class Reader:
     # -- at run time
 
     def pause(self) -> None:
-        """Receive no more messages (RDY 0).  Connections stay, and running handlers go on.
+        """Stop receiving messages (RDY 0).  Connections stay open, and running handlers continue.
 
         A Reader that is paused before start() starts paused.
         """
@@ -255,15 +255,15 @@ class Reader:
         self._set_paused(False)
 
     def _set_paused(self, paused: bool) -> None:
-        self._is_paused = paused  # before _core is read: of two threads, one sees what the other has set
+        self._is_paused = paused  # before _core is read: start() in another thread sees the flag
         if self._core is not None:
             core = self._started()
             run_or_leave(core.loop, core.flow.set_paused, paused)
 
     def resume_partition(self, partition: int | str) -> None:
-        """Read on in an ordered partition that stopped after max_attempts (YZ-13), from the message that failed.
+        """Resume an ordered partition that stopped after max_attempts (YZ-13), from the failed message on.
 
-        *partition* is an entry of ``stats().stopped``, else OptionError is raised; before start(), ClosedError.
+        Raises OptionError if *partition* is not in ``stats().stopped``, and ClosedError before start().
         """
         core = self._started()
         run_in_loop(core.loop, core.resume_partition, partition)
@@ -274,7 +274,7 @@ class Reader:
         run_or_leave(core.loop, core.set_max_in_flight, check_number("max_in_flight", count, 0, 2**31 - 1, whole=True))
 
     def is_starved(self) -> bool:
-        """Whether a connection has nearly as many messages in flight as it may (RDY-7): time to handle a batch.
+        """Return whether a connection has 85 % of its RDY in flight (RDY-7): time to process a batch.
 
         Raises ClosedError before start().
         """
@@ -284,7 +284,7 @@ class Reader:
         """Return counts and the state of each connection.
 
         Raises:
-            TimeoutError: The I/O loop does not answer within *timeout* seconds, because a greenlet of a monkey-patched
+            TimeoutError: The I/O loop does not respond within *timeout* seconds, because a greenlet of a monkey-patched
                 process blocks it.
             ClosedError: The Reader was not started, or was started in the parent process.
         """
@@ -293,12 +293,12 @@ class Reader:
         return stats
 
     def after_fork(self) -> None:
-        """Forget the parent's connections in a forked child."""
+        """Drop the parent's connections, in a forked child."""
         if isinstance(self._core, Consumer):
             self._core.abandon()
 
     def _claim(self, core: Any, loop: Loop | None) -> Any:
-        """Make *core* this Reader's unless it has one, and return its own.  Atomic: setdefault() runs in one step."""
+        """Set the Reader's core to *core* if it has none; return its core.  Atomic, because setdefault() is."""
         self._core, self._loop = self._claims.setdefault("first", (core, loop))
         return self._core
 

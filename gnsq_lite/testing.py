@@ -1,4 +1,4 @@
-"""For tests of handlers: messages without a broker, and what a Reader would answer.
+"""Helpers for tests of handlers: messages without a broker, and the answer a Reader would send.
 
 ::
 
@@ -7,7 +7,7 @@
     message = make_message(b"hello", attempts=2)
     assert deliver(handle, message) == ("finish",)
 
-With a broker: :class:`gnsq_lite.broker.Broker`, or the fixtures of :mod:`gnsq_lite.contrib.pytest_plugin`.
+For tests with a broker, use :class:`gnsq_lite.broker.Broker` or the fixtures of :mod:`gnsq_lite.contrib.pytest_plugin`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ids = itertools.count(1)
 
 
 class Recorder:
-    """Stands for the connection of a message: notes what would be sent to nsqd."""
+    """Fake connection of a message that records the commands a Reader would send."""
 
     fins = None
 
@@ -40,38 +40,38 @@ class Recorder:
         self.answers: list[Answer] = []
 
     def finish(self, message: Message) -> None:
-        """Note FIN."""
+        """Record FIN."""
         self.answers.append(("finish",))
 
     handled = finish
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
-        """Note REQ; a delay of None is the Reader's own, which grows with the attempts."""
+        """Record REQ; a delay of None is the Reader's delay, which grows with the attempts."""
         self.answers.append(("requeue", delay, backoff))
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
-        """Note an answer that a Reader would only count, because nsqd has taken the message back."""
+        """Record a late answer, which a Reader would count but not send, because the message timed out at nsqd."""
         self.answers.append(("late", "finish" if finished else "requeue"))
 
     def touch(self, message: Message) -> None:
-        """Note TOUCH."""
+        """Record TOUCH."""
         self.answers.append(("touch",))
 
     def left_open(self, message: Message) -> None:
         """The message has no answer yet, which deliver() returns as None."""
 
     def skipped(self, message: Message) -> None:
-        """It does not expire."""
+        """Do nothing: recorded messages do not expire."""
 
 
 class RecordedMessage(Message):
-    """A Message as a handler gets it, that remembers how it was answered."""
+    """A Message for a handler that records its answers."""
 
     __slots__ = ()
 
     @property
     def answers(self) -> list[Answer]:
-        """What would have been sent to nsqd, in its order: ("touch",), ("finish",), ("requeue", delay, backoff)."""
+        """Recorded commands, in order: ("touch",), ("finish",), ("requeue", delay, backoff)."""
         recorder: Any = self._connection
         answers: list[Answer] = recorder.answers
         return answers
@@ -89,14 +89,14 @@ def make_message(
     msg_timeout: float = 60.0,
     max_msg_timeout: float = 900.0,
 ) -> RecordedMessage:
-    """Return a message that no nsqd has sent.
+    """Make a message without an nsqd.
 
     Args:
-        id: 16 bytes; None: one that no other message has.
-        timestamp_ns: Nanoseconds since 1970; None: now.
-        msg_timeout, max_msg_timeout: Seconds from now to its deadline, and to the end of all touches.
+        id: 16 bytes; None: a new unique id.
+        timestamp_ns: Time of publishing, in nanoseconds since 1970; None: now.
+        msg_timeout, max_msg_timeout: Seconds from now to the deadline: without TOUCH, and the limit for TOUCH.
     Raises:
-        BodyTypeError, InvalidName: as a publish would.
+        BodyTypeError, InvalidName: as a publish does.
     """
     if not isinstance(body, bytes):
         raise BodyTypeError(type(body).__name__)
@@ -114,16 +114,16 @@ class _Outcomes:
             job.requeue(asked.delay, asked.backoff) if not isinstance(error, GiveUp) else job.finish()
 
     def gave_up(self, message: Message) -> bool:
-        """Return False: deliver() has no limit."""
+        """Return False, because deliver() has no max_attempts."""
         return False
 
 
 def deliver(handler: Callable[[Message], None], message: RecordedMessage) -> Answer | None:
-    """Call *handler* as a Reader does and return the answer nsqd would get; None: none yet (``enable_async``).
+    """Call *handler* as a Reader does; return the answer a Reader would send, or None after ``enable_async``.
 
-    What the handler raises is the message's failure, ("requeue", None, True), and is not raised here, unless it is no
-    Exception (KeyboardInterrupt, SystemExit).  A message given up by GiveUp is finished.  To deliver the same thing
-    twice, as nsqd may, make a second message with the same ``id`` and one attempt more.
+    An exception of the handler gives the answer ("requeue", None, True) and is not raised, unless it is no Exception
+    (KeyboardInterrupt, SystemExit).  GiveUp finishes the message.  To deliver a message twice, as nsqd may, make a
+    second message with the same ``id`` and one more attempt.
 
     Raises:
         AlreadyAnswered: The message has already been answered; *handler* was not called.

@@ -88,12 +88,9 @@ class BrokerOptions:
     )
     tombstone_lifetime: float = _range(45.0, 0.0, 86400.0, "nsqlookupd: seconds a tombstone lasts")
 
-    max_connections: int = _range(10_000, 1, 1_000_000, "most concurrent connections; an option of the broker only")
+    max_connections: int = _range(10_000, 1, 1_000_000, "most concurrent connections; only in the broker")
     max_memory: int = _range(
-        512 * 1024 * 1024,
-        0,
-        2**50,
-        "most bytes of queued messages, above which publishing fails; an option of the broker only",
+        512 * 1024 * 1024, 0, 2**50, "most bytes of queued messages; publishing fails above it; only in the broker"
     )
 
     def __post_init__(self) -> None:

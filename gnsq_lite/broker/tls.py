@@ -35,9 +35,7 @@ def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(options.tls_cert, options.tls_key)
-    context.set_ciphers(
-        "@SECLEVEL=0:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL"
-    )  # Go's list; Go also accepts short keys
+    context.set_ciphers("@SECLEVEL=0:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL")  # Go's list; short keys allowed
     context.minimum_version = _VERSIONS[options.tls_min_version]
     if ssl.OPENSSL_VERSION_INFO >= (3, 2):
         context.options |= _NO_COMPRESSED_CERTIFICATES  # Go lacks them, _trust_what_comes() too

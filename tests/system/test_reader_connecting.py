@@ -121,7 +121,7 @@ def test_a_closed_reader_cannot_be_entered_again(broker: ServerHandle, topic: st
     with reader:
         with reader:  # it runs
             pass
-        with pytest.raises(errors.ClosedError, match="make a new one"), reader:
+        with pytest.raises(errors.ClosedError, match="create a new Reader"), reader:
             pass
     never = reader_on(broker, topic, print)
     never.close()

@@ -231,7 +231,7 @@ def test_an_address_is_shown_where_nothing_beside_it_may_hold_a_secret() -> None
     with pytest.raises(OptionError, match="'two:x': the port must be a number"):
         Writer("one:4150,two:x")
     for whole in (b"one:4150", 5):
-        with pytest.raises(OptionError, match=rf"nsqd_tcp_addresses={whole!r}: must be 'host:port' or a list of such"):
+        with pytest.raises(OptionError, match=rf"nsqd_tcp_addresses={whole!r}: must be 'host:port' or a list of these"):
             Writer(whole)  # type: ignore[arg-type]
 
 
@@ -349,10 +349,10 @@ def test_an_address_is_read(given_address: Any, address: tuple[str, int]) -> Non
         ("nsqd 7", "without a scheme or spaces"),
         ("nsqd7\n", "without a scheme or spaces"),
         ("nsqd7\x00", "without a scheme"),
-        ("..", "an empty part of the host's name"),
-        ("nsqd..example:4150", "an empty part of the host's name"),
+        ("..", "an empty label"),
+        ("nsqd..example:4150", "an empty label"),
         (("x" * 64 + ".example", 4150), "more than 63 characters"),
-        ("one:4150,two:4150", "give a list"),
+        ("one:4150,two:4150", "pass a list"),
         ("[::1", "'[v6]:port'"),
         ("[::1]4150", "'[v6]:port'"),
         ("[]:4150", "must name a host"),
