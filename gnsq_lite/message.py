@@ -101,11 +101,11 @@ class Answers(Protocol):
 
     def touch(self, message: Message) -> None: ...
 
-    def left_open(self, message: Message) -> None:
-        """Take that the handler of a message has returned, and answers later."""
+    def handler_returned_unanswered(self, message: Message) -> None:
+        """Take that the handler of *message* has returned without an answer."""
 
     def skipped(self, message: Message) -> None:
-        """Take that nsqd has taken a message back before its handler began."""
+        """Take that *message* had expired before a handler began."""
 
 
 class _Truth(int):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT
 from gnsq_lite.consume.consumer import Consumer, close_all
 from gnsq_lite.consume.pools import pool_kind
-from gnsq_lite.consume.settings import ConsumerSettings, ReaderOptions
+from gnsq_lite.consume.settings import ConsumerSettings, ReaderOptions, message_fields
 from gnsq_lite.consume.snapshot import reader_stats
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, OptionError
@@ -56,7 +56,7 @@ def log_give_up(message: Message) -> None:
         message.channel,
         message.attempts,
         len(message.raw_body),
-        extra={"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address},
+        extra=message_fields(message),
     )
 
 

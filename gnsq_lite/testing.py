@@ -57,7 +57,7 @@ class Recorder:
         """Record TOUCH."""
         self.answers.append(("touch",))
 
-    def left_open(self, message: Message) -> None:
+    def handler_returned_unanswered(self, message: Message) -> None:
         """The message has no answer yet, which deliver() returns as None."""
 
     def skipped(self, message: Message) -> None:

@@ -129,7 +129,7 @@ class Consumer:
         if self.closing:
             return  # close() was quicker
         self._is_started = True
-        self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._look_around))
+        self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._every_second))
         if self.limits.is_needed:
             self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
         self._connect_given()
@@ -137,7 +137,7 @@ class Consumer:
             self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))
 
     def reset(self) -> None:
-        """Close all connections and begin again with fresh state; running handlers go on, uncounted (see Loop)."""
+        """Close all connections and start again with new parts (see Loop); running handlers go on, uncounted."""
         if self.ended.done() or not self._is_started:
             return
         flow, running = self.flow, list(self.pool.seats)
@@ -168,7 +168,7 @@ class Consumer:
             self._connect(endpoint, direct=False)
 
     def _renew(self, *looked_up: Any) -> None:
-        """Reconnect where the topic differs from what IDENTIFY said: nsqd delivers nothing there (YZ-15)."""
+        """Reconnect the connections whose topic has changed since IDENTIFY: nsqd delivers nothing to them (YZ-15)."""
         topic, dialect = self.settings.topic, self.settings.dialect
         for endpoint, connection in list(self.connections.items()):
             if dialect.identify_extra(topic, endpoint) != connection.target.identify_extra:
@@ -186,17 +186,17 @@ class Consumer:
     # -- connections come and go
 
     def is_over(self, subscription: Subscription) -> bool:
-        """Whether it is to connect no more."""
+        """Return whether *subscription* makes no more connections."""
         return self.closing or self._subscriptions.get(subscription.endpoint) is not subscription
 
     def on_end(self, subscription: Subscription) -> None:
-        """Its greenlet has ended: a poll may find the endpoint again."""
+        """Forget a *subscription* whose greenlet has ended; discovery may find its endpoint again."""
         if self._subscriptions.get(subscription.endpoint) is subscription:  # not since it was stopped
             del self._subscriptions[subscription.endpoint]
             self.discovery.disconnected(subscription.endpoint)
 
     def on_connected(self, connection: Subscribed) -> None:
-        """A connection is subscribed."""
+        """Add a connection that is subscribed."""
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
         self.losses.joined(endpoint)
@@ -209,7 +209,7 @@ class Consumer:
         self.hooks.call("on_connected", connection.address)
 
     def on_disconnected(self, connection: Subscribed) -> None:
-        """A connection is gone."""
+        """Remove a connection that is closed, and keep its counts."""
         if self.connections.get(connection.endpoint) is connection:
             del self.connections[connection.endpoint]
             self.flow.parted(connection)
@@ -218,7 +218,7 @@ class Consumer:
         self.end.look()
 
     def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
-        """Tell, look up again where the leader may have moved, and end the Reader where nothing was or can be had."""
+        """Report a lost connection, look for a moved leader, and end the Reader if no retry can ever subscribe."""
         is_news = self.losses.lost(endpoint, reason)  # one that stays away is logged once
         self._loss_log.add(reason, is_news=is_news, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_disconnected", str(endpoint), reason)
@@ -226,10 +226,10 @@ class Consumer:
         if name_of(endpoint) not in self.stopped and self.settings.dialect.calls_for_lookup(reason):
             self._lost.add(endpoint.partition)
         if self.losses.is_hopeless(() if self.settings.lookupds else self.settings.endpoints):
-            self.fail(reason)  # asking on would only hide the mistake
+            self.fail(reason)  # more attempts would only hide the mistake
 
     def stop_partition(self, message: Message) -> None:
-        """Read a partition no further: its message cannot be handled, and no later one may come before it (YZ-13)."""
+        """Stop reading a partition at a message that cannot be handled: later messages must not overtake it (YZ-13)."""
         from_: Any = message._connection
         endpoint: Endpoint = from_.endpoint
         connection = self.connections.get(endpoint)
@@ -246,7 +246,7 @@ class Consumer:
             self.on_end(subscription)
 
     def resume_partition(self, name: int | str) -> None:
-        """Read a stopped partition on: its message is handled once more.  Raises OptionError if it is not stopped."""
+        """Continue a stopped partition with the message that failed.  Raises OptionError if it is not stopped."""
         if name not in self.stopped:
             stopped = ", ".join(map(str, self.stopped)) or "none is"
             raise OptionError("partition", name, f"is not stopped ({stopped})")
@@ -256,11 +256,11 @@ class Consumer:
 
     # -- messages
 
-    def _look_around(self, now: float) -> bool:
-        """Look at silent connections and late messages; return whether a handler is free and nothing waits for it."""
+    def _every_second(self, now: float) -> bool:
+        """Check connections and deadlines; return whether a handler is free and no message is queued."""
         for connection in list(self.connections.values()):
             connection.check(now)
-            late = connection.count_out(now)
+            late = connection.expire_overdue(now)
             if late:
                 self._on_late(connection, late)
         self.pool.look()
@@ -268,7 +268,7 @@ class Consumer:
         return not self.queued() and self.limits.busy() < self._concurrency
 
     def _on_late(self, connection: Subscribed, late: list[Message]) -> None:
-        """nsqd has taken these back: those that no handler has begun leave the queue, and slow the connection down."""
+        """Drop the late messages that no handler has begun, and lower the RDY of their connection."""
         waiting = self._purge()
         not_begun = set(map(id, waiting))
         for message in late:
@@ -279,7 +279,7 @@ class Consumer:
             self.flow.stalled(connection, len(waiting), running)
 
     def on_closed(self, connection: Subscribed) -> None:
-        """A connection was closed with unanswered messages: no handler needs to begin one, nsqd sends them again."""
+        """Drop the queued messages of a connection that was closed: nsqd sends them again."""
         count = len(self._purge())
         if count:
             self.dropped += count
@@ -295,15 +295,15 @@ class Consumer:
         return gone
 
     def on_answers_lost(self, count: int) -> None:
-        """Answers came when their connection was gone."""
+        """Count answers that came after their connection had closed."""
         self.answers_lost += count
 
     def on_response(self, connection: Subscribed, body: bytes) -> None:
-        """CLOSE_WAIT, while closing."""
+        """Continue closing: the response is CLOSE_WAIT."""
         self.end.look()
 
     def on_error_frame(self, connection: Subscribed, error: NsqdError) -> None:
-        """A late answer (ERR-1): counted, logged with others of its second, told; nothing else happens."""
+        """Count and log an answer that nsqd refused (ERR-1), and call on_error."""
         self.late_answers += 1
         if isinstance(error, (FinFailedError, ReqFailedError)):
             connection.answer_refused()
@@ -311,19 +311,19 @@ class Consumer:
         self.hooks.call("on_error", error)
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Return the seconds a message rests that its handler sends back: *asked*, or by its attempts (MSG-1)."""
+        """Return the delay of a requeued message, seconds: *asked*, or by its attempts (MSG-1)."""
         self.tries.tried(key_of(message), message.attempts)
         return requeue_delay(self.settings.retry, message.attempts, self.rng) if asked is None else asked
 
     def set_max_in_flight(self, count: int) -> None:
-        """Change it (RDY-8); the default concurrency follows."""
+        """Change max_in_flight (RDY-8), and the default concurrency with it."""
         self.flow.set_max_in_flight(count)
         if self.settings.concurrency is None:
             self._concurrency = default_concurrency(self.settings.pool, count)
             self.limits.set_concurrency(self._concurrency)
 
     def queued(self) -> int:
-        """Messages that wait for a handler, or lists of them."""
+        """Return how many messages, or lists of them, wait for a handler."""
         return self.pool.queued() + (self.batches.waiting() if self.batches is not None else 0)
 
     def _take_queued(self) -> list[Message]:
@@ -334,7 +334,7 @@ class Consumer:
 
     @property
     def closing(self) -> bool:
-        """Whether it is being closed, or was."""
+        """Whether close() was called."""
         return self.end.begun
 
     def close_from_anywhere(self, timeout: float, *, wait: bool) -> None:
@@ -348,7 +348,7 @@ class Consumer:
             self.ended.wait(timeout + _PATIENCE)
 
     def close(self, timeout: float) -> None:
-        """Begin to stop in order, within *timeout* seconds; returns at once.
+        """Begin to close within *timeout* seconds; returns at once.
 
         A second call changes nothing but the time left, which it can only shorten: 0 ends at once.
         """
@@ -455,7 +455,7 @@ class Subscription:
     # -- the link's owner
 
     def is_over(self) -> bool:
-        """Whether the Reader is closing, or has begun again without this one."""
+        """Return whether the Reader is closing, or has replaced this subscription."""
         return self._owner.is_over(self)
 
     def on_lost(self, reason: NSQError) -> Again:
@@ -472,7 +472,7 @@ class Subscription:
         return Again.LATER if self.direct else Again.NEVER
 
     def on_retry(self) -> None:
-        """Count it."""
+        """Count a reconnect."""
         self._owner.reconnects += 1
 
     def make_connection(self) -> Subscribed:

@@ -92,7 +92,7 @@ class FlowControl:
     # -- what happened
 
     def joined(self, connection: Controlled) -> None:
-        """A connection is subscribed."""
+        """Add a connection that is subscribed."""
         settings, negotiated = self._settings, connection.negotiated
         limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
         counts_down = negotiated is not None and not negotiated.negotiated
@@ -104,27 +104,27 @@ class FlowControl:
         self._wake.set()
 
     def parted(self, connection: Controlled) -> None:
-        """A connection is gone."""
+        """Remove a connection that is closed."""
         self._most.pop(connection, None)
         self._lowered.pop(connection, None)
         self._succeeded_before[connection.endpoint.partition] += connection.succeeded
         self._apply(self.allocator.remove, connection)
 
     def received(self, connection: Controlled, count: int) -> None:
-        """A read brought *count* messages; called while :attr:`watches`, and for more in flight than the RDY."""
+        """Take that a read brought *count* messages.  Called while :attr:`watches`, or with more in flight than RDY."""
         self._apply(self.allocator.received, connection, count)
         if self._rate is not None:
             self._rate.received(count)
             self._follow_rate()
 
     def answered(self, connection: Controlled, count: int, *, success: bool) -> None:
-        """*count* messages left in flight; called as :meth:`received` is.  A *success* may end backoff (BACK-2)."""
+        """Take that *count* messages were answered or expired; a *success* may end backoff (BACK-2)."""
         self._apply(self.allocator.answered, connection, count)
         if success and self.backoffs[connection.endpoint.partition].level:
             self._outcome(connection.endpoint, True, self.successes(connection))
 
     def stalled(self, connection: Controlled, count: int, running: int) -> None:
-        """*count* messages expired before a handler began them (MSG-5), which cost each an attempt for nothing.
+        """Take that *count* messages expired before a handler began them (MSG-5): each lost an attempt.
 
         RDY goes down to the *running* handlers of this connection's messages.  While a handler is free and no message
         waits, it doubles once a second.
@@ -143,7 +143,7 @@ class FlowControl:
             self._set_limit(connection)
 
     def rest(self, connection: Controlled, resting: bool) -> None:
-        """The partition's failed message waits for its delay, or for it no more: the others go on (YZ-6)."""
+        """Pause an ordered partition while its failed message waits for its delay, or end the pause (YZ-6)."""
         self._apply(self.allocator.rest, connection, resting)
 
     def successes(self, connection: Controlled) -> int:
@@ -152,7 +152,7 @@ class FlowControl:
         return self._succeeded_before[partition] + sum(each.succeeded for each in self._members(partition))
 
     def failed(self, connection: Controlled, successes: int) -> None:
-        """A message failed after so many *successes* (BACK-1): RDY 0, if it follows, goes out before its REQ."""
+        """Take that a message failed after so many *successes* (BACK-1).  RDY 0 goes out before its REQ."""
         self._outcome(connection.endpoint, False, successes)
 
     # -- backoff
@@ -204,12 +204,12 @@ class FlowControl:
     # -- what is wanted
 
     def set_max_in_flight(self, count: int) -> None:
-        """Change it (RDY-8)."""
+        """Change max_in_flight (RDY-8)."""
         self.max_in_flight = count
         self._resize()
 
     def set_paused(self, paused: bool) -> None:
-        """RDY 0 everywhere, or back."""
+        """Set RDY 0 on all connections, or give the shares back."""
         self.paused = paused
         self._resize()
 
@@ -226,17 +226,17 @@ class FlowControl:
 
     # -- ticking
 
-    def run(self, look_around: Callable[[float], bool]) -> None:
+    def run(self, every_second: Callable[[float], bool]) -> None:
         """Tick until killed: redistribution, the end of a pause, the rate limit.
 
-        *look_around* is called once a second, with the time, to look at connections and late messages; it returns
-        whether a handler is free and nothing waits for one.
+        *every_second* is called once a second with the time, and returns whether a handler is free and no message is
+        queued.
         """
         while True:
             self._wake.clear()
             self._ticks_at = self._next_tick()
             wait_or_set(self._wake, max(0.001, self._ticks_at - self._clock.now()))
-            self._tick(look_around)
+            self._tick(every_second)
 
     def _next_tick(self) -> float:
         due = (
@@ -247,11 +247,11 @@ class FlowControl:
         )
         return min(when for when in due if when is not None)
 
-    def _tick(self, look_around: Callable[[float], bool]) -> None:
+    def _tick(self, every_second: Callable[[float], bool]) -> None:
         now = self._clock.now()
         if now >= self._looks_at:  # never sooner: what is the same at two looks is taken to stay so
             self._looks_at = now + _CHECK_EVERY
-            if look_around(now):
+            if every_second(now):
                 self._raise_lowered()
         if self._rate is not None:
             self._rate.tick()

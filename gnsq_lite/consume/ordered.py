@@ -33,10 +33,10 @@ class OrderedConnection(Subscribed):
         self.fins = None
 
     def _on_messages(self, messages: list[Message]) -> None:
-        self._end_finished()
+        self._report_finished()
         self._count_in(messages)
         for message in messages:
-            self._ask(self._sequence.arrived, message)
+            self._decide(self._sequence.arrived, message)
 
     def finish(self, message: Message) -> None:
         """Send FIN; from any thread.  The sequence moves on before it takes another message, or with the next write."""
@@ -47,47 +47,47 @@ class OrderedConnection(Subscribed):
 
     handled = finish
 
-    def _end_finished(self) -> None:
-        """Tell the sequence of the messages that were finished."""
+    def _report_finished(self) -> None:
+        """Report finished messages to the sequence."""
         while self._ended:
-            self._ask(self._sequence.finished, self._ended.popleft())
+            self._decide(self._sequence.finished, self._ended.popleft())
 
     def _flush(self) -> None:
         super()._flush()
-        self._end_finished()
+        self._report_finished()
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Keep the message for *delay*, then send it back: later ones must not come before it."""
-        wait = self._messages_to.requeue_delay(message, delay)
+        wait = self._message_owner.requeue_delay(message, delay)
         with self.loop.guard:
-            self._ask_soon(self._sequence.failed, message, wait)
+            self._decide_soon(self._sequence.failed, message, wait)
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
         """Queue the answer; the partition goes on."""
         super().answer_late(message, finished=finished)
-        self._ask_soon(partial(self._sequence.answered_late, finished=finished), message)
+        self._decide_soon(partial(self._sequence.answered_late, finished=finished), message)
 
     def slow_down(self, command: bytes = b"") -> None:
-        """Its delay is the pause of its partition."""
+        """Do nothing: the delay of the failed message is the pause of its partition."""
 
-    def left_open(self, message: Message) -> None:
-        """Its handler returned without an answer."""
-        self._ask_soon(self._sequence.handler_returned, message)
+    def handler_returned_unanswered(self, message: Message) -> None:
+        """Take that the handler of *message* has returned without an answer."""
+        self._decide_soon(self._sequence.handler_returned, message)
 
     def skipped(self, message: Message) -> None:
-        """Its time had passed before a handler began."""
-        self._ask_soon(self._sequence.expired, message)
+        """Take that *message* had expired before a handler began."""
+        self._decide_soon(self._sequence.expired, message)
 
     def send_close(self, on_answered: Callable[[], None]) -> None:
         """Send CLS, and send back the messages that are held."""
         super().send_close(on_answered)
-        self._end_finished()
-        self._ask(self._sequence.close)
+        self._report_finished()
+        self._decide(self._sequence.close)
 
-    def _ask_soon(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
-        self.loop.call_soon(partial(self._ask, decide, *about))
+    def _decide_soon(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
+        self.loop.call_soon(partial(self._decide, decide, *about))
 
-    def _ask(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
+    def _decide(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
         if self.is_open():  # else its messages are nsqd's again
             for decision in decide(*about):
                 self._carry_out(decision)
@@ -96,9 +96,9 @@ class OrderedConnection(Subscribed):
         """A message to be held waits for its time, one for a handler goes to the pool."""
         if isinstance(decision, Handle):
             if self._reads_in_hub or current_greenlet() is not self.loop.hub:
-                self._messages_to.handle([decision.message])
+                self._message_owner.handle([decision.message])
             else:
-                self.loop.spawn("inline handler", self._messages_to.handle, [decision.message])
+                self.loop.spawn("inline handler", self._message_owner.handle, [decision.message])
         elif isinstance(decision, Hold):
             self._hold(decision.message, decision.seconds)
         elif isinstance(decision, SendBack):
@@ -108,14 +108,14 @@ class OrderedConnection(Subscribed):
                 super().answer_late(decision.message, finished=False)
         elif claim(decision.message):
             self.in_flight.answered(1)
-            self._tell_flow(1)
+            self._report_answered(1)
 
     def _hold(self, message: Message, seconds: float) -> None:
         self._flow.rest(self, True)
 
         def release() -> None:
             timer.close()
-            self._ask(self._sequence.release, message)
+            self._decide(self._sequence.release, message)
             if self.is_open():
                 self._flow.rest(self, False)
 

@@ -12,7 +12,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol
 
 from gnsq_lite._core import Runner, all_new
-from gnsq_lite.consume.settings import ConsumerSettings
+from gnsq_lite.consume.settings import ConsumerSettings, message_fields
 from gnsq_lite.message import (
     GiveUp,
     Message,
@@ -107,7 +107,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
         if is_expired(message):
             unless_answered(message.finish)  # too late, but for a message that nsqd has sent here again
         elif not message.has_responded:
-            message._connection.left_open(message)
+            message._connection.handler_returned_unanswered(message)
 
     return Runner(handler, most, run, failed, returned)
 
@@ -194,9 +194,9 @@ class HandlerOutcomes:
             unless_answered(message.requeue, delay, backoff)
         if not isinstance(error, Requeue):
             for message in messages:
-                self._tell(message, error)
+                self._report(message, error)
 
-    def _tell(self, message: Message, error: BaseException) -> None:
+    def _report(self, message: Message, error: BaseException) -> None:
         self.failures += 1
         log_safely(
             log,
@@ -207,7 +207,7 @@ class HandlerOutcomes:
             type(error).__name__,
             error,
             exc_info=error,
-            extra={"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address},
+            extra=message_fields(message),
         )
         self._hooks.call("on_failure", message, error)
 

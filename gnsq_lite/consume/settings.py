@@ -120,3 +120,8 @@ class ConsumerSettings(CoreSettings, ReaderOptions):
         """Return the ``extra`` of a log line."""
         found = {"topic": self.topic, "channel": self.channel}
         return found if endpoint is None else {**found, "nsqd": str(endpoint)}
+
+
+def message_fields(message: Message) -> dict[str, Any]:
+    """Return the ``extra`` of a log line about *message*."""
+    return {"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address}

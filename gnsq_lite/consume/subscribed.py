@@ -34,10 +34,10 @@ log = logging.getLogger("gnsq_lite.net")
 STALLED = 30.0
 #: Seconds a message stays counted in flight after its deadline: TOUCH travels, nsqd's timers are coarse.
 _GRACE = 0.5
-#: Messages nsqd may have out beyond its RDY before reading stops, at least; else a quarter of RDY.  Messages that nsqd
-#: has taken back count here for a moment more, and a server that counts RDY down renews it while some are under way.
+#: Messages in flight beyond RDY at which reading stops: a quarter of RDY, or this number if it is larger.  Messages
+#: that nsqd has taken back count here for a moment more, and servers that count RDY down send more after each RDY.
 _SPARE = 10
-#: Seconds between two looks whether to read again.
+#: Seconds between two checks whether to read again.
 _CHECK_ROOM = 0.01
 
 
@@ -50,13 +50,13 @@ class MessageOwner(Owner, Protocol):
 
     @property
     def handle(self) -> Callable[[list[Message]], None]:
-        """Hands messages to the handlers; while the Reader closes it sends them back."""
+        """The function that gives messages to the handlers or, while the Reader closes, sends them back."""
 
     def on_closed(self, connection: Any) -> None:
-        """*connection* was closed with unanswered messages, which nsqd sends again."""
+        """Take that *connection* was closed with unanswered messages, which nsqd sends again."""
 
     def on_answers_lost(self, count: int) -> None:
-        """*count* answers came after the connection had closed."""
+        """Take that *count* answers came after the connection had closed."""
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
         """Return the seconds nsqd holds *message* back.  Called where handlers run."""
@@ -66,9 +66,9 @@ class Subscribed(Connection):
     """A connection and its counts of messages.
 
     Args:
-        is_prompt: Whether RDY is kept low where that brings messages sooner.
-        reads_in_hub: Whether messages may be handed on in the hub: not to inline handlers, which would run there.
-        writes_fins: Whether handlers write FIN themselves where one message is in flight.
+        is_prompt: Whether RDY is kept low while messages arrive sooner that way.
+        reads_in_hub: Whether the hub may give messages to the pool; inline handlers would run in the hub.
+        writes_fins: Whether a handler's thread writes FIN itself while one message is in flight.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Subscribed(Connection):
     ) -> None:
         super().__init__(loop, target, options, owner, clock)
         self._reads_in_hub, self._writes_fins = reads_in_hub, writes_fins
-        self._messages_to, self._flow, self._is_prompt = owner, owner.flow, is_prompt
+        self._message_owner, self._flow, self._is_prompt = owner, owner.flow, is_prompt
         self.topic, self.channel = target.topic, target.channel
         self.msg_timeout, self.max_msg_timeout = 60.0, 900.0
         #: Messages that were received and not answered (MSG-5).
@@ -169,7 +169,7 @@ class Subscribed(Connection):
     def _on_messages(self, messages: list[Message]) -> None:
         is_reported = self._count_in(messages)
         self._is_handing_on = True
-        self._messages_to.handle(messages)
+        self._message_owner.handle(messages)
         self._is_handing_on = False
         if is_reported and self._delivery is not None and not (self._due or self._fins.due):
             self._follow(self._delivery)  # else the write of answers does
@@ -298,7 +298,7 @@ class Subscribed(Connection):
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
-        command = commands.requeue(message.id, self._messages_to.requeue_delay(message, delay))
+        command = commands.requeue(message.id, self._message_owner.requeue_delay(message, delay))
         with self.loop.guard:
             if backoff:
                 self.slow_down(command)
@@ -323,7 +323,7 @@ class Subscribed(Connection):
         self._flush_soon()
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
-        """Queue the answer to a message that was counted out: should nsqd have sent it here again, it still counts."""
+        """Queue the answer to an expired message: it counts if nsqd has sent the message to this connection again."""
         if self.is_open():
             self.send(commands.finish(message.id) if finished else commands.requeue(message.id, 0.0))
         else:
@@ -331,19 +331,19 @@ class Subscribed(Connection):
 
     def _on_answers_lost(self, count: int) -> None:
         self.answers_lost += count
-        self._messages_to.on_answers_lost(count)
+        self._message_owner.on_answers_lost(count)
 
     def touch(self, message: Message) -> None:
         """Queue TOUCH; from any thread."""
         self.send(commands.touch(message.id))
 
-    # -- for an ordered one, which overrides these
+    # -- overridden by OrderedConnection
 
-    def left_open(self, message: Message) -> None:
-        """Its handler returned without an answer."""
+    def handler_returned_unanswered(self, message: Message) -> None:
+        """Take that the handler of *message* has returned without an answer."""
 
     def skipped(self, message: Message) -> None:
-        """Its time had passed before a handler began."""
+        """Take that *message* had expired before a handler began."""
 
     # -- writing
 
@@ -391,13 +391,13 @@ class Subscribed(Connection):
         if not data:
             return
         if finished or requeued:  # the RDY that may follow goes out after these
-            self._tell_flow(finished + requeued, success=finished > 0)
+            self._report_answered(finished + requeued, success=finished > 0)
         self._emit(data)
         if (finished or requeued) and self._on_answered is not None:
             self._on_answered()
 
-    def _tell_flow(self, count: int, *, success: bool = False) -> None:
-        """So many are in flight no more: tell the flow control, where that may change a RDY."""
+    def _report_answered(self, count: int, *, success: bool = False) -> None:
+        """Report *count* answered or expired messages to the flow control, if they may change a RDY."""
         if self._flow.watches or self.in_flight.count + count > self._share:
             self._flow.answered(self, count, success=success)
 
@@ -418,7 +418,7 @@ class Subscribed(Connection):
         return now - max(self._refused_at, self.in_flight.received_at) > STALLED
 
     def check(self, now: float) -> None:
-        """Also: what waits for handlers here is no silence of nsqd's, nor must this side seem silent to it."""
+        """Check the connection as any other; while reading is stopped, send NOP, and do not count nsqd as silent."""
         if self._is_reading_stopped and self.is_open():
             self.read_at = now
             self.send(commands.NOP)
@@ -427,8 +427,8 @@ class Subscribed(Connection):
             why = f"nothing was delivered for {STALLED:g} s after a refused FIN or REQ; connecting again"
             self.close(DeliveryStalled(self.address, why))
 
-    def count_out(self, now: float) -> list[Message]:
-        """Count out, and return, what nsqd has taken back (MSG-5).  About once a second, in the loop's thread."""
+    def expire_overdue(self, now: float) -> list[Message]:
+        """Count out, and return, the messages that nsqd has taken back (MSG-5).  Called about once a second."""
         if not self.is_open():
             return []
         late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
@@ -440,20 +440,20 @@ class Subscribed(Connection):
                 self._follow(self._delivery)
             text = "%s: %d messages were not answered in time; nsqd sends them again"
             log_safely(log, logging.WARNING, text, self.address, count)
-            self._tell_flow(count)
+            self._report_answered(count)
         return late
 
     # -- the end
 
     def close(self, reason: NSQError) -> None:
-        """Close at once; what was not answered is nsqd's again."""
+        """Close at once; nsqd sends the unanswered messages again."""
         with self._write_lock:  # no thread is in the middle of a call with the socket's descriptor
             super().close(reason)
         self._end_delivery()
         if len(self._fins):  # answers that waited: they are lost now
             self._flush_soon()
         if self.in_flight.drop():
-            self._messages_to.on_closed(self)
+            self._message_owner.on_closed(self)
 
     def send_close(self, on_answered: Callable[[], None]) -> None:
         """Send CLS: nsqd sends no more messages, takes no more RDY, and answers CLOSE_WAIT (CLOSE-1).

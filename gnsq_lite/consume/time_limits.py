@@ -18,8 +18,8 @@ from typing import Any
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.pools import Pool, messages_of
 from gnsq_lite.consume.run_handler import HandlerOutcomes, HandlerRaised
-from gnsq_lite.consume.settings import ConsumerSettings
-from gnsq_lite.message import Message, TimeLimitExceeded
+from gnsq_lite.consume.settings import ConsumerSettings, message_fields
+from gnsq_lite.message import TimeLimitExceeded
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop, sleep
 from gnsq_lite.net.os_threads import start_native_thread
@@ -119,7 +119,9 @@ class TimeLimits:
     def _warn(self, run: _Running) -> None:
         for message in messages_of(run.job):
             said = "the handler of %r (attempt %d) has run for %g s"
-            log_safely(log, logging.WARNING, said, message.id, message.attempts, self._soft, extra=_fields(message))
+            log_safely(
+                log, logging.WARNING, said, message.id, message.attempts, self._soft, extra=message_fields(message)
+            )
             self._hooks.call("on_slow", message, self._soft)
 
     def _interrupt(self, run: _Running) -> None:
@@ -131,7 +133,7 @@ class TimeLimits:
         """Answer its messages, in a thread where on_give_up may block; look() gives its place to another."""
         for message in messages_of(run.job):
             said = "the handler of %r does not end; another takes its place"
-            log_safely(log, logging.ERROR, said, message.id, extra=_fields(message))
+            log_safely(log, logging.ERROR, said, message.id, extra=message_fields(message))
         try:
             start_native_thread("gnsq_lite-time-limit", partial(self._answer, run.job))
         except RuntimeError as reason:  # the system gives no thread
@@ -149,7 +151,3 @@ class TimeLimits:
 
     def _error(self) -> TimeLimitExceeded:
         return TimeLimitExceeded(self._hard or 0.0)
-
-
-def _fields(message: Message) -> dict[str, Any]:
-    return {"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address}

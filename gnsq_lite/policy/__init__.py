@@ -1,4 +1,4 @@
-"""Decisions without I/O: who gets how much RDY, when to pause, when to try again, whom to connect to.
+"""Decisions without I/O: the RDY of each connection, when to pause, and when to try again.
 
 Each policy is a small object that takes events and returns decisions; the caller carries them out.  Nothing here
 yields, sleeps or reads the machine's clock: time and chance are arguments, so that every history can be replayed.  The

@@ -1,4 +1,4 @@
-"""Who gets how much RDY (RDY-1 to RDY-8), and the single RDY 1 of backoff (BACK-2).
+"""Divides max_in_flight among connections (RDY-1 to RDY-8), and chooses the connection of a probe (BACK-2).
 
 **A window, not a countdown.**  Since 0.2.20 nsqd sends while a client has fewer messages in flight than its RDY, and
 does not count RDY down (``IsReadyForMessages``, nsqd/client_v2.go @v1.3.0).  So a RDY is sent when the share of a
@@ -9,8 +9,8 @@ last one (RDY-2).
 
 **What is charged.**  A connection costs ``max(RDY, in flight)``, and the sum over all never grows beyond
 ``max_in_flight``.  nsqd does not confirm a RDY: for :attr:`settle` seconds after RDY was taken back, messages sent
-under the old one may still arrive, and another nsqd must not have been told already.  So what was taken back stays
-charged for that long, less what is answered meanwhile, and only then goes to others.
+under the old one may still arrive, and another nsqd must not have a higher RDY yet.  So RDY that was taken back stays
+charged for that long, less the messages answered meanwhile, and only then goes to other connections.
 
 **Shares** (at least one RDY for each connection).  ``max_in_flight // connections`` each, the remainder one each to
 some, what a ``max_rdy_count`` leaves over to the others.  A new connection gets RDY 1 at once where that is free, and
@@ -49,8 +49,7 @@ class ReadyAllocator:
     :meth:`tick` when :attr:`next_tick` has come; any call may move :attr:`next_tick`.  While :attr:`watches`, and of a
     connection with more in flight than its RDY always, it tells of what comes and goes, once per read and once per
     flush; else that changes no RDY, and the connections' counts are enough.  A key stands for one connection, not for
-    an address: what is told about a key that was removed is ignored, so late answers do not count for the connection
-    that came after.
+    an address: calls with a key that was removed are ignored, so late answers do not count for the next connection.
     """
 
     def __init__(
@@ -77,15 +76,15 @@ class ReadyAllocator:
         #: What backoff says.
         self.phase = Phase.FLOWING
         self._connections: dict[Key, ReadyState] = {}
-        self._round: list[Key] = []  # who waits in this round, the next one last
-        #: The sum of all charges: the most messages that can be in flight now, as far as what nsqd was told goes.  At
-        #: most ``max_in_flight``; after that was lowered, what it was before, and falling.
+        self._round: list[Key] = []  # connections that wait in this round, the next one last
+        #: The sum of all charges: the most messages that can be in flight by the RDYs that were sent.  At most
+        #: ``max_in_flight``; after that was lowered, its value before, and falling.
         self.charged = 0
         #: Whether a connection has less than it should, because others still have messages out.
         self.owed = False
-        #: Whether what comes and goes may change a RDY, and is to be told.
+        #: Whether messages and answers may change a RDY, so that the caller must report them.
         self.watches = False
-        self._hungry = False  # someone has nothing at all
+        self._hungry = False  # a connection has no RDY at all
         self._turns = False  # RDY goes round
         #: The clock's time at which :meth:`tick` has something to do; None: nothing, unless something happens.
         self.next_tick: float | None = None
@@ -181,7 +180,7 @@ class ReadyAllocator:
             changes += self._evaluate(self._clock.now())  # too much is out: what was answered is not to come again
         elif self.owed and self.charged < self._max:
             now = self._clock.now()
-            # Who has nothing is served at once; who has a part gets the rest in few commands, not one per answer.
+            # A connection without RDY gets it at once; one with a part gets the rest in few commands.
             changes += self._evaluate(now) if self._hungry else self._reconsider(now)
         elif self.watches:
             self._watch()
@@ -216,7 +215,7 @@ class ReadyAllocator:
             self._watch()
         return []
 
-    # -- what is so -------------------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------------
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -251,7 +250,7 @@ class ReadyAllocator:
         return []
 
     def _evaluate(self, now: float) -> list[SetReady]:
-        """Give everybody what it should have, as far as the budget is free, and plan the next tick."""
+        """Give each connection its RDY, as far as the budget is free, and plan the next tick."""
         self._release(now)
         eligible = [c for c in self._connections.values() if c.limit and not c.resting]
         self.next_tick = None
@@ -303,7 +302,7 @@ class ReadyAllocator:
         holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)[:budget]
         waiting = {c.key: c for c in eligible if c not in holders}
         self._round = [key for key in self._round if key in waiting] or shuffled(self._rng, waiting)
-        spare = len(eligible) - budget  # who waits, less those for whom RDY is on its way back from others
+        spare = len(eligible) - budget  # connections that wait, less those whose RDY is on its way back from others
         yielding = self._yielding(holders, spare, now)
         changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
         holders = [c for c in holders if c.size]
@@ -382,10 +381,10 @@ class ReadyAllocator:
 def even_split(budget: int, limits: Sequence[int], current: Sequence[int]) -> list[int]:
     """Split *budget* evenly; no share exceeds its limit, and what a limit leaves over goes to the others.
 
-    No two shares below their limits differ by more than one.  What cannot be divided goes, one each, to those who
-    have the most now (*current*), so that a small change of the budget or of the number of takers changes few shares.
-    The sum is the budget, or the sum of the limits where that is less.  With a budget of at least one for each taker
-    nobody with a limit above 0 is left at 0.
+    No two shares below their limits differ by more than one.  The remainder goes, one each, to the takers that have the
+    most now (*current*), so that a small change of the budget or of the number of takers changes few shares.  The sum
+    is the budget, or the sum of the limits if that is less.  With a budget of at least one for each taker, no share
+    with a limit above 0 is 0.
     """
     shares = list(limits)
     by_limit = sorted(range(len(limits)), key=limits.__getitem__)

@@ -76,7 +76,7 @@ class PollTimes:
         self._urgent = 0  # urgent polls in a row
 
     def begin(self, urgent: bool) -> None:
-        """Take that a poll begins now."""
+        """Note that a poll begins now."""
         jitter = self._options.lookupd_poll_jitter * self._rng.random()
         self._begun, self._urgent = self._clock.now(), self._urgent + 1 if urgent else 0
         self._interval = self._options.lookupd_poll_interval * (1.0 + jitter)
@@ -87,5 +87,5 @@ class PollTimes:
         return self._begun + (self._delay if urgent else self._interval) - self._clock.now()
 
     def hasten(self) -> None:
-        """Let the next poll be due now."""
+        """Make the next poll due now."""
         self._begun = -math.inf

@@ -1,4 +1,4 @@
-"""The source of random numbers that a policy is given, and what is drawn from it.  ``random.Random`` fits."""
+"""The source of random numbers of a policy.  ``random.Random`` fits."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class FakeConnection:
     def touch(self, message: Message) -> None:
         self.told.append(("touch", message.id))
 
-    def left_open(self, message: Message) -> None:
+    def handler_returned_unanswered(self, message: Message) -> None:
         self.told.append(("open", message.id))
 
     def skipped(self, message: Message) -> None:

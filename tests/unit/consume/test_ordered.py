@@ -218,7 +218,7 @@ def test_a_partition_goes_on_after_an_answer_that_came_too_late(comes_again: boo
     bench.clock.advance(62.0)
     if comes_again:
         bench.read(1, attempts=2)
-    assert bench.connection.count_out(bench.clock.now()) == bench.handled
+    assert bench.connection.expire_overdue(bench.clock.now()) == bench.handled
     bench.handled[0].finish()
     assert bench.turn() == fin(1)
     bench.assert_nothing_is_in_flight()
@@ -231,7 +231,7 @@ def test_an_inline_handler_never_runs_in_the_hub() -> None:
     bench.read(1)
     bench.read(1, attempts=2)
     bench.connection.loop.hub = getcurrent()
-    bench.connection.left_open(bench.handled[0])
+    bench.connection.handler_returned_unanswered(bench.handled[0])
     bench.turn()
     assert len(bench.handled) == 1
     ((_, handle, again),) = bench.spawned
