@@ -19,7 +19,7 @@ from gnsq_lite.consume.closing import CLOSE_TIMEOUT, Closing
 from gnsq_lite.consume.endpoints import Losses, name_of
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.ordered import OrderedConnection
-from gnsq_lite.consume.pools import default_concurrency, make_pool
+from gnsq_lite.consume.pools import Seat, default_concurrency, make_pool
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
@@ -381,7 +381,7 @@ class Consumer:
         self._disconnect("the Reader was closed", self.pool.seats)
         self.ended.settle(error=self.error)
 
-    def _disconnect(self, why: str, seats: list[list[Any]]) -> None:
+    def _disconnect(self, why: str, seats: list[Seat]) -> None:
         """Close all connections, and end all greenlets but the caller's and those of *seats*: inline handlers."""
         subscriptions = list(self._subscriptions.values())
         self._subscriptions.clear()
@@ -391,7 +391,7 @@ class Consumer:
             self.on_disconnected(connection)
         self._kill(subscriptions, seats)
 
-    def _kill(self, subscriptions: Iterable[Subscription], seats: list[list[Any]]) -> None:
+    def _kill(self, subscriptions: Iterable[Subscription], seats: list[Seat]) -> None:
         running = [seat[0] for seat in seats]
         greenlets = (*(each.task for each in subscriptions), *self._greenlets)
         self.loop.kill(each for each in greenlets if each not in running)

@@ -69,7 +69,7 @@ class FlowControl:
             low_ready_timeout=settings.rdy_low_timeout,
         )
         self._most: dict[Controlled, int] = {}
-        #: The lowered limits of connections whose messages expired before a handler began them.
+        #: The same, but lowered where messages expired before a handler began them.
         self._lowered: dict[Controlled, int] = {}
         self._make_backoff = partial(Backoff, settings.backoff, clock=clock, rng=rng)
         #: One for each partition, and the Reader's, None, for connections without partitions.
@@ -97,7 +97,8 @@ class FlowControl:
         limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
         counts_down = negotiated is not None and not negotiated.negotiated
         # nsqd sends one message at a time in order, whatever RDY says (YZ-6).
-        self._most[connection] = min(1, limit) if settings.dialect.is_ordered(settings.topic) else limit
+        most = min(1, limit) if settings.dialect.is_ordered(settings.topic) else limit
+        self._most[connection] = self._lowered[connection] = most
         self.backoffs.setdefault(connection.endpoint.partition, self._make_backoff())
         add = partial(self.allocator.add, counts_down=counts_down)
         self._apply(add, connection, self._limit(connection), connection.in_flight)
@@ -105,7 +106,7 @@ class FlowControl:
 
     def parted(self, connection: Controlled) -> None:
         """Remove a connection that is closed."""
-        self._most.pop(connection, None)
+        self._most.pop(connection, None)  # after Consumer.reset() the connections are those of another FlowControl
         self._lowered.pop(connection, None)
         self._succeeded_before[connection.endpoint.partition] += connection.succeeded
         self._apply(self.allocator.remove, connection)
@@ -129,18 +130,17 @@ class FlowControl:
         RDY goes down to the *running* handlers of this connection's messages.  While a handler is free and no message
         waits, it doubles once a second.
         """
-        size = self._lowered[connection] = min(self._lowered.get(connection, self._most[connection]), max(0, running))
+        size = self._lowered[connection] = min(self._lowered[connection], running)
         text = "%s: %d messages waited for a handler until their time was over; RDY %d at most until handlers keep up"
         fields = self._settings.log_fields(connection.endpoint)
         log_safely(log, logging.WARNING, text, connection.endpoint, count, size, extra=fields)
         self._set_limit(connection)
 
     def _raise_lowered(self) -> None:
-        for connection, size in list(self._lowered.items()):
-            self._lowered[connection] = max(1, 2 * size)
-            if self._lowered[connection] >= self._most[connection]:
-                del self._lowered[connection]
-            self._set_limit(connection)
+        for connection, size in self._lowered.items():
+            if size < self._most[connection]:
+                self._lowered[connection] = min(self._most[connection], max(1, 2 * size))
+                self._set_limit(connection)
 
     def rest(self, connection: Controlled, resting: bool) -> None:
         """Pause an ordered partition while its failed message waits for its delay, or end the pause (YZ-6)."""
@@ -197,7 +197,7 @@ class FlowControl:
 
     def _limit(self, connection: Controlled) -> int:
         """Return the most RDY that a connection may have now; a partition that probes has RDY 1."""
-        limit, partition = self._lowered.get(connection, self._most[connection]), connection.endpoint.partition
+        limit, partition = self._lowered[connection], connection.endpoint.partition
         phase = Phase.FLOWING if partition is None else self.backoffs[partition].phase
         return limit if phase is Phase.FLOWING else min(limit, int(phase is Phase.PROBING))
 

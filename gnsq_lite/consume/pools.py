@@ -35,6 +35,25 @@ def messages_of(job: Any) -> list[Message]:
     return job if isinstance(job, list) else [job]
 
 
+class Seat(list[Any]):
+    """A worker: its greenlet or its thread's ident, and the job that it runs, or None.  C sets the job.
+
+    Attributes:
+        seen, since: The job at the last look of TimeLimits, and the time of the first look at it.
+        is_slow, is_over: Whether the soft time limit of that job, or its time limit, has passed.
+    """
+
+    __slots__ = ("is_over", "is_slow", "seen", "since")
+
+    def __init__(self, worker: object) -> None:
+        super().__init__((worker, None))
+        self.see(None, 0.0)
+
+    def see(self, job: Any, now: float) -> None:
+        """Remember a job that began since the last look."""
+        self.seen, self.since, self.is_slow, self.is_over = job, now, False, False
+
+
 class Pool:
     """Runs jobs: messages, or lists of them.
 
@@ -45,8 +64,8 @@ class Pool:
     def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
         self._runner, self._on_exit = runner, on_exit
         self._queue: deque[Any] = deque()
-        #: Each worker, a greenlet or a thread's ident, and the job that it runs, or None.
-        self.seats: list[list[Any]] = []
+        #: The workers.
+        self.seats: list[Seat] = []
         self._closed = False
 
     def submit(self, jobs: list[Any]) -> None:
@@ -177,7 +196,7 @@ class GreenletPool(Pool):
     def _work(self) -> None:
         queue, runner = self._queue, self._runner
         me, suspend = current_greenlet(), self._loop.suspend
-        seat = [me, None]
+        seat = Seat(me)
         try:
             self.seats.append(seat)
             while True:
@@ -231,7 +250,7 @@ class InlinePool(Pool):
         if self.seats:
             return  # a handler that gave way: it takes these when it is done
         try:
-            self.seats = [[current_greenlet(), None]]
+            self.seats = [Seat(current_greenlet())]
             while queue:
                 try:
                     self._runner.begin_turn(SLICE)
@@ -307,7 +326,7 @@ class ThreadPool(Pool):
             log_safely(log, logging.ERROR, said, left, self._concurrency, error)
 
     def _work(self) -> None:
-        parked, seat = native_held_lock(), [native_ident(), None]
+        parked, seat = native_held_lock(), Seat(native_ident())
         with self._lock:
             self._coming -= 1
             self.seats.append(seat)

@@ -11,12 +11,11 @@ from the first look that saw it.  So an age is too short by at most the time bet
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.consume.pools import Pool, messages_of
+from gnsq_lite.consume.pools import Pool, Seat, messages_of
 from gnsq_lite.consume.run_handler import HandlerOutcomes, HandlerRaised
 from gnsq_lite.consume.settings import ConsumerSettings, message_fields
 from gnsq_lite.message import TimeLimitExceeded
@@ -29,21 +28,6 @@ log = logging.getLogger("gnsq_lite.reader")
 
 #: Seconds between two looks, at the most and at the least; in between a twentieth of the shortest limit.
 _SELDOM, _OFTEN = 1.0, 0.01
-
-
-@dataclass(eq=False, slots=True)
-class _Running:
-    """A job that a worker was seen to run.  *seat* is the worker's list of itself and its job, or None."""
-
-    seat: list[Any]
-    job: Any
-    since: float
-    is_slow: bool = False
-    is_over: bool = False
-
-    def still_runs(self) -> bool:
-        """Return whether the worker still runs the same job."""
-        return self.seat[1] is self.job
 
 
 class TimeLimits:
@@ -64,8 +48,6 @@ class TimeLimits:
         self._soft, self._hard = settings.limits.soft_time_limit, settings.limits.time_limit
         #: Whether there is a limit; without one, :meth:`look` is called on demand only.
         self.is_needed = (self._soft, self._hard) != (None, None)
-        #: The running jobs, by the id of their seat.
-        self._running: dict[int, _Running] = {}
         #: Handlers that still run after they were written off.
         self.overdue = 0
 
@@ -87,55 +69,51 @@ class TimeLimits:
 
     def look(self) -> float:
         """Act on exceeded limits; return the age of the oldest running handler, seconds."""
-        now, before, self._running = self._clock.now(), self._running, {}
+        now, oldest, overdue = self._clock.now(), 0.0, 0
         for seat in tuple(self._pool.seats):
             job = seat[1]
-            if job is None:
-                continue
-            run = before.get(id(seat))
-            if run is None or run.seat is not seat or run.job is not job:
-                run = _Running(seat, job, now)
-            self._running[id(seat)] = run
-            self._act(run, now - run.since)
-        runs = [run for run in self._running.values() if run.still_runs()]
-        overdue = sum(run.is_over for run in runs) if self._settings.pool == "thread" else 0
-        if overdue != self.overdue:
+            if seat.seen is not job:
+                seat.see(job, now)
+            if job is not None:
+                self._act(seat, job, now - seat.since)
+                oldest = max(oldest, now - seat.since)
+                overdue += seat.is_over
+        if overdue != self.overdue and self._settings.pool == "thread":
             self.overdue = overdue
             self.set_concurrency(self._concurrency)
-        return max((now - run.since for run in runs), default=0.0)
+        return oldest
 
-    def _act(self, run: _Running, age: float) -> None:
+    def _act(self, seat: Seat, job: Any, age: float) -> None:
         if self._hard is not None and age >= self._hard:
-            if not run.is_over:
-                run.is_over = True
+            if not seat.is_over:
+                seat.is_over = True
                 if self._settings.pool == "thread":
-                    self._write_off(run)
+                    self._write_off(job)
                 else:
-                    self._loop.soon(self._interrupt, run)
-        elif self._soft is not None and age >= self._soft and not run.is_slow:
-            run.is_slow = True
-            self._warn(run)
+                    self._loop.soon(self._interrupt, seat, job)
+        elif self._soft is not None and age >= self._soft and not seat.is_slow:
+            seat.is_slow = True
+            self._warn(job)
 
-    def _warn(self, run: _Running) -> None:
-        for message in messages_of(run.job):
+    def _warn(self, job: Any) -> None:
+        for message in messages_of(job):
             said = "the handler of %r (attempt %d) has run for %g s"
-            log_safely(
-                log, logging.WARNING, said, message.id, message.attempts, self._soft, extra=message_fields(message)
-            )
+            fields = message_fields(message)
+            log_safely(log, logging.WARNING, said, message.id, message.attempts, self._soft, extra=fields)
             self._hooks.call("on_slow", message, self._soft)
 
-    def _interrupt(self, run: _Running) -> None:
+    def _interrupt(self, seat: Seat, job: Any) -> None:
         """Runs in the hub: a handler in a greenlet is waiting then."""
-        if run.still_runs():
-            run.seat[0].throw(self._error())
+        if seat[1] is job:
+            seat[0].throw(self._error())
 
-    def _write_off(self, run: _Running) -> None:
+    def _write_off(self, job: Any) -> None:
         """Answer its messages, in a thread where on_give_up may block; look() gives its place to another."""
-        for message in messages_of(run.job):
+        for message in messages_of(job):
             said = "the handler of %r does not end; another takes its place"
             log_safely(log, logging.ERROR, said, message.id, extra=message_fields(message))
         try:
-            start_native_thread("gnsq_lite-time-limit", partial(self._answer, run.job))
+            start_native_thread("gnsq_lite-time-limit", partial(self._answer, job))
         except RuntimeError as reason:  # the system gives no thread
             said = "no answer to what the handler had, which nsqd sends again after msg_timeout: %s"
             log_safely(log, logging.ERROR, said, reason)

@@ -157,6 +157,13 @@ def test_a_partition_that_moves_to_another_nsqd_stays_paused() -> None:
     assert moved.sent == [1]
 
 
+def test_a_connection_of_an_earlier_flow_control_may_part() -> None:
+    bench = Bench()
+    bench.flow.parted(Connection(Endpoint("other", 4150)))
+    bench.tick(1.0)
+    assert bench.shares() == [10]
+
+
 @pytest.mark.rule("BACK-1")
 def test_without_partitions_a_failure_pauses_all_connections() -> None:
     bench = Bench(NSQD, Endpoint("other", 4150))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.consume import time_limits
+from gnsq_lite.consume.pools import Seat
 from gnsq_lite.consume.time_limits import TimeLimits
 from gnsq_lite.errors import OptionError
 from gnsq_lite.options import HandlerOptions
@@ -20,11 +21,17 @@ class Job:
     id, attempts, topic, channel, nsqd_address = b"id", 1, "t", "c", "nsqd:4150"
 
 
+def a_seat(worker: object) -> Seat:
+    seat = Seat(worker)
+    seat[1] = Job()
+    return seat
+
+
 class Bench:
     """Time limits of a pool whose workers do as they are told; it is its own loop, pool, outcomes and hooks."""
 
     def __init__(self, pool: str, **limits: float) -> None:
-        self.clock, self.seats = FakeClock(), list[list[Any]]()
+        self.clock, self.seats = FakeClock(), list[Seat]()
         self.concurrency = 1
         self.acts: list[tuple[float, str]] = []
         settings: Any = SimpleNamespace(limits=HandlerOptions(**limits), pool=pool)
@@ -68,7 +75,7 @@ class Bench:
 def test_the_age_of_the_oldest_counts_from_its_first_sight_and_is_known_without_limits() -> None:
     bench = Bench("greenlet")
     assert bench.limits.look() == 0.0
-    first, second = [1, Job()], [2, Job()]
+    first, second = a_seat(1), a_seat(2)
     bench.seats.append(first)
     bench.limits.look()
     bench.clock.advance(7.0)
@@ -82,7 +89,7 @@ def test_the_age_of_the_oldest_counts_from_its_first_sight_and_is_known_without_
 
 def test_a_handler_is_warned_of_once_at_the_soft_limit_and_each_by_itself() -> None:
     bench = Bench("greenlet", soft_time_limit=10.0)
-    bench.seats.append([bench, Job()])
+    bench.seats.append(a_seat(bench))
     bench.pass_seconds(15)
     bench.seats[0][1] = Job()
     bench.pass_seconds(30)
@@ -92,7 +99,7 @@ def test_a_handler_is_warned_of_once_at_the_soft_limit_and_each_by_itself() -> N
 @pytest.mark.parametrize("pool", ["greenlet", "inline"])
 def test_in_a_greenlet_it_is_interrupted_once(pool: str) -> None:
     bench = Bench(pool, soft_time_limit=5.0, time_limit=10.0)
-    bench.seats.append([bench, Job()])
+    bench.seats.append(a_seat(bench))
     bench.pass_seconds(40)
     assert bench.acts == [(5.0, "warn"), (10.0, "interrupt")]
     assert (bench.limits.overdue, bench.limits.busy(), bench.concurrency) == (0, 1, 1)
@@ -102,7 +109,7 @@ def test_a_thread_is_written_off_at_its_limit_and_the_others_are_not(monkeypatch
     monkeypatch.setattr(time_limits, "start_native_thread", lambda name, run: run())
     monkeypatch.setattr(time_limits, "enter_thread", lambda loop: None)
     bench = Bench("thread", time_limit=10.0)
-    hung, quick = [1, Job()], [2, Job()]
+    hung, quick = a_seat(1), a_seat(2)
     bench.seats += [hung, quick]
     for _ in range(20):
         quick[1] = Job()
@@ -114,15 +121,6 @@ def test_a_thread_is_written_off_at_its_limit_and_the_others_are_not(monkeypatch
     assert (bench.limits.overdue, bench.concurrency) == (0, 1)
 
 
-def test_a_worker_that_has_another_ones_place_in_memory_is_not_taken_for_it() -> None:
-    bench, job = Bench("thread", time_limit=10.0), Job()
-    for _ in range(20):
-        bench.clock.advance(9.0)
-        bench.seats = [[1, job]]
-        bench.limits.look()
-    assert bench.acts == []
-
-
 def test_without_a_thread_to_answer_for_a_handler_the_watch_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,7 +129,7 @@ def test_without_a_thread_to_answer_for_a_handler_the_watch_goes_on(
 
     monkeypatch.setattr(time_limits, "start_native_thread", start)
     bench = Bench("thread", time_limit=1.0)
-    bench.seats.append([1, Job()])
+    bench.seats.append(a_seat(1))
     bench.pass_seconds(3)
     assert bench.limits.overdue == 1
     assert "can't start new thread" in caplog.text
