@@ -9,11 +9,9 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Literal, Protocol, TypeAlias
 from urllib.parse import quote
 
-from gnsq_lite.clock import Clock
 from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, OptionError, WrongDialectError, printable
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address, is_host_name
@@ -92,30 +90,6 @@ class PublishRequest:
     #: Of a batch: one of each for each body, the headers as they are sent.
     batch_headers: Sequence[bytes] | None = None
     trace_ids: Sequence[int] | None = None
-
-
-class Verdict(Enum):
-    """What to do after an nsqlookupd failed."""
-
-    RETRY = "ask it again at once"
-    RESTS = "go on to the next; it rests"
-    FORGOTTEN = "go on to the next; it is no longer one of the cluster"
-
-
-class Members(Protocol):
-    """Which nsqlookupds there are and which of them are to be asked; the dialect's own policy."""
-
-    def due(self) -> tuple[str, ...]:
-        """Return those to ask now."""
-
-    def found(self, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Take what an nsqlookupd says about which there are; return the new ones."""
-
-    def succeeded(self, address: str) -> None:
-        """Take a good answer."""
-
-    def failed(self, address: str) -> Verdict:
-        """Take a bad one; return what to do with it."""
 
 
 class RoutedPublish(Protocol):
@@ -242,6 +216,8 @@ class Dialect(Protocol):
     """What Reader and Writer ask of a flavour of NSQ: all of it.  What has a body is what plain NSQ does."""
 
     name: str
+    #: What to GET from an nsqlookupd for the others of its cluster (YZ-1); "": there are those that are configured.
+    lookupds_path: str = ""
 
     # -- discovery
     def lookup_path(self, topic: str, role: Role) -> str:
@@ -253,14 +229,6 @@ class Dialect(Protocol):
     def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Return the endpoints to read of *nsqds*, which are given and not looked up."""
         return nsqds
-
-    def lookupd_members(self, seeds: tuple[str, ...], clock: Clock) -> Members | None:
-        """Return the policy of which nsqlookupds to ask; None: those that are configured, all of them (YZ-1)."""
-        return None
-
-    def lookupds_path(self) -> str:
-        """Return what to GET from an nsqlookupd for the others; only where there are :meth:`lookupd_members`."""
-        return ""
 
     def parse_lookupds(self, data: Any) -> tuple[Address, ...]:
         """Return the HTTP addresses that an answer to that names.  Raises HTTPResponseError."""

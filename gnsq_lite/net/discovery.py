@@ -16,9 +16,10 @@ An nsqlookupd that fails leaves everything as it was: its last good answer stand
 because of it.  While *all* fail, a failure has the nsqds tried again that this one listed last: otherwise an nsqd that
 restarts during an outage of nsqlookupd would stay without consumers until its end.
 
-If the dialect has :class:`~gnsq_lite.dialect.Members`, each nsqlookupd lists the others, and one that fails is not
-queried for a while (YZ-1).  Discovery queries a listed nsqlookupd in plain HTTP, without a token, and accepts none if
-a configured address is https.
+If the dialect has a ``lookupds_path``, each nsqlookupd lists the others (YZ-1).  One that fails is queried again at
+once; if it fails again, it is not queried for a minute, unless all fail; and it is forgotten if another one listed it
+and none does any more.  Discovery queries a listed nsqlookupd in plain HTTP, without a token, and accepts none if a
+configured address is https.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Endpoint, Lookup, Members, Role, Verdict
+from gnsq_lite.dialect import Endpoint, Lookup, Role
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
 from gnsq_lite.net.loop import Task, current_greenlet
 from gnsq_lite.net.settings import CoreSettings, mapped, without_credentials
@@ -56,6 +57,8 @@ _LOOK_EVERY = 1.0
 _MOST_LOGGED = 1_000
 #: No answer may list more nsqds, partitions or channels.
 MAX_LISTED = 10_000
+#: Seconds for which an nsqlookupd of Youzan's cluster is not queried after two failures in a row.
+REST = 60.0
 #: Most nsqlookupds that are queried, however many they list.
 MAX_LOOKUPDS = 100
 
@@ -67,10 +70,17 @@ def _ignore(*_: Any) -> None:
 class _Lookupd:
     """One nsqlookupd: its client, the query under way, and its last answers."""
 
-    __slots__ = ("client", "count", "endpoints", "error", "lookup", "ok", "since", "task", "topic_is_unknown")
+    __slots__ = (
+        *("client", "count", "endpoints", "error", "has_failed", "is_kept", "is_seed", "lookup", "ok", "rests_until"),
+        *("since", "task", "topic_is_unknown"),
+    )
 
-    def __init__(self, client: LookupdClient | None) -> None:
+    def __init__(self, client: LookupdClient | None, *, is_seed: bool) -> None:
         self.client = client
+        #: Whether it was configured; and whether it is kept if it fails, because another one lists it.
+        self.is_seed, self.is_kept = is_seed, True
+        #: Whether its last query failed, and until when it is not queried after two failures (YZ-1).
+        self.has_failed, self.rests_until = False, 0.0
         self.task: Task | None = None
         self.ok: bool | None = None
         self.error: str | None = None
@@ -127,11 +137,11 @@ class Discovery:
         self._allowed, self._address_map = settings.allowed_addresses, settings.address_map
         self._direct = frozenset(settings.endpoints)
         self._lookupds = {
-            name: _Lookupd(None if fetch else open_client(address, options)) for name, address in given.items()
+            name: _Lookupd(None if fetch else open_client(address, options), is_seed=True)
+            for name, address in given.items()
         }
         self._configured = {_server(address): address for address in self._lookupds}
-        self._members: Members | None = dialect.lookupd_members(tuple(given), clock)
-        self._finds_lookupds = self._members is not None and not any(each.startswith("https://") for each in given)
+        self._finds_lookupds = bool(dialect.lookupds_path) and not any(each.startswith("https://") for each in given)
         self._polls, self._publish_waits = PollTimes(options, clock, rng), publish_waits
         self._next_listing = 0.0
         self._has_found = False  # an nsqlookupd has ever listed an nsqd
@@ -160,9 +170,10 @@ class Discovery:
 
     def ask(self) -> None:
         """Query every nsqlookupd that owes no answer and does not rest; returns at once."""
-        for address in self._lookupds if self._members is None else self._members.due():
-            lookupd = self._lookupds.get(address)
-            if lookupd is not None and lookupd.task is None:
+        now = self._clock.now()
+        due = [each for each in self._lookupds.items() if each[1].rests_until <= now]
+        for address, lookupd in due or list(self._lookupds.items()):
+            if lookupd.task is None:
                 lookupd.task = Task(self._query, address, lookupd)
                 lookupd.task.name = f"gnsq_lite-lookupd {address}"
                 lookupd.task.start()
@@ -220,7 +231,7 @@ class Discovery:
         """Query which nsqlookupds there are (YZ-1); a failure does not change the health of this one."""
         dialect = self._dialect
         try:
-            named = self._fetch(address, lookupd, dialect.lookupds_path(), dialect.parse_lookupds)
+            named = self._fetch(address, lookupd, dialect.lookupds_path, dialect.parse_lookupds)
         except NSQError as error:
             log_safely(log, logging.DEBUG, "nsqlookupd %s names no others: %s", address, error)
             return
@@ -266,24 +277,24 @@ class Discovery:
         return lookupd.client.get(path).json()
 
     def _add(self, addresses: Iterable[str]) -> bool:
-        """Take a list of nsqlookupds; return whether there are new ones to query (YZ-1)."""
-        if self._members is None:
-            return False
+        """Take a list of nsqlookupds; return whether there are new ones to query (YZ-1).
+
+        An empty list, of a server that is in no cluster, says nothing about the others.
+        """
         named = dict.fromkeys(self._configured.get(_server(address), address) for address in addresses)
+        for address, lookupd in self._lookupds.items() if named else ():
+            lookupd.is_kept = address in named
         new = [address for address in named if address not in self._lookupds]
-        for address in new[max(0, MAX_LOOKUPDS - len(self._lookupds)) :]:  # not even remembered
-            del named[address]
-        found = self._members.found(named)
+        found = new[: max(0, MAX_LOOKUPDS - len(self._lookupds))]
         for address in found:
             log_safely(log, logging.INFO, "nsqlookupd %s was found", address)
-            self._lookupds.setdefault(address, _Lookupd(None))
+            self._lookupds[address] = _Lookupd(None, is_seed=False)
         return bool(found)
 
     # -- answers
 
     def _answered(self, address: str, lookupd: _Lookupd, lookup: Lookup) -> None:
-        if self._members is not None:
-            self._members.succeeded(address)
+        lookupd.has_failed, lookupd.rests_until = False, 0.0
         lookup = lookupd.lookup = self._filtered(lookup)
         self._has_found = self._has_found or bool(lookup.endpoints)
         lookupd.endpoints = dict.fromkeys(self._without_direct(lookup.endpoints))
@@ -294,11 +305,13 @@ class Discovery:
         self._forget([key for key in self._known if key not in self._up and key not in listed])
 
     def _failed(self, address: str, lookupd: _Lookupd, error: NSQError) -> None:
-        verdict = None if self._members is None else self._members.failed(address)
-        if verdict is Verdict.RETRY:
-            self._look_up(address, lookupd)
-            return
-        if verdict is Verdict.FORGOTTEN:
+        if self._dialect.lookupds_path:
+            lookupd.has_failed = not lookupd.has_failed
+            if lookupd.has_failed:
+                self._look_up(address, lookupd)
+                return
+            lookupd.rests_until = self._clock.now() + REST
+        if not (lookupd.is_seed or lookupd.is_kept):
             log_safely(log, logging.INFO, "nsqlookupd %s is forgotten: %s", address, error)
             del self._lookupds[address]
             if lookupd.client is not None:

@@ -3,7 +3,7 @@
 Where each rule lives:
 
 =============  ======================================================================
-YZ-1           ``lookupds.LookupSet``
+YZ-1           ``gnsq_lite.net.discovery``
 YZ-2           ``lookup.lookup_path``, ``lookup.parse_layout``
 YZ-3, YZ-4     ``commands``, ``dialect``
 YZ-5           ``partitions``, ``router``

@@ -33,7 +33,6 @@ from gnsq_lite.youzan.compression import CODEC_KEY, pack
 from gnsq_lite.youzan.constants import HEADER_EXTRA, TRACE_ID_LENGTH
 from gnsq_lite.youzan.headers import check_trace_id, encode_headers, has_trace_id
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
-from gnsq_lite.youzan.lookupds import LookupSet
 from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
 from gnsq_lite.youzan.options import GiveUp, YouzanOptions
 from gnsq_lite.youzan.partitions import MOVED, check_place, should_reroute
@@ -51,6 +50,7 @@ class YouzanDialect(Dialect):
     """
 
     name = "youzan"
+    lookupds_path = "/listlookup"
 
     def __init__(self, options: YouzanOptions | None = None, *, clock: Clock = SYSTEM_CLOCK, **keywords: Any) -> None:
         if options is not None and keywords:
@@ -109,14 +109,6 @@ class YouzanDialect(Dialect):
         if chosen is None:
             return list(nsqds)
         return [Endpoint(e.host, e.port, number) for e in nsqds for number in sorted(set(chosen))]
-
-    def lookupds_path(self) -> str:
-        """``/listlookup``: the other nsqlookupds of the cluster (YZ-1)."""
-        return "/listlookup"
-
-    def lookupd_members(self, seeds: Iterable[str], clock: Clock) -> LookupSet:
-        """Return the policy of which nsqlookupds to ask, for discovery (YZ-1)."""
-        return LookupSet(seeds, clock)
 
     def layout_of(self, topic: str) -> TopicLayout:
         """Return what nsqlookupd said last of *topic*; an empty layout before."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import gevent
 import pytest
 
-from gnsq_lite.clock import Clock
 from gnsq_lite.errors import HTTPConnectError, HTTPStatusError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.youzan.dialect import YouzanDialect
-from gnsq_lite.youzan.lookupds import LookupSet
 from tests.fakes import FakeClock
 from tests.programs import wait_for
 from tests.system.lookupd_stubs import A, B, C, Cluster, Found, listed, poll, producers
@@ -74,6 +72,36 @@ def test_one_that_fails_is_retried_then_rests_while_others_answer(found: Found) 
     cluster.says[TWO] = producers(B)
     poll(discovery)
     assert sorted(found.take(), key=str) == [A, B]
+
+
+@pytest.mark.rule("YZ-1")
+def test_while_all_fail_all_are_queried_and_the_configured_ones_stay(found: Found) -> None:
+    clock = FakeClock()
+    cluster = Listing(ONE, TWO)
+    cluster.says.update({ONE: HTTPConnectError(ONE, "refused"), TWO: HTTPConnectError(TWO, "refused")})
+    discovery = found.discovery([ONE, TWO], fetch=cluster.fetch, dialect=YouzanDialect(), clock=clock)
+    for count in (1, 2):
+        poll(discovery)
+        gevent.sleep(0.01)
+        clock.advance(1.0)
+        assert sorted(asked_for(cluster, "/lookup")) == [ONE] * 2 * count + [TWO] * 2 * count
+    assert set(discovery.health()) == {ONE, TWO}
+
+
+@pytest.mark.rule("YZ-1")
+def test_an_empty_listing_forgets_no_nsqlookupd(found: Found) -> None:
+    clock = FakeClock()
+    cluster = Listing(ONE, TWO)
+    cluster.says.update({ONE: producers(A), TWO: producers(B)})
+    cluster.lists[ONE] = listed(ONE, TWO)
+    discovery = found.discovery([ONE], fetch=cluster.fetch, dialect=YouzanDialect(), clock=clock)
+    for answer in (listed(ONE, TWO), None, None):
+        cluster.lists[ONE] = cluster.lists[TWO] = answer
+        cluster.says[TWO] = producers(B) if answer else HTTPConnectError(TWO, "refused")
+        poll(discovery)
+        gevent.sleep(0.01)
+        clock.advance(100.0)
+    assert set(discovery.health()) == {ONE, TWO}
 
 
 @pytest.mark.rule("YZ-1")
@@ -160,14 +188,7 @@ def test_a_nsqlookupd_that_is_named_by_another_must_be_allowed_as_well(
 def test_of_nsqlookupds_that_are_named_without_end_a_hundred_are_asked_and_remembered(found: Found) -> None:
     clock = FakeClock()
     cluster = Listing(ONE)
-    members: list[LookupSet] = []
-
-    class Noting(YouzanDialect):
-        def lookupd_members(self, seeds: Iterable[str], clock: Clock) -> LookupSet:
-            members.append(super().lookupd_members(seeds, clock))
-            return members[0]
-
-    discovery = found.discovery([ONE], fetch=cluster.fetch, dialect=Noting(), clock=clock)
+    discovery = found.discovery([ONE], fetch=cluster.fetch, dialect=YouzanDialect(), clock=clock)
     for turn in range(5):
         named = [f"10.1.{turn}.{number}:4161" for number in range(90)]
         cluster.says.update({address: producers() for address in named})
@@ -176,5 +197,5 @@ def test_of_nsqlookupds_that_are_named_without_end_a_hundred_are_asked_and_remem
         gevent.sleep(0.01)
         clock.advance(100.0)
     poll(discovery)
-    assert len(members[0].due()) == 100
+    assert len(discovery.health()) == 100
     assert len({address for address, _ in cluster.asked}) == 100
