@@ -1,1 +1,1 @@
-"""Parts beside the core: give-up callbacks, Django, Prometheus, a pytest plugin."""
+"""Optional integrations: give-up callbacks, Django, Prometheus, a pytest plugin and others."""

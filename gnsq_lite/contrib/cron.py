@@ -6,8 +6,8 @@
 
     worker.every(Cron("0 4 * * 1-5", "Europe/Berlin"), "reports", b"daily")
 
-The library behind it is cronsim: no dependencies, typed, released this year, and made for a service that watches cron
-jobs, so it follows Debian's cron where the clocks change.  croniter, the other one, does more than is wanted here.
+It uses the library cronsim: no dependencies, typed, maintained, and written for a service that monitors cron
+jobs, so it follows Debian's cron when clocks change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cron:
     When clocks change, a job in the skipped or the repeated hour runs once, as with Debian's cron.
 
     Raises:
-        OptionError: the expression is none, never matches, or there is no such timezone.
+        OptionError: the expression is invalid or never matches, or the timezone is unknown.
     """
 
     def __init__(self, expression: str, timezone: str = "UTC") -> None:

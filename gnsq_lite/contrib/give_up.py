@@ -13,14 +13,14 @@ __all__ = ["DeadLetter", "OnGiveUp", "by_words", "read", "to_directory", "to_log
 
 
 def to_log() -> OnGiveUp:
-    """Log the message's metadata at ERROR, as a Reader does by itself."""
+    """Log the message's metadata at ERROR, as a Reader does by default."""
     return log_give_up
 
 
 def to_directory(path: str | os.PathLike[str]) -> OnGiveUp:
     """Write one JSON file in *path* for each message, with its metadata and the exception.
 
-    Raises OSError when the directory cannot be made.
+    Raises OSError if the directory cannot be created.
     """
     return to_stores(Directory(path))
 

@@ -40,7 +40,7 @@ _LONGEST_KEY = 255
 
 
 class Inbox:
-    """Runs a handler and notes its message's key in one transaction.
+    """Run a handler and store its message's key in one transaction.
 
     Args:
         connect: Returns a new connection; each thread keeps its own, until an error.
@@ -81,7 +81,7 @@ class Inbox:
         """Return a decorator: the function is called as (..., connection), once for each key.
 
         Args:
-            key: A function of what the handler gets; returns what names the message, the same in each delivery and in
+            key: A function of the handler's arguments; returns the message's key, the same in each delivery and in
                 each publish of it, such as an order's number with its state.
         """
 
@@ -95,7 +95,7 @@ class Inbox:
         return decorate
 
     def close(self) -> None:
-        """Close the connections of all threads; in ``Middleware.stopped`` for one."""
+        """Close the connections of all threads, for example in ``Middleware.stopped``."""
         for connection in list(self._open):
             _close(connection)
 
@@ -131,7 +131,7 @@ class Inbox:
 def _close(connection: Any) -> None:
     try:
         connection.close()
-    except Exception as error:  # SQLite's belongs to its thread; another one may be what has failed
+    except Exception as error:  # SQLite's connection belongs to its thread; another connection may have failed already
         log.debug("closing a connection failed: %s", error)
 
 
@@ -141,7 +141,7 @@ def consumer_of(message: Message) -> str:
 
 
 def checked_key(key: object) -> str:
-    """Return a key as text.  Raises OptionError for None, "", and what is too long."""
+    """Return a key as text.  Raises OptionError for None, "", and a key that is too long."""
     text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
     if key is None or not text or len(text) > _LONGEST_KEY:
         raise OptionError("key", key, f"must be 1 to {_LONGEST_KEY} characters")
@@ -149,7 +149,7 @@ def checked_key(key: object) -> str:
 
 
 def _dialect(connection: Any) -> tuple[str, str]:
-    """Return the insert that ignores a known key, and the mark of a parameter."""
+    """Return the INSERT that ignores a known key, and the placeholder of a parameter."""
     module = type(connection).__module__.lower()
     if module.startswith("sqlite3") or "sqlite3" in module:
         return "INSERT INTO {} ON CONFLICT DO NOTHING", "?"

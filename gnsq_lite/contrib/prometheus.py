@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, read from ``stats()`` when they are scraped; needs the extra ``prometheus``.
+"""Metrics for Prometheus, read from ``stats()`` at each scrape; needs the extra ``prometheus``.
 
 ::
 
@@ -40,7 +40,7 @@ except ModuleNotFoundError as missing:
 
 __all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "PublishSeconds", "page", "show"]
 
-#: Seconds an I/O loop has to answer; otherwise its last state is shown, with gnsq_loop_up 0.
+#: Time limit in seconds for an I/O loop's answer; then the last state is shown, with gnsq_loop_up 0.
 TIMEOUT = 2.0
 
 #: Upper bounds in seconds: from a quick computation to beyond nsqd's default message timeout.
@@ -54,7 +54,7 @@ _collectors: WeakSet[Collector] = WeakSet()
 
 
 class Collector:
-    """Collects the state of Readers, Writers and Workers; more may be added later.
+    """Collect the state of Readers, Writers and Workers; more may be added later.
 
     Args:
         sources: A Worker stands for its Readers and Writers, those included that it has not made yet, its schedules
@@ -71,7 +71,7 @@ class Collector:
         _collectors.add(self)
 
     def add(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
-        """Collect these too; a second addition of the same object is ignored."""
+        """Collect these objects too; an object that was added before is ignored."""
         self._sources += [source for source in sources if source not in self._sources]
         self._writers.update(writers)
 
@@ -132,10 +132,10 @@ class Collector:
     def _ask(self, source: Reader | Writer) -> tuple[Any, bool]:
         """Return the current stats, or the last known ones, and whether the loop answered."""
         if isinstance(source, Writer) and source.is_idle:
-            return None, True  # asking would connect it
+            return None, True  # stats() would connect it
         try:
             stats = self._last[source] = source.stats(TIMEOUT)
-        except (TimeoutError, ClosedError):  # not started yet, or of the process this one was forked from
+        except (TimeoutError, ClosedError):  # not started yet, or inherited by a fork
             return self._last.get(source), False
         return stats, True
 
@@ -200,7 +200,7 @@ _histograms: WeakKeyDictionary[CollectorRegistry, dict[str, Histogram]] = WeakKe
 def _histogram(
     registry: CollectorRegistry, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
 ) -> Histogram:
-    """Return the registry's histogram of that name, made once: a registry refuses a second one."""
+    """Return the registry's histogram *name*, created once, because a registry refuses a second one."""
     known = _histograms.setdefault(registry, {})
     if name not in known:
         known[name] = Histogram(name, text, labels, registry=registry, buckets=buckets)

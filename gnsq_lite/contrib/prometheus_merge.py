@@ -1,6 +1,6 @@
 """The metrics page of a worker command: of one process, and of several with a label ``process``.
 
-Nothing is added up here: sums, and rates over restarts, are Prometheus' own work and right only with the label.
+This module adds no values: sums, and rates over restarts, are the work of Prometheus, which needs the label.
 Without the extra ``prometheus`` the page raises MissingExtra, and the other status pages work.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def worker_page(worker: Worker, depths: Callable[..., Any] | None = None) -> Callable[[], tuple[str, bytes]]:
-    """Show *worker* in the default registry, time its handlers, and return the function that makes its page.
+    """Register *worker* in the default registry, time its handlers, and return the function that renders its page.
 
     With *depths*, which returns the depths of channels, the page has them.
     """

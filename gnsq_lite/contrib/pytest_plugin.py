@@ -1,7 +1,7 @@
-"""Fixtures for pytest, there wherever gnsq_lite is installed: ``nsq_broker``, ``nsq_writer``.
+"""Fixtures for pytest, available if gnsq_lite is installed: ``nsq_broker``, ``nsq_writer``.
 
-Nothing but pytest is imported until a fixture is used: a run that uses none pays nothing, and gevent is not loaded
-before a conftest.py that patches, nor before coverage has begun.
+Only pytest is imported until a test uses a fixture: other runs cost nothing, and gevent is not loaded
+before a conftest.py that patches, nor before coverage has started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def nsq_broker() -> Iterator[Broker]:
-    """An nsqd and an nsqlookupd of its own for the test, in memory: :class:`gnsq_lite.broker.Broker`."""
+    """An nsqd and an nsqlookupd in memory for this test: :class:`gnsq_lite.broker.Broker`."""
     from gnsq_lite.broker import Broker
 
     with Broker() as broker:

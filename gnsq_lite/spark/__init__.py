@@ -1,6 +1,6 @@
 """NSQ for Spark: ``format("nsq")``, a streaming source and a sink.
 
-The promise: a message is finished (FIN) only after it is durable in a file that a restarted query finds (PIPE-2).  A
+A message is finished (FIN) only after it is durable in a recording that a restarted query finds (PIPE-2).  A
 batch that runs again has the same rows (PIPE-3), so a sink that is idempotent by batch id sees each message once; any
 other sink sees it at least once.
 
@@ -39,7 +39,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use; raises MissingExtra or OldSpark where Spark cannot be had."""
+    """Import a name at its first use.  Raises MissingExtra or OldSpark."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -20,7 +20,7 @@ from gnsq_lite.spark.reading import (
 
 
 class NsqBatchReader(DataSourceReader):
-    """Reads from startingOffsets (earliest) to endingOffsets (latest), as they are when the first action runs."""
+    """Read from startingOffsets (earliest) to endingOffsets (latest), resolved when the first action runs."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

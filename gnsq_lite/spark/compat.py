@@ -1,4 +1,4 @@
-"""What differs between the versions of PySpark, and the checks before Spark is touched at all."""
+"""Differences between the versions of PySpark, and checks before Spark is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class JavaMissing(NSQError):
 
 
 class OldSpark(NSQError):
-    """The installed PySpark is too old, or lacks what was asked for."""
+    """The installed PySpark is too old, or lacks a required feature."""
 
 
 def require_pyspark() -> Any:
@@ -38,13 +38,13 @@ def require_pyspark() -> Any:
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """Return (major, minor) of a version's text."""
+    """Parse (major, minor) from a version."""
     major, minor = (text.split(".") + ["0"])[:2]
     return int(major), int("".join(c for c in minor if c.isdigit()) or 0)
 
 
 def require_java() -> None:
-    """Raise JavaMissing, with what to do, where no Java 17 or later can be started."""
+    """Raise JavaMissing, with instructions, if no Java 17 or later can be started."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     advice = "install a Java 17 runtime (Debian: openjdk-17-jre-headless) or set JAVA_HOME to one"
@@ -58,7 +58,7 @@ def require_java() -> None:
 
 
 def java_version(text: str) -> int | None:
-    """Return the major version that ``java -version`` tells of; None where it tells none."""
+    """Return the major version that ``java -version`` prints, or None."""
     _, found, rest = text.partition('version "')
     if not found:
         return None
@@ -69,7 +69,7 @@ def java_version(text: str) -> int | None:
 
 
 def available_now_mixin() -> type[Any]:
-    """Return SupportsTriggerAvailableNow; a plain class where this PySpark has none."""
+    """Return SupportsTriggerAvailableNow, or a plain class if this PySpark does not have it."""
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
     except ImportError:
@@ -79,12 +79,12 @@ def available_now_mixin() -> type[Any]:
 
 
 def supports_available_now() -> bool:
-    """Whether Trigger.AvailableNow reaches a Python source in this PySpark."""
+    """Return whether this PySpark informs a Python source about Trigger.AvailableNow."""
     return available_now_mixin() is not _NoAvailableNow
 
 
 def stream_arrow_writer() -> type[Any] | None:
-    """Return DataSourceStreamArrowWriter; None where this PySpark (4.0) has only the row-wise one."""
+    """Return DataSourceStreamArrowWriter, or None if this PySpark (4.0) has only the row-wise writer."""
     from pyspark.sql import datasource
 
     found: type[Any] | None = getattr(datasource, "DataSourceStreamArrowWriter", None)
@@ -92,4 +92,4 @@ def stream_arrow_writer() -> type[Any] | None:
 
 
 class _NoAvailableNow:
-    """Stands in where PySpark has no such trigger for Python sources."""
+    """Replacement for the mixin if PySpark has no such trigger for Python sources."""

@@ -1,4 +1,4 @@
-"""The recorder inside a query's source process: one owner, rows stay until the query has committed them."""
+"""The recorder in a query's source process: rows stay until the query has committed them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gnsq_lite.spark.options import SourceOptions
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Seconds an opening query waits for the recording's last owner to go.
+#: Seconds that a starting query waits for the recording's previous owner to end.
 LOCK_WAIT = 5.0
 #: Added to the error of a second owner: another query, or this query where its plan has the frame twice (a self-join).
 ONE_OWNER = (
     "one query records into a recording, and its plan has the frame once: for two writes of one frame use foreachBatch,"
     " and for two queries leave topic out in the second one, which then reads the recording"
 )
-#: Committed files, and bytes of them, that stay before the index of known messages is written for them.
+#: Number and bytes of committed files that stay until the index of known messages is written for them.
 KEPT_FILES, KEPT_BYTES = 100, 16 << 20
 
 
 class Embedded:
-    """Records the channel of a query into its recording, and removes what the query has committed."""
+    """Record the channel of a query into its recording, and remove rows that the query has committed."""
 
     def __init__(self, recording: Recording, options: SourceOptions) -> None:
         self._recording, self._options = recording, options
@@ -37,7 +37,7 @@ class Embedded:
         self._others: Position = {}
 
     def open(self) -> None:
-        """Become the owner.  Raises RecordingInUse, RecordingDamaged, RecordingError."""
+        """Open the recording as its owner.  Raises RecordingInUse, RecordingDamaged, RecordingError."""
         self._recording.create(self._options.topic, self._options.channel, owned=True)
         try:
             self._writer = self._recording.take(own=True, wait=LOCK_WAIT, complete=self._options.fail_on_data_loss)
@@ -46,7 +46,7 @@ class Embedded:
         self._committed = self._recording.committed()
 
     def begin_new_log(self, name: str) -> None:
-        """End the log *name*, whose rows a checkpoint counts beyond its end: no number is given twice."""
+        """Retire the log *name*, which ends before the checkpoint's position, so that no row number is used twice."""
         if self._writer is not None and self._writer.name == name and self.recorder is None:
             self._writer.close()
             self._recording.retire(name)
@@ -70,7 +70,7 @@ class Embedded:
         return self.recorder
 
     def check(self) -> None:
-        """Raise what ended the recorder, if anything did."""
+        """Raise the error that ended the recorder, if any."""
         if self.recorder is not None:
             self.recorder.check()
 
@@ -83,27 +83,27 @@ class Embedded:
         return self.started().log.last
 
     def end(self, most: int | None = None) -> Position:
-        """Return the last row of each log, of the one that is written *most* at the most; asks no store."""
+        """Return the last row of each log, at most *most* for the log that is written; without reading the store."""
         writer = self.started().log
         last = writer.last if most is None else min(most, writer.last)
         return {**self._others, writer.name: last} if last else dict(self._others)
 
     def wait_for_rows(self, seconds: float) -> None:
-        """Wait until a row comes that no batch has, or *seconds* are over."""
+        """Wait until there is a row that is in no batch, at most *seconds*."""
         recorder = self.started()
         recorder.wait_for_rows(recorder.taken, seconds)
 
     def hand_over(self, position: Position) -> None:
-        """Note that batches have the rows up to *position*."""
+        """Record that batches have the rows up to *position*."""
         recorder = self.started()
         recorder.hand_over(position.get(recorder.log.name, 0))
 
     def is_paused(self) -> bool:
-        """Whether receiving waits for the query."""
+        """Return whether receiving is paused until the query takes rows."""
         return self.started().is_paused()
 
     def commit(self, position: Position) -> None:
-        """Note what the query has committed, and remove it; its keys go to the index of known messages first."""
+        """Store the committed position and remove these rows; first write their keys to the index."""
         recorder = self.started()
         with recorder.lock:
             recorder.log.check_writer()
@@ -124,7 +124,7 @@ class Embedded:
             reader.remove(ages)
 
     def _make_room(self) -> int:
-        """Remove all committed files, whether or not their keys are in the index; return their bytes."""
+        """Remove all committed files, even if their keys are not in the index; return their bytes."""
         removed = 0
         for name, row in self._committed.items():
             reader = self._recording.reader(name)
@@ -134,7 +134,7 @@ class Embedded:
         return removed
 
     def report(self) -> dict[str, Any]:
-        """Return what the query's progress shows of the recorder."""
+        """Return the recorder's part of the query's progress."""
         recorder = self.started()
         return {
             "topic": self._options.topic,

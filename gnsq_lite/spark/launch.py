@@ -1,4 +1,4 @@
-"""A Spark session with the source registered, or an error that says what is missing."""
+"""A Spark session with the source registered, or an error that names the missing package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from gnsq_lite.spark.compat import require_java, require_pyspark
 
-#: What :func:`session` sets where its caller does not.  A busy machine takes longer than Spark's 15 s to accept its own
+#: Defaults of :func:`session`.  On a busy machine Spark takes longer than its limit of 15 s to accept its own
 #: Python processes.
 DEFAULTS: Mapping[str, str] = {"spark.python.authenticate.socketTimeout": "90s"}
 

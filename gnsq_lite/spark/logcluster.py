@@ -1,7 +1,7 @@
-"""What a cluster of Youzan's NSQ says of a topic's logs: where their leaders are, where they begin and end.
+"""The logs of a topic in a cluster of Youzan's NSQ: their leaders, beginnings and ends.
 
-A log is a topic partition.  A place in it is a number of bytes since the topic was made; it stays what it is when
-retention removes the log's beginning, and when another replica leads.
+A log is a topic partition.  An offset in it is a number of bytes since the topic was created; it does not change when
+retention removes the log's beginning, or when another replica becomes the leader.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _T = TypeVar("_T")
 
 
 class LogUnavailable(NSQError):
-    """A topic's logs cannot be asked for: no nsqlookupd or leader answers, or the topic is no cluster's."""
+    """A topic's logs are unavailable: no nsqlookupd or leader answers, or the topic is not in a cluster."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """A log's bytes on the disk, begin <= place < end, and how many messages it ever had."""
+    """A log's bytes on the disk, begin <= offset < end, and its total number of messages."""
 
     begin: int
     end: int
@@ -35,7 +35,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Mark:
-    """A message's place, its number (the log's first one ever has 1), and its publish time in nanoseconds."""
+    """A message's offset, its number (from 1), and its publish time in nanoseconds."""
 
     place: int
     number: int
@@ -44,17 +44,17 @@ class Mark:
 
 @dataclass(frozen=True)
 class Leader:
-    """Who leads a partition, and how the topic is made."""
+    """The leader of a partition, and the topic's settings."""
 
     node: Node
     ext: bool
     ordered: bool
-    #: Whether only channels that were registered may be subscribed to.
+    #: Whether consumers may subscribe only to registered channels.
     registered_only: bool
 
 
 class Logs(Protocol):
-    """A topic's logs, as planning asks for them."""
+    """The queries of a topic's logs that planning uses."""
 
     def at(self, partition: int, place: int) -> Mark | None:
         """Return the first message at or behind *place*; None: there is none."""
@@ -64,7 +64,7 @@ class Logs(Protocol):
 
 
 class LogCluster:
-    """Asks nsqlookupd and the leaders.  Raises LogUnavailable where none answers."""
+    """Query nsqlookupd and the leaders.  Raises LogUnavailable if none answers."""
 
     def __init__(self, lookupds: Sequence[str], topic: str, partitions: Iterable[int] = ()) -> None:
         self._lookupds, self._topic, self._wanted = list(lookupds), topic, frozenset(partitions)
@@ -94,7 +94,7 @@ class LogCluster:
         return self._found
 
     def _asked(self, ask: Callable[[], _T]) -> _T:
-        """Call *ask*, once more with fresh leaders where one that was known does not answer, or leads no more."""
+        """Call *ask*; if a known leader does not answer or lead any more, look leaders up and call it again."""
         try:
             return ask()
         except HTTPError:
@@ -106,7 +106,7 @@ class LogCluster:
             raise LogUnavailable(str(error)) from error
 
     def leader(self, partition: int) -> Leader | None:
-        """Return who leads the partition now; None: nobody."""
+        """Return the partition's leader, or None."""
         self._found = None
         found = self._known()
         node, meta = found.partitions.get(partition), found.meta
@@ -120,7 +120,7 @@ class LogCluster:
         return 0 if meta is None else meta.partition_num
 
     def wanted(self) -> list[int]:
-        """Return the partitions that are to be read."""
+        """Return the partitions to read."""
         return [number for number in range(self.count()) if not self._wanted or number in self._wanted]
 
     def extents(self) -> dict[int, Extent]:
@@ -161,7 +161,7 @@ class LogCluster:
         try:
             found = client.get_message(self._topic, position, search=search, partition=partition)  # type: ignore[arg-type]
         except HTTPStatusError as error:
-            if error.status in (400, 404, 500):  # 500: nsqd stumbles over the end of its log
+            if error.status in (400, 404, 500):  # 500: nsqd fails at the end of its log
                 return None
             raise
         return Mark(found.offset, found.queue_cnt_index, found.timestamp)
@@ -170,5 +170,5 @@ class LogCluster:
 def _extent(topic: TopicStats) -> Extent:
     begin, end = topic.raw.get("backend_start"), topic.raw.get("backend_depth")
     if not isinstance(begin, int) or not isinstance(end, int):
-        raise LogUnavailable(f"nsqd does not say where the log of {topic.topic_name} begins: it is none of Youzan's")
+        raise LogUnavailable(f"nsqd does not report where the log of {topic.topic_name} begins: it is not Youzan's")
     return Extent(begin, end, topic.message_count)

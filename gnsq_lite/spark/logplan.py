@@ -1,7 +1,7 @@
-"""What a micro-batch of a log has: pure decisions about places in it.
+"""The ranges of a micro-batch of logs; no I/O.
 
-An offset is, as in Spark's Kafka source, ``{"topic": {"0": 23, "1": 45}}``: per partition the place, in bytes, where
-the next batch begins.  A message belongs to the range in which it begins, so a range never changes its rows (PIPE-3).
+An offset is, as in Spark's Kafka source, ``{"topic": {"0": 23, "1": 45}}``: by partition the byte offset at which
+the next batch begins.  A message belongs to the range in which it begins, so a range always has the same rows (PIPE-3).
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from gnsq_lite.recording.errors import RecordingError
 from gnsq_lite.spark.logcluster import Extent, Logs
 from gnsq_lite.spark.logoptions import EARLIEST, Position
 
-#: Places by partition.
+#: Byte offsets by partition.
 Places = dict[int, int]
 
 
 def as_offset(topic: str, places: Places) -> dict[str, Any]:
-    """Return what Spark stores; it compares the text, so the order of keys is fixed."""
+    """Return the offset that Spark stores; the order of keys is fixed because Spark compares the text."""
     return {topic: {str(partition): places[partition] for partition in sorted(places)}}
 
 
 def parse_places(raw: Mapping[str, Any], topic: str) -> Places:
-    """Return the places of an offset Spark gives back.  Raises RecordingError for one that is not this query's."""
+    """Parse an offset from Spark.  Raises RecordingError if it is not of this query."""
     found = raw.get(topic)
     if len(raw) != 1 or not isinstance(found, Mapping) or not all(isinstance(one, int) for one in found.values()):
         raise RecordingError(
-            f"the checkpoint's offset {dict(raw)!r} is none of topic {topic}: use another checkpointLocation"
+            f"the checkpoint's offset {dict(raw)!r} is not of topic {topic}: use another checkpointLocation"
         )
     return {int(partition): place for partition, place in found.items()}
 
 
 @dataclass(frozen=True)
 class Range:
-    """A task's share: the messages of a partition that begin at begin <= place < end."""
+    """The messages of a task: of one partition, with begin <= offset < end."""
 
     partition: int
     begin: int
@@ -43,7 +43,7 @@ class Range:
 
 
 def resolved(position: Position, extents: Mapping[int, Extent], logs: Logs) -> Places:
-    """Return the places that *position* means in the logs of *extents*."""
+    """Resolve *position* to byte offsets in the logs of *extents*."""
     return {partition: _place(position, partition, extent, logs) for partition, extent in extents.items()}
 
 
@@ -54,19 +54,19 @@ def _place(position: Position, partition: int, extent: Extent, logs: Logs) -> in
     if place < 0:
         return _first_place(partition, extent, logs) if place == EARLIEST else extent.end
     if extent.begin <= place < extent.end:
-        found = logs.at(partition, place)  # a place amid a message means the next one
+        found = logs.at(partition, place)  # an offset inside a message means the next message
         return extent.end if found is None else found.place
-    return place  # behind the log's end, or removed: told of when it is read
+    return place  # after the log's end, or removed: the task reports it
 
 
 def _first_place(partition: int, extent: Extent, logs: Logs) -> int:
-    """Return where reading can begin: nsqd may find a message no more whose bytes it has not removed yet."""
+    """Return the first readable offset: nsqd may not find a message whose bytes it has not removed yet."""
     found = logs.at(partition, extent.begin) if extent.begin < extent.end else None
     return extent.end if found is None else found.place
 
 
 def at_time(partition: int, extent: Extent, since_ns: int, logs: Logs) -> int:
-    """Return the place of the first message published at *since_ns* or later; the log's end where there is none."""
+    """Return the offset of the first message published at *since_ns* or later, or the log's end."""
     first = logs.at(partition, extent.begin) if extent.begin < extent.end else None
     if first is None:
         return extent.end
@@ -84,7 +84,7 @@ def at_time(partition: int, extent: Extent, since_ns: int, logs: Logs) -> int:
 def limited(begins: Places, ends: Places, rows: int, logs: Logs) -> Places:
     """Return *ends*, moved so that a batch has at most about *rows* messages.
 
-    As in Kafka's source, each partition's share is as its part of what waits; one message at least.
+    As in Kafka's source, each partition's share is proportional to its waiting messages, at least one message.
     """
     waiting = {
         partition: ends[partition] - begins[partition] for partition in ends if ends[partition] > begins[partition]
@@ -101,7 +101,7 @@ def limited(begins: Places, ends: Places, rows: int, logs: Logs) -> Places:
 
 
 def messages_waiting(begins: Places, extents: Mapping[int, Extent], logs: Logs) -> int:
-    """Return how many messages lie between *begins* and the logs' ends."""
+    """Return the number of messages between *begins* and the logs' ends."""
     waiting = 0
     for partition, extent in extents.items():
         begin = max(begins.get(partition, 0), extent.begin)
@@ -112,6 +112,6 @@ def messages_waiting(begins: Places, extents: Mapping[int, Extent], logs: Logs) 
 
 
 def ranges(begins: Places, ends: Places) -> list[Range]:
-    """Return the tasks between two offsets, one a partition; none where nothing is between."""
+    """Return the tasks between two offsets, at most one per partition."""
     found = [Range(partition, begins.get(partition, 0), end) for partition, end in sorted(ends.items())]
     return [one for one in found if one.begin < one.end]

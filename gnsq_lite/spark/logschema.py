@@ -1,4 +1,4 @@
-"""The columns of ``format("nsq_log")``: what is the same whenever, and from whichever replica, a log is read."""
+"""The columns of ``format("nsq_log")``, which are the same in every read and from every replica."""
 
 from __future__ import annotations
 

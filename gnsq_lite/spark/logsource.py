@@ -1,6 +1,6 @@
-"""``format("nsq_log")``: a topic of Youzan's NSQ, read as the log it is.
+"""``format("nsq_log")``: read a topic of Youzan's NSQ as a log.
 
-No recording, and no message is finished: Spark's own offsets say what was read, and a batch that runs
+There is no recording, and no position in a channel: Spark's offsets record what was read, and a batch that runs
 again reads the same bytes of the log again (PIPE-3).
 """
 
@@ -47,7 +47,7 @@ log = logging.getLogger("gnsq_lite.spark")
 
 _AvailableNow: Any = available_now_mixin()
 
-#: Seconds by which an answer without news is late: Spark asks again 10 ms after each, and each asks the whole cluster.
+#: Seconds to delay an unchanged answer: Spark asks again 10 ms later, and each answer queries the whole cluster.
 PATIENT = 0.1
 
 
@@ -76,15 +76,15 @@ class NsqLogDataSource(DataSource):
         return NsqLogBatchReader(self._checked(schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        """Return the streaming reader; it asks the cluster nothing until Spark wants an offset."""
+        """Return the streaming reader; it sends no request until Spark asks for an offset."""
         return NsqLogStreamReader(self._checked(schema))
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
-        """Refuse: ``format("nsq")`` publishes."""
+        """Raise OptionError: ``format("nsq")`` publishes."""
         raise OptionError("format", "nsq_log", "only reads: format('nsq') publishes, to Youzan's NSQ too")
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
-        """Refuse: ``format("nsq")`` publishes."""
+        """Raise OptionError: ``format("nsq")`` publishes."""
         raise OptionError("format", "nsq_log", "only reads: format('nsq') publishes, to Youzan's NSQ too")
 
     def _checked(self, schema: Any) -> LogOptions:
@@ -108,14 +108,14 @@ class LogPartition(InputPartition):
 
 
 class _LogReader:
-    """What a batch and a stream share."""
+    """Shared by the batch and the streaming reader."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
         self._cluster = LogCluster(options.lookupd_http_addresses, options.topic, options.partitions)
 
     def _whole(self) -> dict[int, Extent]:
-        """Return all logs that are wanted.  Raises LogUnavailable where one has no leader within connectTimeoutMs."""
+        """Return all logs to read.  Raises LogUnavailable if a log has no leader within connectTimeoutMs."""
         options = self._options
         deadline = time.monotonic() + options.connect_timeout_ms / 1000
         while True:
@@ -140,10 +140,10 @@ class _LogReader:
         return resolved(position, extents, self._cluster)
 
     def _planned(self, begins: Places, ends: Places, extents: Mapping[int, Extent]) -> list[InputPartition]:
-        """Return the tasks, having told of what is gone already.
+        """Return the tasks, after reporting messages that are already gone.
 
-        A partition that came later begins at 0, as in Kafka's source: where its log begins now would be another place
-        when the batch runs again, and what retention took before anybody read it would be gone untold.
+        A partition added later begins at 0, as in Kafka's source: the log's present beginning could differ
+        when the batch runs again, and messages that retention removed before a read would be lost silently.
         """
         topic = self._options.topic
         for partition, end in ends.items():
@@ -192,7 +192,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
                 raise OptionError(name, limit, why)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where startingOffsets means."""
+        """Return the offset of startingOffsets."""
         settle_process()
         self._last = self._resolved(self._options.starting(batch=False), self._whole())
         return as_offset(self._options.topic, self._last)
@@ -206,15 +206,15 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         extents = self._extents(begins)
         ends = dict(begins or {})
         ends.update({number: extent.end for number, extent in extents.items()})
-        if self._until is not None:  # a partition that came since then waits for the next run
+        if self._until is not None:  # a partition added since then waits for the next run
             last = {**(begins or {}), **self._until}
             ends = {number: last[number] for number in ends if number in last}
         if begins is not None:
             self._tell_of_shorter(begins, ends)
             try:
                 ends = self._admitted(begins, ends, extents, limit)
-            except LogUnavailable as error:  # a leader has gone since
-                if self._until is not None:  # AvailableNow would take no batch for its end
+            except LogUnavailable as error:  # a leader was lost since then
+                if self._until is not None:  # AvailableNow would end at an empty batch
                     raise
                 self._warn(str(error))
                 ends = dict(begins)
@@ -226,7 +226,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return as_offset(topic, ends)
 
     def _extents(self, begins: Places | None) -> dict[int, Extent]:
-        """Return the logs that can be had; without a start all must be, for what lacks would begin at its log's."""
+        """Return the available logs; without a start all must be available, or a missing log would start at its end."""
         if begins is None:
             return self._whole()
         try:
@@ -240,7 +240,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return extents
 
     def _warn(self, why: str) -> None:
-        """Warn once of what lasts: Spark asks many times a second."""
+        """Warn once of a lasting condition, because Spark asks many times a second."""
         self._is_well = False
         if why not in self._told:
             self._told.add(why)
@@ -251,10 +251,10 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         if not shorter:
             return
         why = f"the logs of {self._options.topic} end at {shorter}, before the checkpoint's {begins}"
-        lost(self._options, f"{why}: the topic was made anew, or a replica that had fallen behind leads")
+        lost(self._options, f"{why}: the topic was created again, or a replica that had fallen behind is the leader")
 
     def _admitted(self, begins: Places, ends: Places, extents: Mapping[int, Extent], limit: Any) -> Places:
-        """Return *ends* within the limits; *begins* where too little waits."""
+        """Return *ends* within the limits, or *begins* if too few messages wait."""
         options = self._options
         more = self._until is None and any(ends[n] > begins.get(n, 0) for n in ends)
         if more and self._patience.waits(lambda: messages_waiting(begins, extents, self._cluster)):
@@ -274,7 +274,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return as_offset(self._options.topic, {**(self._last or {}), **{n: e.end for n, e in extents.items()}})
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end: that of the logs now."""
+        """Fix the end of AvailableNow at the present ends of the logs."""
         self._until = self._resolved(Position(LATEST), self._whole())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
@@ -282,11 +282,11 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         settle_process()
         begins, ends = parse_places(start, self._options.topic), parse_places(end, self._options.topic)
         self._last = ends
-        self._tell_of_shorter(begins, ends)  # PySpark before 4.2 says here first where a batch begins
+        self._tell_of_shorter(begins, ends)  # PySpark before 4.2 passes a batch's start here first
         return self._planned(begins, ends, self._extents(begins))
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Do nothing: the log keeps what its retention says."""
+        """Do nothing: the retention of nsqd decides."""
 
     def stop(self) -> None:
         """Do nothing: nothing is open."""

@@ -1,9 +1,9 @@
-"""A task of a log: the messages of one range, all of them, once and in order.
+"""A task of a log: read all messages of one range once and in order.
 
-nsqd gives a log out only through a channel.  Each attempt makes one of its own, has nsqd set it to the range's begin,
-and goes on until the places of what came - each message says where it begins and how long it is - join without a gap
-from begin to end.  The channel ends with its connection.  So attempts do not meet, and what a channel thinks it has
-delivered is of no account.
+nsqd delivers a log only through a channel.  Each attempt creates its own channel, sets it to the range's begin,
+and reads until the received messages, each with its offset and length, are adjacent
+from begin to end.  The channel ends with its connection.  So attempts do not affect each other, and the channel's own
+position does not matter.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from gnsq_lite.spark.logplan import Range
 from gnsq_lite.spark.logschema import to_log_batch
 from gnsq_lite.youzan.dialect import YouzanDialect
 
-#: Messages that may wait here before nsqd is asked for no more, and seconds without a message of the range after which
-#: another channel is tried.
+#: Waiting messages above which reading pauses, and seconds without a message of the range after which
+#: the task tries another channel.
 MOST_WAITING, STALLED = 50_000, 5.0
-#: What nsqd sends unanswered, at the most.
+#: Maximum messages in flight.
 WINDOW = 2500
 
 
 class Passage:
-    """A channel of its own through a partition, from a place on; messages are finished as they come."""
+    """A channel that reads a partition from an offset on; messages are finished on receipt."""
 
     def __init__(self, options: LogOptions, leader: Leader, partition: int, begin: int, end: int) -> None:
         self._options, self._leader, self._partition, self._begin, self._end = options, leader, partition, begin, end
@@ -53,7 +53,7 @@ class Passage:
     def open(self) -> None:
         """Make the channel and read.  Raises HTTPError."""
         options, leader = self._options, self._leader
-        # Where channels are registered one of that name must be; attempts must not meet there.
+        # If channels must be registered, this one is; attempts must not use it at the same time.
         channel = options.channel if leader.registered_only else f"{options.channel}-{uuid.uuid4().hex}#ephemeral"
         nsqd = NsqdClient(leader.node.http_address)
         if not leader.registered_only:
@@ -99,13 +99,13 @@ class Passage:
         self.fresh.set()
 
     def relieve(self) -> None:
-        """Ask for more again once there is room."""
+        """Resume reading once there is room."""
         if self._paused and self._reader is not None and len(self.arrived) < MOST_WAITING // 2:
             self._paused = False
             self._reader.resume()
 
     def close(self) -> None:
-        """End the channel: nsqd does with its last consumer, and not where it never had one."""
+        """Delete the channel: nsqd does so with its last consumer, but not if it never had one."""
         if self._reader is not None:
             self._reader.close(2.0)
         if self._channel and not self._joined:
@@ -118,7 +118,7 @@ class RangeTask:
     """Reads one range.
 
     Args:
-        passage: Opens a way through the partition from a place on; raises HTTPError, NSQError.
+        passage: Opens a Passage from an offset on; raises HTTPError, NSQError.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class RangeTask:
     ) -> None:
         self._options, self._range, self._cluster = options, wanted, cluster
         self._passage, self._clock, self._sleep = passage, clock, sleep
-        #: Where the next message of the range begins.
+        #: Offset of the range's next message.
         self._next = wanted.begin
         self._ahead: dict[int, Any] = {}
         self._trouble = ""
@@ -176,7 +176,7 @@ class RangeTask:
         return passage
 
     def _through(self, passage: Passage) -> Iterator[pa.RecordBatch]:
-        """Yield what comes through *passage* until the range's end, or until nothing of it comes any more."""
+        """Yield messages of *passage* until the range's end, or until no message of the range arrives."""
         self._ahead.clear()
         ready: list[Any] = []
         heard = self._clock.now()
@@ -202,7 +202,7 @@ class RangeTask:
             yield self._batch(ready)
 
     def _place(self, message: Any, ready: list[Any]) -> bool:
-        """Put *message* where it belongs; return whether the next one of the range was among what is here."""
+        """Store *message* by its offset; return whether the range's next message is available."""
         place = message.queue_offset
         if place < self._next or place >= self._range.end:
             return False
@@ -220,7 +220,7 @@ class RangeTask:
     # -- when it does not come
 
     def _judge(self) -> None:
-        """Decide what it means that the next message did not come: wait, go on behind a gap, or raise."""
+        """Decide what to do if the next message did not arrive: wait, continue after a gap, or raise."""
         partition, patience = self._range.partition, self._options.poll_timeout_ms / 1000
         late = self._clock.now() - self._progress >= patience
         extent = mark = None
@@ -231,7 +231,7 @@ class RangeTask:
             self._trouble = str(error)
         if extent is not None and extent.begin > self._next:
             self._lost(f"the log begins at {extent.begin} now", extent.begin)
-        elif mark is not None and mark.place > self._next:  # nsqd was asked: it is no message that is under way
+        elif mark is not None and mark.place > self._next:  # nsqd was queried, so no message is under way
             self._lost(f"the next message is at {mark.place}", mark.place)
         elif late and extent is not None and extent.end < self._range.end:
             self._lost(f"the log ends at {extent.end}, before {self._range.end}", self._range.end)

@@ -1,6 +1,6 @@
 """Arrow columns -> MPUB payloads, without a Python loop over the rows.
 
-The layout of MPUB's body - a big-endian length before every message - is what joining two binary columns gives: the
+Joining two binary columns gives the layout of MPUB's body, a big-endian length before every message: the
 joined column's data buffer is the payload.
 """
 
@@ -27,7 +27,7 @@ class Payload:
 
 
 class Bodies(Sequence[bytes]):
-    """The messages of a payload, read out of its bytes where a dialect lays batches out in another way."""
+    """The messages of a payload, read from its bytes if a dialect has another layout for batches."""
 
     def __init__(self, payload: Payload) -> None:
         self._payload = payload
@@ -58,7 +58,7 @@ def joined(bodies: pa.Array) -> pa.Array:
 
 
 def payloads(topic: str, bodies: pa.Array, most_messages: int, most_bytes: int) -> Iterator[Payload]:
-    """Yield *bodies*, none of them null, as MPUBs of at most so many messages and bytes."""
+    """Yield *bodies*, without nulls, as MPUBs with at most this many messages and bytes."""
     if not len(bodies):
         return
     column = joined(bodies)
@@ -79,7 +79,7 @@ def payloads(topic: str, bodies: pa.Array, most_messages: int, most_bytes: int) 
 
 
 def checksum(pieces: Iterable[Payload], so_far: int = 0) -> int:
-    """Return the CRC-32 of the messages, however they are cut into payloads; *so_far*: that of those before."""
+    """Return the CRC-32 of the messages, independent of payload sizes; *so_far*: the CRC-32 of the messages before."""
     for piece in pieces:
         so_far = zlib.crc32(memoryview(piece.data)[8:], so_far)
     return so_far

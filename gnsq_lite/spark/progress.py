@@ -1,4 +1,4 @@
-"""Progress markers of the sink: a task that Spark runs again goes on where it stopped.
+"""Progress markers of the sink: a task that Spark runs again continues where it stopped.
 
 Without them a repeated task publishes its partition again.  A marker is of one partition of a query's batch or of a
 batch write.  It holds for rows that have the same bodies in the same order when the task runs again: this source gives
@@ -18,7 +18,7 @@ from gnsq_lite.recording.files import Files
 
 @dataclass(frozen=True)
 class TaskKey:
-    """Which task: it is the same when Spark runs it again."""
+    """The identity of a task, the same when Spark runs it again."""
 
     query: str
     batch: str
@@ -45,7 +45,7 @@ def current_task(write: str = "") -> TaskKey | None:
 
 @dataclass(frozen=True)
 class Done:
-    """What of a task nsqd has taken: its first *rows*, and the CRC-32 of their bodies."""
+    """The confirmed part of a task: its first *rows*, and the CRC-32 of their bodies."""
 
     rows: int = 0
     crc: int = 0
@@ -55,7 +55,7 @@ NOTHING = Done()
 
 
 class Marker:
-    """Notes what of a task nsqd has taken."""
+    """Stores how many rows of a task nsqd has confirmed."""
 
     def __init__(self, directory: Path, key: TaskKey, files: Files | None = None) -> None:
         self._path = directory / key.file_name
@@ -63,7 +63,7 @@ class Marker:
         directory.mkdir(parents=True, exist_ok=True)
 
     def read(self) -> Done:
-        """Return what is done; nothing, where nothing is known."""
+        """Return the confirmed part; empty if there is no marker."""
         try:
             found = json.loads(self._path.read_text())
             return Done(int(found["rows"]), int(found["crc"]))
@@ -78,7 +78,7 @@ class Marker:
         self._files.sync_directory(self._path.parent)
 
     def remove(self) -> None:
-        """Forget it."""
+        """Remove the marker."""
         self._files.unlink(self._path)
 
 

@@ -1,4 +1,4 @@
-"""Publishes Arrow batches: MPUBs pipelined over a Writer that the worker process keeps between tasks."""
+"""Publish Arrow batches: MPUBs pipelined over a Writer that the worker process keeps between tasks."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from gnsq_lite.spark.progress import NOTHING, Done
 from gnsq_lite.spark.rows import Checked, check
 from gnsq_lite.wire import commands
 
-#: Rows looked at in one go: their joined bodies are in memory once more.
+#: Rows processed at once, because their joined bodies are a copy in memory.
 _SLICE = 20_000
-#: Bytes of bodies of a task that are checked before anything of it is sent: an attempt that fails sends none of them.
+#: Bytes of a task's bodies that are checked before the first is sent: if one is invalid, none of them is sent.
 CHECKED_BYTES = 64 << 20
-#: Errors that another attempt may mend: nsqd away, its answer lost, or nsqd on its way out or out of disk.
+#: Errors worth a retry: nsqd unreachable, its answer lost, nsqd exiting or out of disk.
 MAY_PASS = (NotSent, OutcomeUnknown, PubFailedError, MpubFailedError)
-#: Seconds before a failed MPUB is sent again: first, and at most.
+#: First and maximum seconds before a failed MPUB is sent again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
 class OtherRows(NSQError):
-    """A task that Spark runs again does not begin with the rows its marker counts."""
+    """A retried task does not begin with the rows that its marker counts."""
 
 
 class PayloadWriter(Writer):
-    """A Writer that takes MPUB payloads as they are, without looking at each message again."""
+    """A Writer that sends MPUB payloads unchanged, without checking each message again."""
 
     def send(self, payload: Payload, timeout: float) -> Publish:
-        """Queue a payload and return its outcome to come.  Raises ClosedError."""
+        """Queue a payload and return its Publication.  Raises ClosedError."""
         core = self._core
         if core is None or core.closing:
             core = self._start(timeout)
@@ -56,7 +56,7 @@ _writers_lock = threading.Lock()
 
 
 def shared_writer(options: SinkOptions) -> PayloadWriter:
-    """Return this process's Writer for *options*: connections outlive tasks, their heartbeats answered meanwhile."""
+    """Return this process's Writer for *options*; its connections stay open between tasks."""
     given = repr(sorted(options.client_arguments().items(), key=str))
     key = (os.getpid(), given, options.max_message_bytes, options.mpub_max_bytes)
     with _writers_lock:
@@ -76,7 +76,7 @@ def shared_writer(options: SinkOptions) -> PayloadWriter:
 
 
 class Sink:
-    """Publishes one task's rows, in order.  Those of *skip* are passed over: an earlier attempt published them."""
+    """Publish one task's rows in order.  The rows of *skip* are skipped: an earlier attempt published them."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Sink:
         self._window: deque[tuple[Payload, Publish, Done | None]] = deque()
         self._seen = self._settled = self._crc = 0
         self._due = time.monotonic()
-        #: Rows that nsqd has taken, with those that were skipped; and rows that were sent again.
+        #: Confirmed and skipped rows, and rows that were sent again.
         self.done = skip
         self.published = 0
 
@@ -100,8 +100,8 @@ class Sink:
         """Publish all rows and return how many.
 
         Raises:
-            BadRows, OptionError: a row nsqd would refuse; nothing was sent where it is among the first CHECKED_BYTES.
-            OtherRows: those to be passed over are not what the task begins with; nothing was sent.
+            BadRows, OptionError: nsqd would refuse a row; no row was sent if it is among the first CHECKED_BYTES.
+            OtherRows: the task does not begin with the rows to skip; no row was sent.
             NSQError: nsqd refused, or could not be reached, after all retries.
         """
         held: list[tuple[Checked, int]] = []
@@ -122,7 +122,7 @@ class Sink:
         return self.published
 
     def _check(self, batch: pa.RecordBatch) -> Checked:
-        """Check rows, of which those that an earlier attempt published are passed over."""
+        """Check rows, and skip rows that an earlier attempt published."""
         known = min(batch.num_rows, max(0, self._skip.rows - self._seen))
         self._seen += batch.num_rows
         if known:
@@ -165,13 +165,13 @@ class Sink:
             for piece in payloads(run.topic, run.bodies, most, options.mpub_max_bytes):
                 left -= piece.count
                 self._crc = self._checked([piece])
-                # Rows left out have no place in a payload: progress counts them with the last one.
+                # Skipped rows are in no payload: progress counts them with the row before.
                 self._push(piece, Done(end - left, self._crc) if one.is_whole or not left else None)
         if not one.runs and not self._window:
             self.done = Done(end, self._crc)
 
     def _checked(self, pieces: Iterable[Payload]) -> int:
-        """Return the checksum with that of *pieces*, where somebody notes it."""
+        """Return the checksum including *pieces*, if there is a marker."""
         return self._crc if self._on_progress is None else checksum(pieces, self._crc)
 
     def _write_deferred(self, topic: str, bodies: pa.Array, defers: pa.Array) -> None:
@@ -195,7 +195,7 @@ class Sink:
         rate = self._options.rows_per_second
         if rate is not None:
             now = time.monotonic()
-            due = max(self._due, now - 1.0)  # no more than a second's worth at once after a pause
+            due = max(self._due, now - 1.0)  # after a pause at most one second's rows at once
             self._sleep(max(0.0, due - now))
             self._due = due + count / rate
 
@@ -207,7 +207,7 @@ class Sink:
         self._window.append((payload, publication, done))
 
     def _settle(self) -> None:
-        """Wait for the oldest MPUB; send it again where that may help."""
+        """Wait for the oldest MPUB; send it again if a retry may help."""
         payload, publication, done = self._window.popleft()
         for attempt in range(self._options.max_retries + 1):
             try:
@@ -226,7 +226,7 @@ class Sink:
                 self._note()
 
     def _pause(self, error: NSQError, attempt: int) -> None:
-        if not isinstance(error, NotSent):  # NotSent has waited out its time already
+        if not isinstance(error, NotSent):  # NotSent has used up its time already
             self._sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
 
     def _note(self) -> None:

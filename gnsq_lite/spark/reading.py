@@ -1,4 +1,4 @@
-"""What the streaming and the batch source share: where to begin, the check of a position, tasks and their rows."""
+"""Shared by the streaming and the batch source: the start, the check of a position, tasks and their rows."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Rows for which a batch gets another task, up to the number of cores: a task costs Spark some 10 ms.
+#: Rows per task, up to one task per core: a task costs Spark some 10 ms.
 TASK_ROWS = 10_000
-#: Reported where a query's recording has more committed than its checkpoint knows.
+#: Reported if a query's recording has a later committed position than its checkpoint.
 OLDER = (
-    "the checkpoint is an older copy.  Begin with a new checkpointLocation: it goes on where the recording is; this one"
+    "the checkpoint is an older copy.  Start with a new checkpointLocation: it continues from the recording; this one"
     " gives new rows the numbers of batches that were done, by which a sink may skip them"
 )
 _frozen: list[bool] = []
@@ -56,7 +56,7 @@ def open_recording(options: SourceOptions, files: Files | None = None) -> Record
 
 
 def first_position(recording: Recording, options: SourceOptions, otherwise: str) -> Position:
-    """Return where a reader begins: startingTimestamp, startingOffsets, or *otherwise*.  Raises RecordingError."""
+    """Return the start of a reader: startingTimestamp, startingOffsets, or *otherwise*.  Raises RecordingError."""
     assert_exists(recording)
     if options.starting_timestamp is not None:
         return recording.at(options.starting_timestamp * 1000)
@@ -67,7 +67,7 @@ def first_position(recording: Recording, options: SourceOptions, otherwise: str)
 
 
 def last_position(recording: Recording, options: SourceOptions) -> Position:
-    """Return where a batch ends: endingTimestamp, endingOffsets, or the rows that are there now."""
+    """Return the end of a batch: endingTimestamp, endingOffsets, or the rows stored now."""
     if options.ending_timestamp is not None:
         return recording.at(options.ending_timestamp * 1000)
     if options.ending_offsets in ("", "latest"):
@@ -76,7 +76,7 @@ def last_position(recording: Recording, options: SourceOptions) -> Position:
 
 
 def assert_exists(recording: Recording) -> None:
-    """Raise RecordingError where there is no recording."""
+    """Raise RecordingError if there is no recording."""
     try:
         recording.meta()
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def assert_exists(recording: Recording) -> None:
 
 @dataclass
 class Checked:
-    """A position whose rows behind it are there, or were given up where failOnDataLoss is false."""
+    """A position after which all rows are stored, or were given up because failOnDataLoss is false."""
 
     recording: Recording
     position: Position
@@ -97,7 +97,7 @@ class Checked:
 
     @classmethod
     def of(cls, recording: Recording, position: Position, *, fails: bool, embedded: Embedded | None = None) -> Checked:
-        """Check *position*.  Raises DataLoss, or logs what is gone where that does not fail the query."""
+        """Check *position*.  Raises DataLoss, or logs missing rows with failOnDataLoss=false."""
         bounds = recording.bounds()
         committed = recording.committed() if embedded is not None else {}
         found = dict(position)
@@ -130,7 +130,7 @@ class Checked:
         return cls(recording, {name: row for name, row in found.items() if row}, there, fails)
 
     def end(self) -> Position:
-        """Return the position of the newest rows, never before this one."""
+        """Return the position of the newest rows, never before this position."""
         return {name: max(row, self.position.get(name, 0)) for name, row in {**self.position, **self.there}.items()}
 
     def ranges(self, end: Position) -> list[tuple[LogReader, int, int]]:
@@ -149,7 +149,7 @@ class Checked:
 def tasks(
     recording: Recording, ranges: list[tuple[LogReader, int, int]], options: SourceOptions
 ) -> list[InputPartition]:
-    """Cut rows into tasks, about as many as there are cores; a pure function of the rows (PIPE-3)."""
+    """Split rows into about as many tasks as there are cores; depends only on the rows (PIPE-3)."""
     uuid = recording.meta().uuid
     total = sum(end - start for _, start, end in ranges)
     if not total:
@@ -162,7 +162,7 @@ def tasks(
 
 
 def read_partition(partition: Any, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Yield a task's rows in batches Spark takes fastest.
+    """Yield a task's rows in batches of the best size for Spark.
 
     Raises RecordingNotVisible: this process does not see the recording.  DataLoss, RecordingDamaged: rows are gone.
     """
@@ -183,11 +183,11 @@ def _rows(recording: Recording, span: Span, options: SourceOptions) -> Iterator[
     except (DataLoss, RecordingDamaged):
         if options.fail_on_data_loss:
             raise
-        log.exception("failOnDataLoss=false: going on without rows of log %s up to %d", span.log, span.end)
+        log.exception("failOnDataLoss=false: continuing without rows of log %s up to %d", span.log, span.end)
 
 
 def settle_worker() -> None:
-    """Once in a Python worker of Spark: spare its imports the collection of garbage after every task."""
+    """Exclude a Spark Python worker's imports, once, from garbage collection after every task."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if not _frozen and main is not None and main.name.startswith("pyspark."):
         _frozen.append(True)

@@ -1,6 +1,6 @@
 """The sink: each task publishes its rows with MPUB and returns when nsqd has all of them.
 
-At least once: a task that Spark runs again publishes again, unless markerDir lets it go on where it stopped.
+At least once: a task that Spark runs again publishes again, unless markerDir lets it continue where it stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gnsq_lite.wire.names import check_topic
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Columns the sink understands, and the Spark types each may have.
+#: Columns of the sink, and their allowed Spark types.
 WRITABLE = {
     "body": ("binary", "string"),
     "topic": ("string",),
@@ -37,7 +37,7 @@ WRITABLE = {
 
 
 def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions, overwrite: bool) -> None:
-    """Raise OptionError for columns or a mode the sink cannot take; before anything is sent."""
+    """Raise OptionError for unsupported columns or modes, before a row is sent."""
     if overwrite:
         raise OptionError("mode", "overwrite", "a queue cannot be overwritten: use mode('append')")
     names = dict(fields)
@@ -70,7 +70,7 @@ class NsqArrowWriter(DataSourceArrowWriter):
         self._remove_markers()
 
     def abort(self, messages: list[Any]) -> None:
-        """Some task failed for good; what others published stays published."""
+        """Log a failed job; rows that other tasks published stay published."""
         rows = sum(message.rows for message in messages if message is not None)
         log.warning("the job failed; %d rows of finished tasks are published and stay so", rows)
         self._remove_markers()
@@ -81,7 +81,7 @@ class NsqArrowWriter(DataSourceArrowWriter):
 
 
 class NsqStreamRowWriter(StreamCommits, DataSourceStreamWriter):
-    """Streaming where PySpark (4.0) hands rows over one by one: the same promise, less speed."""
+    """Streaming with PySpark 4.0, which passes rows one by one: the same guarantees, but slower."""
 
     def __init__(self, options: SinkOptions, names: Sequence[str]) -> None:
         self._options, self._names = options, list(names)
@@ -117,7 +117,7 @@ def _as_batch(rows: list[Any], names: Sequence[str]) -> pa.RecordBatch:
 
 
 def stream_writer(options: SinkOptions, names: Sequence[str]) -> DataSourceStreamWriter:
-    """Return the streaming writer this PySpark can use: Arrow batches from 4.1 on."""
+    """Return the streaming writer for this PySpark: Arrow batches from 4.1 on."""
     base = stream_arrow_writer()
     if base is None:
         return NsqStreamRowWriter(options, names)

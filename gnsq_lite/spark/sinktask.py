@@ -1,4 +1,4 @@
-"""One task's part of the sink, and what follows when a batch has ended; for writers of rows and of Arrow batches."""
+"""One task of the sink, and the end of a batch; for writers of rows and of Arrow batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("gnsq_lite.spark")
 
 @dataclass
 class Published(WriterCommitMessage):
-    """What a task reports: rows published, and the query where it is a streaming one."""
+    """A task's report: rows published, and the query if it is a streaming write."""
 
     rows: int
     query: str = ""
@@ -50,18 +50,18 @@ def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch], *, write: s
 
 
 class StreamCommits:
-    """What the streaming writers do when a batch has ended."""
+    """The end of a batch, for the streaming writers."""
 
     _options: SinkOptions
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """The batch is done: its markers, and older ones, are of no more use."""
+        """Remove the markers of a finished batch and of older ones."""
         queries = {message.query for message in messages if message is not None and message.query}
         if self._options.marker_dir:
             for query in queries:
                 remove_markers(Path(self._options.marker_dir), query, batchId)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Some task failed for good; the restarted query runs the batch again, from the markers where there are any."""
+        """Log a failed batch; the restarted query runs it again, from the markers if there are any."""
         rows = sum(message.rows for message in messages if message is not None)
         log.warning("batch %d failed; %d rows of it are published", batchId, rows)

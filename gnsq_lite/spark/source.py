@@ -54,7 +54,7 @@ class NsqDataSource(DataSource):
         return NsqBatchReader(options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        """Return the streaming reader; it does nothing until Spark asks it for an offset."""
+        """Return the streaming reader; it does no I/O until Spark asks for an offset."""
         from gnsq_lite.spark.stream import NsqStreamReader
 
         return NsqStreamReader(self._checked(schema))

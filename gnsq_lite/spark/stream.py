@@ -1,6 +1,6 @@
-"""The streaming source: reads a recording, which this query records itself where it names topic and channel.
+"""The streaming source: reads a recording, which the query itself records if it has a topic and a channel.
 
-Spark makes a reader object twice and pickles one of them into the tasks, so the constructor does nothing; the first
+Spark creates the reader twice and pickles one reader into the tasks, so the constructor does no I/O; the first
 driver-side call opens the recording, in the one process Spark keeps for the query.  An offset is a position, log name
 -> number of the last row; ``(start, end]`` never changes its rows (PIPE-3).
 """
@@ -36,18 +36,18 @@ log = logging.getLogger("gnsq_lite.spark")
 
 _AvailableNow: Any = available_now_mixin()
 
-#: Seconds an answer to Spark waits for a row where there is none: it asks again 10 ms after each.
+#: Seconds that an answer to Spark waits for a row: otherwise Spark asks again 10 ms later.
 PATIENT = 0.1
-#: Seconds the first batch of a run gathers rows: it would have a single one, and costs as much as any.
+#: Seconds that the first batch of a run gathers rows: otherwise it would have a single row.
 FIRST = 0.1
-#: New objects before Spark's source process looks for garbage: many times what is in flight.
+#: Threshold of the garbage collector in Spark's source process: many times the messages in flight.
 UNCOLLECTED = 50_000
 
 
 class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
     """Driver side: records, plans.  Task side: :meth:`read`."""
 
-    #: The file system calls of the recorder; a fault test puts others here.
+    #: The file system calls of the recorder; fault tests replace them.
     files: type[Files] = Files
 
     def __init__(self, options: SourceOptions) -> None:
@@ -55,11 +55,11 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._opened: Recording | None = None
         self._embedded: Embedded | None = None
         self._depth: ChannelDepth | None = None
-        #: AvailableNow: nanoseconds since 1970 of its start, and of a recording by others the position there was then.
+        #: AvailableNow: its start in nanoseconds since 1970, or for a recording by others the position at its start.
         self._until_ns = 0
         self._target: Position | None = None
         self._is_read, self._is_first = False, True
-        #: When some of AvailableNow's backlog came last, and the number of the last row that has any of it.
+        #: When the last message of AvailableNow's backlog arrived, and the number of its row.
         self._seen, self._ready = 0.0, 0
         self._unasked = options.records and not supports_available_now()
         self._last: Position | None = None
@@ -86,7 +86,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return ReaderReceiver(self._options.recorder())
 
     def _valid(self, position: Position) -> Checked:
-        """Return *position* checked against the logs; begin to receive once one was found valid."""
+        """Check *position* against the logs; start receiving after the first valid position."""
         recording, fails = self._recording(), self._options.fail_on_data_loss
         if self._embedded is not None and self._embedded.recorder is not None and position == self._last:
             return Checked(recording, position, self._embedded.end(), fails)
@@ -99,7 +99,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return found
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins: behind what the last query committed, or at startingOffsets."""
+        """Return the start of a new query: after the last committed position, or at startingOffsets."""
         recording = self._recording()
         found = recording.committed() if self._options.records else first_position(recording, self._options, "latest")
         self._last = self._valid(found).position
@@ -137,13 +137,13 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return _ordered(end)
 
     def _waits(self, begin: Checked, end: Position) -> bool:
-        """Whether minOffsetsPerTrigger says to wait: not while the recorder waits for the query."""
+        """Return whether minOffsetsPerTrigger delays a batch; never while the recorder is paused."""
         paused = self._embedded is not None and self._embedded.is_paused()
         waiting = sum(end.values()) - sum(begin.position.values())
         return bool(waiting) and not paused and self._minimum.waits(lambda: waiting)
 
     def _available(self, begin: Checked, rows: int | None) -> Position:
-        """AvailableNow: return how far a batch goes; *begin* itself where all of the backlog was handed over."""
+        """AvailableNow: return the end of a batch; *begin* if batches have the whole backlog."""
         embedded = self._embedded
         if embedded is None:
             if self._target is None:
@@ -164,9 +164,9 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
                 time.sleep(0.02)
 
     def _wait_unasked(self, embedded: Embedded, rows: int | None) -> None:
-        """Before the first batch of a run, let the recording have the backlog.
+        """Before the first batch of a run, wait until the backlog is recorded.
 
-        PySpark before 4.2 tells a Python source nothing of AvailableNow, and asks it once, at once, how far to go.
+        PySpark before 4.2 does not inform a Python source about AvailableNow, and asks for the end only once.
         """
         embedded.expect(time.time_ns())
         backlog = Backlog(embedded.started(), self._options.recorder())
@@ -179,13 +179,13 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
                     )
                     return
                 time.sleep(0.02)
-        except ConnectError as error:  # a query that is to run for long does not end for that
+        except ConnectError as error:  # a continuous query does not end because of this
             log.warning("%s", error)
         finally:
             embedded.expect(0)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the newest position and the lag, for the query's progress alone; None before the first batch."""
+        """Return the newest position and the lag for the query's progress; None before the first batch."""
         if self._opened is None or self._last is None:
             return None
         end = self._opened.end()
@@ -197,7 +197,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return found
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix what the backlog is: all that was published up to now, or the rows that are there now."""
+        """Fix the backlog: all messages published up to now, or the rows stored now."""
         self._until_ns = time.time_ns()
         if self._embedded is not None and self._embedded.recorder is not None:
             self._embedded.expect(self._until_ns)
@@ -205,7 +205,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             self._target = self._recording().end()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch: the same for the same offsets, whenever it is asked (PIPE-3)."""
+        """Return the tasks of a batch: always the same for the same offsets (PIPE-3)."""
         last = parse_position(end)
         begin = self._valid(parse_position(start))  # PySpark before 4.2 passes the checkpoint's position here first
         if self._embedded is not None:
@@ -215,13 +215,13 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return tasks(self._recording(), begin.ranges(last), self._options)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Note that Spark needs the rows up to *end* no more."""
+        """Record that Spark does not need the rows up to *end* any more."""
         if self._embedded is not None:
             self._recording()
             self._embedded.commit(parse_position(end))
 
     def stop(self) -> None:
-        """Stop receiving; nothing stays in flight.  Bounded: the process must end even where something hangs."""
+        """Stop receiving; no message stays in flight.  Limited in time: the process must end even if a step hangs."""
         embedded, self._embedded, self._opened = self._embedded, None, None
         if embedded is not None:
             guard = exit_after(20.0)
@@ -242,10 +242,10 @@ def _ordered(position: Position) -> dict[str, Any]:
 
 
 def settle_process() -> None:
-    """In Spark's source process only, which does nothing else: ignore SIGTERM, and collect garbage more seldom.
+    """In Spark's source process: ignore SIGTERM, and raise the thresholds of the garbage collector.
 
-    Spark stops it with SIGTERM, and closes its socket at the same time: so ``stop()`` is called before its end.  The
-    collector would look through all that is in flight each time that another 700 messages have come.
+    Spark sends SIGTERM and closes the process's socket at the same time, after which it calls ``stop()``.  The
+    collector would scan all messages in flight after every 700 new messages.
     """
     if _is_source_process() and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
