@@ -27,6 +27,7 @@ from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import OptionError
+from gnsq_lite.option_fields import check_number
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.writer import Writer
@@ -65,13 +66,14 @@ def rows_to_insert(
     check_topic(topic)
     now = clock.wall()
     _PUBLISH.bind(None, topic, b"", **options)
-    if (defer := options.pop("defer", 0.0)) and at is None:
+    defer = check_number("defer", options.pop("defer", 0.0), 0, 1e10)
+    if defer and at is None:
         at = now + defer
     if at is not None and key:
         raise OptionError("key", key, "keeps an order, which at= and defer= would break: give one of them")
     if len(key) > _LONGEST_KEY:
         raise OptionError("key", key, f"has more than {_LONGEST_KEY} characters")
-    due = 0.0 if at is None else at.timestamp() if isinstance(at, datetime) else float(at)
+    due = 0.0 if at is None else at.timestamp() if isinstance(at, datetime) else check_number("at", at, 0, 1e11)
     rows = []
     for body in bodies:
         check_body(body, max_msg_size)
@@ -114,8 +116,9 @@ class Table:
 
     def is_due(self, now: float) -> bool:
         """Return whether there is a message to publish."""
-        self._cursor.execute(f"SELECT 1 FROM {self._name} WHERE due_at <= {self._mark} LIMIT 1", (now,))
-        return self._cursor.fetchone() is not None
+        self._cursor.execute(f"SELECT MIN(due_at) FROM {self._name}")  # by the index, whatever the planner expects
+        (first,) = self._cursor.fetchone()
+        return first is not None and bool(first <= now)
 
     def lock(self) -> bool:
         """Take the lock until the transaction ends; return False where another relay has it."""

@@ -74,8 +74,8 @@ class Relay:
             raise problem
         return bool(done)
 
-    def step(self) -> float:
-        """Take a turn, log its error, and return the seconds until the next one; 0: at once, -1: the interval."""
+    def step(self, interval: float) -> float:
+        """Take a turn, log its error, and return the seconds until the next one: *interval* where nothing is left."""
         try:
             if self._clock.now() >= self._count_at:
                 self._count_at = self._clock.now() + _COUNT_EVERY
@@ -92,7 +92,7 @@ class Relay:
         if self._failed:
             self._failed = 0
             log.info("the outbox %r is relayed again", self.source.name)
-        return 0.0 if more else -1.0
+        return 0.0 if more else interval
 
     def _publish(self, table: Table, rows: Sequence[Row], done: list[int]) -> NSQError | None:
         """Publish *rows*, and add the ids of the published ones to *done*; return why no more can be published now."""
@@ -161,10 +161,8 @@ class Relay:
 def relay_until(wait: Callable[[float], bool], relay: Relay, interval: float = INTERVAL) -> None:
     """Relay until *wait*, which is called with seconds and waits that long, returns True; no error ends it."""
     try:
-        while True:
-            pause = relay.step()
-            if wait(interval if pause < 0 else pause):
-                return
+        while not wait(relay.step(interval)):
+            pass
     finally:
         relay.source.close()
 

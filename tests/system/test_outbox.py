@@ -232,7 +232,7 @@ def test_while_no_nsqd_is_reachable_messages_stay(connect: Connect, outbox: Outb
         relay = Relay(outbox.source(), writer)
         with pytest.raises(errors.NSQError):
             relay.turn()
-        assert [relay.step() for _ in range(3)] == [0.5, 1.0, 2.0]
+        assert [relay.step(7.0) for _ in range(3)] == [0.5, 1.0, 2.0]
         relay.source.close()
     assert stored(connect) == 2
     assert select(connect, "SELECT MAX(failures) FROM nsq_outbox") == [0]
@@ -249,6 +249,8 @@ def test_while_no_nsqd_is_reachable_messages_stay(connect: Connect, outbox: Outb
         (("t", b"x"), {"key": "k" * 256}, errors.OptionError),
         (("t", b"x"), {"key": "k", "defer": 1.0}, errors.OptionError),
         (("t", b"x"), {"trace_id": object()}, TypeError),
+        (("t", b"x"), {"at": "2027-01-01"}, errors.OptionError),
+        (("t", b"x"), {"defer": -1.0}, errors.OptionError),
     ],
 )
 def test_a_message_that_nsqd_would_refuse_is_not_stored(
