@@ -87,7 +87,6 @@ class Consumer:
         self.dropped = 0
         self._is_started = False
         self._make_parts()
-        loop.cores.add(self)
         close_at_exit(self)
         if settings.handle_signals:
             _drained[id(self)] = self

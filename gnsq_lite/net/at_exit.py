@@ -10,10 +10,9 @@ from __future__ import annotations
 import atexit
 import logging
 import weakref
-from typing import Protocol
 
 from gnsq_lite.net.io_thread import look_for_fork, on_fork, stop_io_thread
-from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.loop import Core, Loop
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import run_in_loop
 
@@ -25,24 +24,16 @@ PATIENCE = 3.0
 _GRACE = 0.5
 
 
-class Core(Protocol):
-    """A Reader's or a Writer's part in the loop."""
-
-    loop: Loop
-
-    def close_for_exit(self, timeout: float) -> int:
-        """Close within *timeout* seconds; return how many published messages have no outcome.  In the loop; waits."""
-
-
-_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+_loops: weakref.WeakSet[Loop] = weakref.WeakSet()
 #: Whether this process calls :func:`_close_all` when it exits.
 _is_registered = True
 
 
 def close_at_exit(core: Core) -> None:
-    """Close *core* when Python exits; held weakly."""
+    """Add *core* to its loop's, which are closed when Python exits; held weakly."""
     global _is_registered
-    _cores.add(core)
+    core.loop.cores.add(core)
+    _loops.add(core.loop)
     if not _is_registered:
         _is_registered = True
         atexit.unregister(_close_all)  # a child of os.fork() has it from its parent, one of multiprocessing does not
@@ -52,10 +43,9 @@ def close_at_exit(core: Core) -> None:
 def _close_all() -> None:
     look_for_fork()
     try:
-        for loop in {core.loop for core in _cores if core.loop.is_shared or core.loop.is_here()}:
-            cores = [core for core in _cores if core.loop is loop]
+        for loop in [each for each in _loops if each.is_shared or each.is_here()]:
             try:
-                lost = run_in_loop(loop, _close, cores, timeout=PATIENCE + _GRACE)
+                lost = run_in_loop(loop, _close, list(loop.cores), timeout=PATIENCE + _GRACE)
             except TimeoutError:
                 said = "Python exits while something blocks the I/O loop: publishes may be lost"
                 log_safely(log, logging.WARNING, said)
@@ -78,7 +68,9 @@ def _forget_all() -> None:
     """In a forked child: the Readers and Writers are the parent's."""
     global _is_registered
     _is_registered = False
-    _cores.clear()
+    for loop in _loops:
+        loop.cores.clear()
+    _loops.clear()
 
 
 atexit.register(_close_all)  # before the functions of the program, which run first

@@ -156,8 +156,8 @@ class BlockingConnection(BaseConnection):
         check_server: Callable[[str, str], None] | None = None,
     ) -> None:
         super().__init__(Target(endpoint=endpoint, check_server=check_server), options, clock, _refuse_message)
-        #: When its latest command began, and when the command began that is not answered; 0.0: none.
-        self.used_at = self.busy_since = 0.0
+        #: When the command began that is not answered; 0.0: none.
+        self.busy_since = 0.0
         #: Messages that nsqd took on it.
         self.published = 0
         #: Whether bytes of the latest command were sent.
@@ -281,10 +281,6 @@ class BlockingConnection(BaseConnection):
         self._is_spoiled = True
         if self._stream is not None:
             self._stream.close(goodbye=goodbye)
-
-    def last_read(self) -> float:
-        """Return when its latest command began, or it was opened: about when the last bytes were read."""
-        return max(self.used_at, self.opened_at or 0.0)
 
 
 def _refuse_message(*_: Any) -> Any:

@@ -92,6 +92,8 @@ class BaseConnection:
         self.negotiated: Negotiated | None = None
         self.auth_reply: Any = None
         self.opened_at: float | None = None
+        #: When bytes of nsqd were read last; in a blocking connection when its latest command began.
+        self.read_at = clock.now()
         self._stream: Any = None
         self._codec: Any = None
         limit = min(options.max_frame_size, _HANDSHAKE_BYTES)
@@ -155,10 +157,6 @@ class BaseConnection:
         why = f"no end of the handshake within {seconds:.3g} s: is this nsqd's TCP port?"
         return HandshakeTimeout(self.address, why)
 
-    def last_read(self) -> float:
-        """Return when the last bytes of nsqd were read."""
-        raise NotImplementedError
-
     def traffic(self) -> tuple[int, int]:
         """Return the bytes received and sent."""
         return (self._stream.bytes_in, self._stream.bytes_out) if self._stream is not None else (0, 0)
@@ -174,7 +172,6 @@ class Connection(BaseConnection):
     def __init__(self, loop: Loop, target: Target, options: ConnectionOptions, owner: Owner, clock: Clock) -> None:
         super().__init__(target, options, clock, Message, self)
         self.loop, self.owner = loop, owner
-        self.read_at = clock.now()
         self.close_waited = False
         self._out: list[bytes] = []
         self._due = False  # a flush is on its way
@@ -365,10 +362,6 @@ class Connection(BaseConnection):
         """Return how many bytes nsqd has not taken yet."""
         return self._stream.unsent if self._stream is not None else 0
 
-    def last_read(self) -> float:
-        """Return when the last bytes of nsqd were read."""
-        return self.read_at
-
     def __repr__(self) -> str:
         state = "open" if self.is_open() else "closed"
         return f"<{type(self).__name__} {self.endpoint} {state}>"
@@ -384,7 +377,7 @@ def connection_stats(connection: BaseConnection, now: float, **counts: int) -> C
         **counts,
         bytes_in=received,
         bytes_out=sent,
-        last_read_ago=now - connection.last_read(),
+        last_read_ago=now - connection.read_at,
         negotiated=connection.negotiated,
         auth=connection.auth_reply,
     )

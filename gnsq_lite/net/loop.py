@@ -78,6 +78,11 @@ _EXPECTED = (NSQError, gevent.GreenletExit, gevent.Timeout)
 class Core(Protocol):
     """A Reader's or a Writer's part in a loop."""
 
+    loop: Loop
+
+    def close_for_exit(self, timeout: float) -> int:
+        """Close within *timeout* seconds; return how many published messages have no outcome.  In the loop; waits."""
+
     def reset(self) -> None:
         """Close all connections and begin again with fresh state.  In the loop's thread; does not wait.
 
@@ -131,7 +136,7 @@ class Loop:
         run_callback: Any = hub.loop.run_callback
         self.soon: Callable[..., Any] = partial(run_callback, _call, self)
         self.guard = Guard(self.ident, self.disrupted)
-        #: What is reset after an unexpected exception.
+        #: What is reset after an unexpected exception, and closed at the exit of Python.
         self.cores: weakref.WeakSet[Core] = weakref.WeakSet()
         #: Called after each reset: they end waits for what the exception has ended.
         self.after_reset: set[Callable[[], object]] = set()

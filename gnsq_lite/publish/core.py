@@ -78,7 +78,6 @@ class WriterCore:
         self._greenlets: list[Any] = []
         self._started = False
         self._set_up()
-        loop.cores.add(self)
         close_at_exit(self)
 
     def _set_up(self) -> None:

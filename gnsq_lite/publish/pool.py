@@ -259,7 +259,7 @@ class Pool:
                 connection = node.idle.pop()
             except IndexError:  # another thread was faster
                 break
-            connection.busy_since = connection.used_at = now
+            connection.busy_since = connection.read_at = now
             if connection.is_quiet():
                 return node, connection
             self.reconnects += 1
@@ -299,7 +299,7 @@ class Pool:
                 node.rests_until = now + REST
                 self.reconnects += 1
             connection = self._connect(node.endpoint)
-            connection.busy_since = connection.used_at = now
+            connection.busy_since = connection.read_at = now
             node.connections.add(connection)
         self.is_used = True
         limit = deadline - now
@@ -333,10 +333,10 @@ class Pool:
         node.idle.append(connection)
         if self._closed or node.is_removed or node.rests_until:
             self._close(node, self._take_idle(node))
-        elif connection.used_at >= node.sweep_at:
-            node.sweep_at = connection.used_at + _SWEEP
+        elif connection.read_at >= node.sweep_at:
+            node.sweep_at = connection.read_at + _SWEEP
             taken = self._take_idle(node)
-            self._put_back(node, taken, [each.used_at >= connection.used_at - IDLE for each in taken])
+            self._put_back(node, taken, [each.read_at >= connection.read_at - IDLE for each in taken])
 
     def _close_ended(self, node: PoolNode) -> None:
         """Close the idle connections that have ended, or have anything to read."""

@@ -23,7 +23,7 @@ class Connection:
     def __init__(self, bench: Bench, endpoint: Endpoint) -> None:
         self.bench, self.endpoint = bench, endpoint
         self.opened_at: float | None = None
-        self.used_at = self.busy_since = 0.0
+        self.read_at = self.busy_since = 0.0
         self.published = 0
         self.is_sent = self.is_closed = False
         self.quiet = True
