@@ -66,7 +66,7 @@ def flags(options: dict[str, Any]) -> list[str]:
             if isinstance(one, bool):
                 text = "true" if one else "false"
             elif _DURATION.search(name) and isinstance(one, (int, float)):
-                text = f"{one * 1000:g}ms"
+                text = f"{one * 1000:.3f}ms"
             else:
                 text = str(one)
             found.append(f"--{name.replace('_', '-')}={text}")
