@@ -64,7 +64,6 @@ class Writer:
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, own.lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self._dialect = resolve(own.dialect, **({"trace": True} if own.trace else {}))
-        self._nsqd_max_msg_size = own.max_msg_size
         self._packs = self._dialect.pack is not None
         self._settings = ProducerSettings(
             **{**vars(own), "dialect": self._dialect},
@@ -74,8 +73,8 @@ class Writer:
             reconnect=reconnect,
             lookup=lookup,
         )
-        #: nsqd counts what the dialect sends beside each body.
-        self._own = replace(self._settings, max_msg_size=own.max_msg_size - self._dialect.batch_extra)
+        #: Bytes of the largest body: nsqd counts what the dialect sends beside it.
+        self._max_size = own.max_msg_size - self._dialect.batch_extra
         #: The loop's part, once something needs it.
         self._core: WriterCore | None = None
         self._made: list[WriterCore] = []
@@ -128,16 +127,16 @@ class Writer:
         if not (asks or self._packs or self._closed):  # The most common ways, made short.
             if type(topic) is not str:
                 check_topic(topic)
-            if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
+            if type(body) is not bytes or not 0 < len(body) <= self._max_size:
                 body = self._checked(body)
             if core is not None and not (core.closing or self._is_routed):
                 greenlet, hub = current_greenlet(), core.hub
                 # A greenlet below the hub, or the first one of its thread above it; others are another thread's.
                 if greenlet.parent is hub or greenlet is hub.parent:
-                    return core.publish(topic, body, self._own.publish_timeout)  # type: ignore[no-any-return]
+                    return core.publish(topic, body, self._settings.publish_timeout)  # type: ignore[no-any-return]
             if self._uses_pool(core):
                 command = b"".join((commands.PUBLISH_HEADS[topic], len(body).to_bytes(4, "big"), body))
-                receipt = self._pool.publish(topic, command, self._own.publish_timeout)
+                receipt = self._pool.publish(topic, command, self._settings.publish_timeout)
                 if type(receipt) is not Left:
                     return receipt  # type: ignore[no-any-return]
                 publish = self._checked_publish(topic, body, None, 0.0, None, None, None, None)
@@ -200,21 +199,21 @@ class Writer:
         if asks or self._packs or self._is_routed:
             batch.key, batch.partition = key_bytes(key), partition
             extra = fill_batch(self._dialect, batch, headers, trace_ids)
-            commands.check_bodies(batch.bodies, self._own.max_msg_size)
-            self._dialect.check(batch, self._nsqd_max_msg_size)
+            commands.check_bodies(batch.bodies, self._max_size)
+            self._dialect.check(batch, self._settings.max_msg_size)
             asks = asks or batch.batch_headers is not None
         else:
-            whole = commands.multipublish_packed(head, listed, self._own.max_msg_size)  # one pass checks and packs
+            whole = commands.multipublish_packed(head, listed, self._max_size)  # one pass checks and packs
         look_for_fork()
-        seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
+        seconds = self._settings.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
         self._core_if_needed(seconds)  # starting it takes none of the time
         deadline = SYSTEM_CLOCK.now() + seconds
-        most = self._own.max_body_size
+        most = self._settings.max_body_size
         fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * extra <= most
         receipts: list[Any] = []
         taken, failed = 0, None
         for part in (parts := [batch] if fits else list(parts_of(batch, most, extra))):
-            publish = Publish(None, topic, part.bodies, seconds, deadline, self._own.retries, batch=True)
+            publish = Publish(None, topic, part.bodies, seconds, deadline, self._settings.retries, batch=True)
             if asks:
                 self._ask(publish, part)
             elif fits:
@@ -239,7 +238,7 @@ class Writer:
         Raises TimeoutError after *timeout* seconds (None: publish_timeout and one more).
         """
         look_for_fork()
-        seconds = self._own.publish_timeout + 1.0 if timeout is None else timeout
+        seconds = self._settings.publish_timeout + 1.0 if timeout is None else timeout
         ends = SYSTEM_CLOCK.now() + seconds
         drained = self._pool.drain(seconds)
         if drained and (core := self._core) is not None:
@@ -339,9 +338,8 @@ class Writer:
     def _start(self, seconds: float, *, wait: bool = True) -> WriterCore:
         try:
             if not (self._closed or self._made):
-                self._made.append(
-                    WriterCore(io_loop(), self._settings, SYSTEM_CLOCK, self._pool)
-                )  # it opens nothing; the first counts
+                # A core opens nothing before it starts; of two threads' cores the first counts.
+                self._made.append(WriterCore(io_loop(), self._settings, SYSTEM_CLOCK, self._pool))
             core = self._core = self._made[0] if self._made else None
             if core is not None and not self._closed:
                 wait = wait or core.loop.is_here()
@@ -374,17 +372,17 @@ class Writer:
         commands.PUBLISH_HEADS[topic]  # a bad name opens nothing
         if self._dialect.pack is not None:
             body, headers = self._dialect.pack(topic, body, headers)
-        if type(body) is not bytes or not 0 < len(body) <= self._own.max_msg_size:
+        if type(body) is not bytes or not 0 < len(body) <= self._max_size:
             body = self._checked(body)
-        seconds = self._own.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
+        seconds = self._settings.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
         core = self._core_if_needed(seconds)
         loop = None if core is None else core.loop
-        publish = Publish(loop, topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, self._own.retries)
+        publish = Publish(loop, topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, self._settings.retries)
         if defer or key is not None or partition is not None or trace_id is not None or headers is not None:
             request = PublishRequest(topic=topic, bodies=(body,), key=key_bytes(key), partition=partition)
             request.trace_id, request.headers = trace_id, headers
-            request.defer = check_defer(defer, self._own.max_defer) if defer else 0.0
-            self._ask(publish, self._dialect.check(request, self._nsqd_max_msg_size))
+            request.defer = check_defer(defer, self._settings.max_defer) if defer else 0.0
+            self._ask(publish, self._dialect.check(request, self._settings.max_msg_size))
         return publish
 
     def _ask(self, publish: Publish, request: PublishRequest) -> None:
@@ -395,7 +393,7 @@ class Writer:
 
     def _checked(self, body: Any) -> bytes:
         """Return a body of a subclass of bytes (such as numpy.bytes_) as bytes.  Raises as :meth:`publish`."""
-        commands.check_body(body, self._own.max_msg_size)
+        commands.check_body(body, self._max_size)
         return bytes(memoryview(body))
 
     def after_fork(self) -> None:

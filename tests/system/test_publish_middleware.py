@@ -10,11 +10,12 @@ from typing import Any
 import gevent
 import pytest
 
-from gnsq_lite import PublishCall, PublishMiddleware, Writer
+from gnsq_lite import PublishCall, PublishMiddleware, Reader, Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import BodyTypeError, ClosedError, InvalidName, MessageTooLarge, NotSent, OptionError
 from tests.programs import wait_for
 from tests.servers import http_call
+from tests.youzan_broker import YouzanBroker
 
 
 @pytest.fixture
@@ -210,6 +211,32 @@ def test_what_is_no_middleware_is_refused(given: Any) -> None:
 def test_a_writer_without_middleware_calls_its_methods_directly() -> None:
     """So it costs nothing: no look whether there is any."""
     assert not {"publish", "publish_nowait", "multipublish"} & vars(Writer()).keys()
+
+
+def test_keys_headers_and_receipts_of_youzans_nsq_pass_through() -> None:
+    class Signed(Noted):
+        def before(self, call: PublishCall) -> None:
+            super().before(call)
+            if "headers" in call.options:
+                call.options["headers"] = {"by": "middleware", **call.options["headers"]}
+
+    signed, came = Signed(), []
+    with YouzanBroker() as broker:
+        broker.youzan.create_topic("t", partitions=2, ext=True)
+        youzan: dict[str, Any] = {"lookupd_http_addresses": broker.lookupd_http_address, "dialect": "youzan"}
+        with (
+            Reader("t", "ch", came.append, **youzan) as reader,
+            Writer(middleware=[signed], **youzan) as writer,
+        ):
+            wait_for(lambda: len(reader.stats().connections) == 2)
+            receipt = writer.publish("t", b"x", key="k", trace_id=7)
+            writer.publish("t", b"y", key="k", headers={"a": "1"})
+            wait_for(lambda: len(came) == 2)
+    assert receipt is not None
+    assert receipt.trace_id == 7
+    (sent,) = [dict(message.headers) for message in came if message.body == b"y"]
+    assert {"by": "middleware", "a": "1"}.items() <= sent.items()
+    assert [note[0] for note in signed.notes] == ["before", "after"] * 2
 
 
 def test_wrap_decides_when_a_call_is_carried_out(nsqd: Broker) -> None:
