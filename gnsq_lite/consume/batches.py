@@ -27,8 +27,8 @@ class BatchFeeder:
         self._held: list[Message] = []
         self._timer: Any = None
 
-    def add(self, messages: list[Message]) -> None:
-        """Take what a read brought."""
+    def submit(self, messages: list[Message]) -> None:
+        """Collect the messages of a read."""
         was_empty, size = not self._held, self._size
         self._held.extend(messages)
         full = len(self._held) // size * size
@@ -58,22 +58,25 @@ class BatchFeeder:
             self._timer = None
 
     def _hand_on(self) -> None:
-        batch = self.take()
+        batch = self._take()
         if batch:
             self._pool.submit([batch])
 
-    def waiting(self) -> int:
-        """Return how many messages are in the list that is not full yet."""
-        return len(self._held)
-
-    def purge(self) -> list[Message]:
-        """Remove and return the messages that nsqd has taken back."""
-        gone = list(filter(is_expired, self._held))
-        self._held = [message for message in self._held if not is_expired(message)]
-        return gone
-
-    def take(self) -> list[Message]:
-        """Remove and return the messages that were not handed on."""
+    def _take(self) -> list[Message]:
         self._stop_timer()
         held, self._held = self._held, []
         return held
+
+    def queued(self) -> int:
+        """Return how many lists no handler has begun, and how many messages are in the list that is not full."""
+        return self._pool.queued() + len(self._held)
+
+    def take_queued(self) -> list[Message]:
+        """Remove and return the messages that no handler has begun."""
+        return self._pool.take_queued() + self._take()
+
+    def purge(self) -> list[Message]:
+        """Remove and return the messages that nsqd has taken back before a handler began them."""
+        gone = self._pool.purge() + list(filter(is_expired, self._held))
+        self._held = [message for message in self._held if not is_expired(message)]
+        return gone

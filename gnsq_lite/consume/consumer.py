@@ -19,7 +19,7 @@ from gnsq_lite.consume.closing import CLOSE_TIMEOUT, Closing
 from gnsq_lite.consume.endpoints import Losses, name_of
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.ordered import OrderedConnection
-from gnsq_lite.consume.pools import Seat, default_concurrency, make_pool
+from gnsq_lite.consume.pools import Pool, Seat, default_concurrency, make_pool
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
@@ -102,13 +102,13 @@ class Consumer:
         #: Partitions whose connection was lost: polls of the nsqlookupds are urgent until each is read again.
         self._lost: set[int | None] = set()
         self.flow = FlowControl(settings, self.clock, self.rng, partial(self.hooks.call, "on_backoff"))
-        self.batches: BatchFeeder | None = None
-        #: Takes the messages of a read: to the handlers or, once the end has begun, back to nsqd.
-        self.handle: Callable[[list[Message]], None] = self.pool.submit
+        #: The messages that no handler has begun.
+        self.queue: Pool | BatchFeeder = self.pool
         if settings.batch_size:
             size, wait = settings.batch_size, settings.batch_wait or 1.0
-            self.batches = BatchFeeder(loop, size, wait, self.pool, self.clock, self.flow.allocator.is_starved)
-            self.handle = self.batches.add
+            self.queue = BatchFeeder(loop, size, wait, self.pool, self.clock, self.flow.allocator.is_starved)
+        #: Takes the messages of a read: to the handlers or, once the end has begun, back to nsqd.
+        self.handle: Callable[[list[Message]], None] = self.queue.submit
         self.discovery = Discovery(
             settings,
             settings.topic,
@@ -140,7 +140,7 @@ class Consumer:
         if self.ended.done() or not self._is_started:
             return
         flow, running = self.flow, list(self.pool.seats)
-        self._take_queued()
+        self.queue.take_queued()
         self.pool.close()
         self.discovery.stop()
         self._make_parts()
@@ -264,7 +264,7 @@ class Consumer:
                 self._on_late(connection, late)
         self.pool.look()
         self.limits.look()
-        return not self.queued() and self.limits.busy() < self._concurrency
+        return not self.queue.queued() and self.limits.busy() < self._concurrency
 
     def _on_late(self, connection: Subscribed, late: list[Message]) -> None:
         """Drop the late messages that no handler has begun, and lower the RDY of their connection."""
@@ -288,7 +288,7 @@ class Consumer:
 
     def _purge(self) -> list[Message]:
         """Remove and return the messages that nsqd has taken back before a handler began them."""
-        gone = self.pool.purge() + (self.batches.purge() if self.batches is not None else [])
+        gone = self.queue.purge()
         for message in gone:
             message._connection.skipped(message)
         return gone
@@ -320,14 +320,6 @@ class Consumer:
         if self.settings.concurrency is None:
             self._concurrency = default_concurrency(self.settings.pool, count)
             self.limits.set_concurrency(self._concurrency)
-
-    def queued(self) -> int:
-        """Return how many messages, or lists of them, wait for a handler."""
-        return self.pool.queued() + (self.batches.waiting() if self.batches is not None else 0)
-
-    def _take_queued(self) -> list[Message]:
-        """Remove and return the messages that no handler has begun."""
-        return self.pool.take_queued() + (self.batches.take() if self.batches is not None else [])
 
     # -- the end (CLOSE-1)
 
@@ -361,7 +353,7 @@ class Consumer:
             connections = list(self.connections.values())
             for connection in connections:
                 connection.send_close(self.end.look)
-            send_back(self._take_queued())
+            send_back(self.queue.take_queued())
             self.end.drain(connections)
         finally:
             self._end()
@@ -408,7 +400,7 @@ class Consumer:
             subscription.link.abandon()
         self.pool.abandon()
         if not self.loop.gone:  # monkey-patched: the loop came along, with its greenlets and lists
-            self._take_queued()
+            self.queue.take_queued()
             self.discovery.abandon()
             self._kill(self._subscriptions.values(), [])
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))

@@ -27,7 +27,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
         late_answers=core.late_answers,
         answers_lost=core.answers_lost,
         reconnects=core.reconnects,
-        queued=core.queued(),
+        queued=core.queue.queued(),
         handlers_running=core.pool.busy(),
         handlers_abandoned=core.end.abandoned,
         backoff_level=max(each.level for each in core.flow.backoffs.values()),

@@ -27,7 +27,7 @@ class Bench:
     def add(self, *bodies: str) -> None:
         now = self.clock.now()
         made: list[Any] = [SimpleNamespace(body=b, received_at=now, _connection=self.connection) for b in bodies]
-        self.feeder.add(made)
+        self.feeder.submit(made)
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -64,9 +64,9 @@ class Bench:
 def test_full_lists_are_handed_on_in_order_and_the_rest_waits() -> None:
     bench = Bench()
     bench.add("a", "b")
-    assert (bench.handed_on(), bench.feeder.waiting()) == ([], 2)
+    assert (bench.handed_on(), bench.feeder.queued()) == ([], 2)
     bench.add("c", "d", "e", "f", "g")
-    assert (bench.handed_on(), bench.feeder.waiting()) == (["abc", "def"], 1)
+    assert (bench.handed_on(), bench.feeder.queued()) == (["abc", "def"], 1)
 
 
 def test_a_list_waits_from_its_first_message_on() -> None:

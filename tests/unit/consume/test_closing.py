@@ -26,7 +26,7 @@ def test_what_comes_once_the_end_has_begun_goes_back(batch_size: int | None) -> 
     core, connection = Consumer(loop_here(), reader._settings), FakeConnection(Fins)
     messages = [Message(connection, 1, 1, b"%016d" % number, b"") for number in range(4)]
     core.handle(messages[:1])
-    assert core.queued() == 1
+    assert core.queue.queued() == 1
     core.close(0.0)
     core.handle(messages[1:])
     assert connection.told == [("requeue", message.id, 0.0, False) for message in messages[1:]]
