@@ -29,6 +29,20 @@ MAX_REPLY: Final = 1024 * 1024
 _MAX_TEXT: Final = 256
 _MAX_INT64: Final = 2**63 - 1
 
+#: Whole numbers in the reply, with their ranges; which of them are milliseconds; and what is true or false.
+_NUMBERS: Final = {
+    "max_rdy_count": (0, _MAX_INT64),
+    "max_msg_timeout": (1, _MAX_INT64),
+    "msg_timeout": (1, _MAX_INT64),
+    "deflate_level": (0, 9),
+    "max_deflate_level": (0, 9),
+    "sample_rate": (0, 99),
+    "output_buffer_size": (-1, _MAX_INT64),
+    "output_buffer_timeout": (-1, _MAX_INT64),
+}
+_MILLISECONDS: Final = {"max_msg_timeout", "msg_timeout", "output_buffer_timeout"}
+_FLAGS: Final = {"tls_v1", "snappy", "deflate", "auth_required"}
+
 #: Keys that options of their own set, with their checks: ``extra_identify`` may not set them past those.
 NEGOTIATED_KEYS: Final = frozenset(
     {
@@ -135,25 +149,21 @@ def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
     """
     if body == OK:
         return Negotiated(heartbeat_interval=options.heartbeat_interval)
-    reply = _Reply(load_object(body))
-    result = Negotiated(
-        negotiated=True,
-        heartbeat_interval=options.heartbeat_interval,
-        max_rdy_count=reply.number("max_rdy_count", DEFAULT_MAX_RDY_COUNT),
-        version=reply.text("version"),
-        max_msg_timeout=reply.seconds("max_msg_timeout", DEFAULT_MAX_MSG_TIMEOUT, low=1),
-        msg_timeout=reply.seconds("msg_timeout", DEFAULT_MSG_TIMEOUT, low=1),
-        tls_v1=reply.flag("tls_v1"),
-        snappy=reply.flag("snappy"),
-        deflate=reply.flag("deflate"),
-        deflate_level=reply.number("deflate_level", 0, high=9),
-        max_deflate_level=reply.number("max_deflate_level", DEFAULT_DEFLATE_LEVEL, high=9),
-        sample_rate=reply.number("sample_rate", 0, high=99),
-        auth_required=reply.flag("auth_required"),
-        output_buffer_size=reply.number("output_buffer_size", DEFAULT_OUTPUT_BUFFER_SIZE, low=-1),
-        output_buffer_timeout=reply.seconds("output_buffer_timeout", DEFAULT_OUTPUT_BUFFER_TIMEOUT, low=-1),
-        raw=reply.values,
-    )
+    values = load_object(body)
+    found: dict[str, Any] = {"heartbeat_interval": options.heartbeat_interval, "raw": values}
+    for key, (low, high) in _NUMBERS.items():
+        if key in values:
+            found[key] = _number(key, values[key], low, high)
+    for key in _MILLISECONDS & found.keys():
+        found[key] = -1.0 if found[key] == -1 else found[key] / 1000
+    for key in _FLAGS & values.keys():
+        if not isinstance(values[key], bool):
+            raise ProtocolError(f"{key} is {_brief(values[key])}, neither true nor false")
+        found[key] = values[key]
+    version = values.get("version", "")
+    if not isinstance(version, str):
+        raise ProtocolError(f"version is {_brief(version)}, not a string")
+    result = Negotiated(negotiated=True, version=printable(version[:_MAX_TEXT]), **found)
     asked = {
         "tls_v1": options.tls is not None,
         "snappy": options.compression == "snappy",
@@ -186,37 +196,12 @@ def _shown(body: bytes) -> str:
     return repr(body[:100]) + ("..." if len(body) > 100 else "")
 
 
-class _Reply:
-    """Typed access to the reply's keys; each may be missing."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.values = values
-
-    def number(self, key: str, default: int, *, low: int = 0, high: int = _MAX_INT64) -> int:
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ProtocolError(f"{key} is {_brief(value)}, not a whole number")
-        if not low <= value <= high:
-            raise ProtocolError(f"{key} is {_brief(value)}, outside {low}..{high}")
-        return value
-
-    def seconds(self, key: str, default: float, *, low: int) -> float:
-        if key not in self.values:
-            return default
-        milliseconds = self.number(key, 0, low=low)
-        return -1.0 if milliseconds == -1 else milliseconds / 1000
-
-    def flag(self, key: str) -> bool:
-        value = self.values.get(key, False)
-        if not isinstance(value, bool):
-            raise ProtocolError(f"{key} is {_brief(value)}, neither true nor false")
-        return value
-
-    def text(self, key: str) -> str:
-        value = self.values.get(key, "")
-        if not isinstance(value, str):
-            raise ProtocolError(f"{key} is {_brief(value)}, not a string")
-        return printable(value[:_MAX_TEXT])
+def _number(key: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ProtocolError(f"{key} is {_brief(value)}, not a whole number")
+    if not low <= value <= high:
+        raise ProtocolError(f"{key} is {_brief(value)}, outside {low}..{high}")
+    return value
 
 
 def _brief(value: object) -> str:
