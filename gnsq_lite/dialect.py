@@ -1,7 +1,7 @@
-"""How to look up, subscribe, publish and decode: plain NSQ here, Youzan's in :mod:`gnsq_lite.youzan`.
+"""Differences between plain NSQ and Youzan's NSQ in lookups, subscribing, publishing and decoding.
 
-Reader and Writer know only the :class:`Dialect` protocol.  A dialect does no I/O: it turns what the user asked for
-into bytes and what a server said into values.
+Reader and Writer use only the :class:`Dialect` protocol.  This module implements plain NSQ, :mod:`gnsq_lite.youzan`
+Youzan's.  A dialect does no I/O: it encodes requests into bytes and decodes replies into values.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
 
-#: In the version of every nsqd of Youzan's kind, and of no other.
+#: Part of the version string of each nsqd of Youzan, and of no other nsqd.
 VERSION_MARK = "-HA."
 
-#: Makes of (topic, body, headers) the body and the headers that are sent.
+#: Turns (topic, body, headers) into the body and the headers to send.
 Packer: TypeAlias = Callable[[str, bytes, "Mapping[str, Any] | None"], "tuple[bytes, Mapping[str, Any] | None]"]
 
-#: Makes a message of (connection, timestamp_ns, attempts, id, rest of the frame).
+#: Makes a message from (connection, timestamp_ns, attempts, id, rest of the frame).
 MessageFactory: TypeAlias = Callable[[Any, int, int, bytes, bytes], Message]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One connection to make: an nsqd and, in Youzan's dialect, one partition on it."""
+    """An nsqd and, in Youzan's dialect, one partition on it."""
 
     host: str
     port: int
@@ -48,18 +48,18 @@ class Endpoint:
 
 
 class LookupMeta(Protocol):
-    """What a dialect keeps of an answer beside its endpoints."""
+    """Data that a dialect keeps from a lookup besides the endpoints."""
 
     def only(self, allowed: Callable[[Endpoint], bool]) -> LookupMeta:
-        """Return it without the endpoints that *allowed* refuses."""
+        """Return a copy without the endpoints that *allowed* refuses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What one answer of an nsqlookupd says about a topic.
+    """Reply of an nsqlookupd about a topic.
 
-    ``meta`` is the dialect's own.  ``left_out`` says, printable, which of its entries were of no use; the first
-    :data:`MAX_LEFT_OUT` of them.
+    ``meta`` has the dialect's data.  ``left_out`` has a printable error for each unusable entry of the reply, up to
+    :data:`MAX_LEFT_OUT`.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -67,16 +67,16 @@ class Lookup:
     left_out: tuple[str, ...] = ()
 
     def only(self, allowed: Callable[[Endpoint], bool]) -> Lookup:
-        """Return it without the endpoints that *allowed* refuses, here and in ``meta``."""
+        """Return a copy without the endpoints that *allowed* refuses, also in ``meta``."""
         meta = None if self.meta is None else self.meta.only(allowed)
         return Lookup(tuple(filter(allowed, self.endpoints)), meta, self.left_out)
 
 
 @dataclass(slots=True, kw_only=True)
 class PublishRequest:
-    """One publish as the user asked for it, checked: names are valid, bodies are bytes of allowed size.
+    """Checked arguments of one publish: names are valid, bodies are bytes of allowed size.
 
-    Never changed; not frozen, because that alone would take longer than all else that is done to choose a leader.
+    Treat it as immutable; the class is not frozen, because that would more than double the time to choose a leader.
     """
 
     topic: str
@@ -87,27 +87,27 @@ class PublishRequest:
     partition: int | None = None
     trace_id: int | None = None
     headers: Mapping[str, Any] | None = field(default=None)
-    #: Of a batch: one of each for each body, the headers as they are sent.
+    #: Encoded headers, or trace ids, of a batch: one for each body.
     batch_headers: Sequence[bytes] | None = None
     trace_ids: Sequence[int] | None = None
 
 
 class RoutedPublish(Protocol):
-    """One message or batch on its way, as a :class:`Router` sees it."""
+    """Interface of a pending message or batch for a :class:`Router`."""
 
     topic: str
     batch: bool
-    #: Set where more is asked for than a plain message or batch.
+    #: Request of a publish with options; None for a plain message or batch.
     request: PublishRequest | None
-    #: The command that is sent.
+    #: Encoded command.
     data: bytes
-    #: Its place among the publishes of the Writer.
+    #: Sequence number among the publishes of the Writer.
     number: int
-    #: The endpoint whose turn it is, if any may take it.
+    #: Endpoint to which the publish goes next, if any endpoint can accept it.
     leader: Endpoint | None
-    #: The last refusal.
+    #: Last error of an endpoint.
     last_error: NSQError | None
-    #: Whether an nsqd may have it; and whether an earlier attempt is why.
+    #: Whether an nsqd may have the message; and whether that is because of an earlier attempt.
     sent: bool
     in_doubt: bool
 
@@ -119,7 +119,7 @@ class RoutedPublish(Protocol):
 
 
 class Timer(Protocol):
-    """Calls a function once."""
+    """A timer that calls a function once."""
 
     def close(self) -> None: ...
 
@@ -128,191 +128,191 @@ class Lookups(Protocol):
     """The lookups of one topic."""
 
     def poke(self) -> None:
-        """Ask the nsqlookupds now."""
+        """Query the nsqlookupds now."""
 
     @property
     def said(self) -> Mapping[str, Lookup]:
-        """The last good answer of each nsqlookupd, by its address."""
+        """Last successful reply of each nsqlookupd, by its address."""
 
     def health(self) -> Mapping[str, Any]:
         """Return the state of each nsqlookupd by its address; ``ok`` is False while it fails."""
 
 
 class RouterHost(Protocol):
-    """The core of a Writer, as a :class:`Router` sees it."""
+    """Interface of a Writer's core for a :class:`Router`."""
 
     def send_to(self, endpoint: Endpoint, publish: Any) -> bool:
-        """Send a publish; False if the endpoint, which is connected from now on, takes none for now."""
+        """Send a publish; return False if the endpoint cannot accept it yet.  Connect to a new endpoint."""
 
     def fail(self, publish: Any, error: NSQError) -> None:
         """Settle a publish with an error."""
 
     def look_up(self, topic: str, on_lookup: Callable[[Lookup], None], on_outage: Callable[[], None]) -> Lookups | None:
-        """Look a topic up from now on; return None without nsqlookupds.  *on_outage*: all of them fail."""
+        """Start to look up a topic; return None without nsqlookupds.  Call *on_outage* when all nsqlookupds fail."""
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> Timer:
-        """Call *act* once."""
+        """Call *act* once, *seconds* from now."""
 
     def avoids(self, endpoint: Endpoint) -> bool:
-        """Return whether the endpoint is silent or cannot be reached; from any thread."""
+        """Return whether the endpoint is silent or unreachable.  Thread-safe."""
 
     def load(self, endpoint: Endpoint) -> int:
-        """Return how many publishes the endpoint has not answered; from any thread."""
+        """Return the number of unanswered publishes at the endpoint.  Thread-safe."""
 
     def owes(self, topic: str, partition: int) -> bool:
-        """Return whether a publish to a partition is unanswered; disconnect silent nodes that owe it."""
+        """Return whether publishes to a partition are unanswered; disconnect silent nodes that have them."""
 
 
 class Router(Protocol):
-    """Chooses the endpoint of each publish, and holds those that cannot be sent yet.  In the loop's thread.
+    """Chooses the endpoint of each publish, and holds publishes that cannot be sent yet.
 
-    What has a body is what plain NSQ does.
+    Call the methods in the loop's thread, unless they are thread-safe.  The method bodies here are for plain NSQ.
     """
 
     def leader(self, publish: RoutedPublish) -> Endpoint | None:
-        """Make a publish's command, return its endpoint; from any thread.  None: the loop has to send it."""
+        """Encode a publish's command; return its endpoint, or None if the loop must send it.  Thread-safe."""
         return None
 
     def send(self, publish: RoutedPublish) -> None:
         """Send a publish, or hold it."""
 
     def refused(self, publish: RoutedPublish, error: NSQError, leader: Endpoint) -> None:
-        """An endpoint has refused a publish, and another one may take it."""
+        """Resend a publish that an endpoint refused and another endpoint may accept."""
         return
 
     def put_back(self, publishes: Iterable[Any], lost: Endpoint | None) -> None:
-        """Send again what a lost endpoint, or None, a silent one, did not take."""
+        """Resend publishes that the lost endpoint did not confirm; None: a silent endpoint."""
 
     def look_again(self, endpoint: Endpoint) -> None:
-        """An endpoint is silent: another one may lead its partition."""
+        """Look up the topics of a silent endpoint, because its partitions may have another leader."""
         return
 
     def on_room(self, endpoint: Endpoint) -> None:
-        """An endpoint takes publishes."""
+        """Send held publishes to an endpoint that accepts publishes again."""
 
     def goes_elsewhere(self, publish: RoutedPublish, endpoint: Endpoint) -> bool:
-        """Return whether another endpoint that is not silent may take a publish."""
+        """Return whether another endpoint, which is not silent, may accept a publish."""
 
     def waiting(self) -> Sequence[Any]:
-        """Return the publishes that are held."""
+        """Return the held publishes."""
 
     def forget_done(self) -> None:
         """Drop held publishes that have their outcome."""
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
-        """Return why no endpoint may take a publish, as far as is known; from any thread."""
+        """Return the known reason why no endpoint can accept a publish.  Thread-safe."""
         return None
 
     def not_sent(self, publish: RoutedPublish, error: NotSent) -> NotSent:
-        """Return the error of an expired publish that no nsqd has, given one without its partition; from any thread."""
+        """Add the partition to the error of a publish that timed out before it was sent.  Thread-safe."""
         return error
 
     def close(self) -> None:
-        """Look up nothing more."""
+        """Stop all lookups."""
         return
 
 
 class Dialect(Protocol):
-    """What Reader and Writer ask of a flavour of NSQ: all of it.  What has a body is what plain NSQ does."""
+    """Interface of a dialect for Reader and Writer.  The method bodies here are for plain NSQ."""
 
     name: str
-    #: What to GET from an nsqlookupd for the others of its cluster (YZ-1); "": there are those that are configured.
+    #: Path of the request that lists the nsqlookupds of a cluster (YZ-1); "": use only the configured nsqlookupds.
     lookupds_path: str = ""
 
     # -- discovery
     def lookup_path(self, topic: str, role: Role) -> str:
-        """Return path and query to GET from every nsqlookupd."""
+        """Return the path and query of the lookup request to each nsqlookupd."""
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
-        """Return what the decoded JSON says, its ``data`` wrapper removed.  Raises HTTPResponseError."""
+        """Parse the decoded JSON of a reply, without its ``data`` wrapper.  Raises HTTPResponseError."""
 
     def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Return the endpoints to read of *nsqds*, which are given and not looked up."""
+        """Return the endpoints to consume from *nsqds*, which are given by address and not looked up."""
         return nsqds
 
     def parse_lookupds(self, data: Any) -> tuple[Address, ...]:
-        """Return the HTTP addresses that an answer to that names.  Raises HTTPResponseError."""
+        """Parse the reply to :attr:`lookupds_path` into HTTP addresses.  Raises HTTPResponseError."""
         return ()
 
     # -- connecting
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
-        """Return further keys for IDENTIFY."""
+        """Return additional keys for IDENTIFY."""
         return {}
 
     def check_server(self, version: str, address: str) -> None:
-        """Raise WrongDialectError if the nsqd at *address* has a *version* that speaks another dialect (YZ-14)."""
+        """Raise WrongDialectError if an nsqd of this *version* has another dialect (YZ-14)."""
         return
 
     # -- consuming
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
-        """Return the commands to try in turn: the next one where nsqd calls one an invalid command."""
+        """Return the SUB commands to try in order; the client tries the next one after E_INVALID."""
 
     def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
-        """Return how messages of a connection are made; *command* is the index of the SUB that was accepted."""
+        """Return the factory for messages of a connection; *command* is the index of the accepted SUB."""
         return Message
 
     def is_ordered(self, topic: str) -> bool:
-        """Whether *topic* is consumed in order, one message of a partition at a time (YZ-6)."""
+        """Whether *topic* is consumed in order, with one message per partition at a time (YZ-6)."""
         return False
 
     def give_up(self, topic: str, has_callback: bool) -> Literal["stop", "drop"]:
-        """Return what becomes of a message after max_attempts, *has_callback* on_give_up was given (YZ-13)."""
+        """Return the reaction to a message after max_attempts; *has_callback*: on_give_up is set (YZ-13)."""
         return "drop"
 
     def calls_for_lookup(self, error: NSQError) -> bool:
-        """Whether *error*, which ended a Reader's connection, means: look for the leader now (YZ-12, YZ-18)."""
+        """Whether a Reader must look up the leader at once after *error* ended a connection (YZ-12, YZ-18)."""
         return False
 
     # -- publishing
     def needs_route(self, topic: str) -> bool:
-        """Whether publishing to *topic* needs a lookup of that topic (role "write") first."""
+        """Whether publishing to *topic* needs a lookup of the topic (role "write") first."""
         return False
 
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> Router | None:
-        """Return what chooses the endpoint of each publish; None: the nsqds take turns."""
+        """Make the router that chooses the endpoint of each publish; None: round robin over the nsqds."""
         return None
 
     @property
     def pack(self) -> Packer | None:
-        """What compresses bodies before they are checked; None: nothing does."""
+        """Function that compresses bodies before they are checked; None: no compression."""
         return None
 
     def beside_bodies(
         self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
     ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
-        """Return headers as they are sent, or trace ids, one for each body of a batch, and the bytes beside them.
+        """Encode headers or trace ids, one for each body of a batch; return both and their size in bytes.
 
-        Raises OptionError for what the dialect cannot send.
+        Raises OptionError if the dialect cannot send them.
         """
         name, given = ("trace_ids", trace_ids) if headers is None else ("headers", headers)
         raise OptionError(name, given, "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
 
     @property
     def batch_extra(self) -> int:
-        """Bytes that each body of a batch takes beside its own and its size."""
+        """Bytes of each message of a batch besides its body and the body's size field."""
         return 0
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
-        """Return *request* with its headers encoded; *most* is the size of the largest message.
+        """Encode the headers of *request*, and check it; *most* is the size of the largest message.
 
-        Raises OptionError, MessageTooLarge for what nsqd would refuse whatever the topic is.
+        Raises OptionError or MessageTooLarge for a request that nsqd would refuse for any topic.
         """
         return request
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
-        """Return the bytes of the command.  Raises OptionError for what the dialect cannot do."""
+        """Encode the command.  Raises OptionError for options that the dialect does not support."""
 
     def receipt(self, request: PublishRequest, body: bytes) -> Any:
-        """Return the caller's result for nsqd's answer; None for a plain OK.  Raises ProtocolError."""
+        """Decode nsqd's reply to a publish into the caller's result; None for a plain OK.  Raises ProtocolError."""
         return None
 
     def should_reroute(self, error: NsqdError) -> bool:
-        """Whether *error* means: look the topic up again and publish to the new leader."""
+        """Whether to look up the topic after *error*, and publish to the new leader."""
         return False
 
 
 class PlainDialect(Dialect):
-    """NSQ as nsqd 1.x speaks it."""
+    """The dialect of nsqd 1.x."""
 
     name = "nsq"
 
@@ -321,26 +321,26 @@ class PlainDialect(Dialect):
             raise OptionError(name, value, "needs Youzan's NSQ: pass dialect='youzan'")
 
     def lookup_path(self, topic: str, role: Role) -> str:
-        """Ask for the topic's nsqds; to publish, for all nsqds: the first publish makes the topic (PUB-4)."""
+        """Look up the topic's nsqds; to publish, look up all nsqds, as the first publish creates the topic (PUB-4)."""
         return "/nodes" if role == "write" else f"/lookup?topic={quote(topic, safe='')}"
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
-        """Return the producers of the answer, keyed by broadcast address and TCP port (DISC-2)."""
+        """Return the producers in the reply, by broadcast address and TCP port (DISC-2)."""
         left_out: dict[str, None] = {}
         endpoints = tuple(producers(data, left_out))
         return Lookup(endpoints, left_out=tuple(left_out))
 
     def check_server(self, version: str, address: str) -> None:
-        """Raise WrongDialectError for Youzan's nsqd: it would send or take the messages of one partition alone."""
+        """Raise WrongDialectError for Youzan's nsqd, with which a plain client would use only one partition."""
         if VERSION_MARK in version:
             raise WrongDialectError(address, f"this is Youzan's NSQ ({printable(version[:40])}): pass dialect='youzan'")
 
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
-        """SUB."""
+        """Return SUB."""
         return (commands.subscribe(topic, channel),)
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
-        """PUB, MPUB or DPUB."""
+        """Encode PUB, MPUB or DPUB."""
         refuse_youzan_only(request)
         if request.batch:
             return commands.multipublish(request.topic, request.bodies)
@@ -349,18 +349,18 @@ class PlainDialect(Dialect):
         return commands.publish(request.topic, request.bodies[0])
 
 
-#: What a request may ask of Youzan's NSQ alone.
+#: Fields of a request that only Youzan's NSQ supports.
 YOUZAN_ONLY = ("key", "partition", "trace_id", "headers", "batch_headers", "trace_ids")
 
 
 def refuse_youzan_only(request: PublishRequest) -> None:
-    """Raise OptionError for what only Youzan's NSQ can do: nothing is dropped silently."""
+    """Raise OptionError for a field that only Youzan's NSQ supports, so that no field is ignored silently."""
     for name in YOUZAN_ONLY:
         if getattr(request, name) is not None:
             raise OptionError(name, getattr(request, name), "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
 
 
-#: Most unusable entries of an answer that are reported: anyone may register any number.
+#: Limit of reported unusable entries of a reply, because any client of nsqlookupd may register entries.
 MAX_LEFT_OUT = 100
 
 _SHORT = reprlib.Repr()
@@ -368,15 +368,15 @@ _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 100
 
 
 def producers(data: Any, left_out: dict[str, None]) -> list[Endpoint]:
-    """Return the endpoints of an answer's ``producers``; those of no use are noted in *left_out* (DISC-6).
+    """Return the endpoints of a reply's ``producers``; add errors of unusable entries to *left_out* (DISC-6).
 
-    Raises HTTPResponseError where it is no list, or holds entries and none is of use.
+    Raises HTTPResponseError if ``producers`` is not a list, or if all its entries are unusable.
     """
     listed = data.get("producers") if isinstance(data, Mapping) else None
     if listed is None and isinstance(data, Mapping) and "producers" in data:
         listed = []
     if not isinstance(listed, list):
-        raise HTTPResponseError("lookup", "the answer has no list of producers")
+        raise HTTPResponseError("lookup", "the reply has no list of producers")
     endpoints = usable(listed, node_endpoint, left_out)
     if listed and not endpoints:
         raise HTTPResponseError("lookup", next(iter(left_out)))
@@ -384,9 +384,9 @@ def producers(data: Any, left_out: dict[str, None]) -> list[Endpoint]:
 
 
 def usable(entries: Iterable[Any], read: Callable[[Any], Endpoint], left_out: dict[str, None]) -> list[Endpoint]:
-    """Return what *read* makes of the entries; why it raises HTTPResponseError for some is noted in *left_out*.
+    """Convert entries with *read*; add the text of each HTTPResponseError that *read* raises to *left_out*.
 
-    Anyone may register an nsqd that nobody can use; the others must be found all the same.
+    Any client of nsqlookupd may register an unusable nsqd; the other nsqds must still be found.
     """
     endpoints = []
     for entry in entries:
@@ -399,7 +399,7 @@ def usable(entries: Iterable[Any], read: Callable[[Any], Endpoint], left_out: di
 
 
 def node_endpoint(node: Any, partition: int | None = None) -> Endpoint:
-    """Return the endpoint of a producer.  Ports may be strings of digits.  Raises HTTPResponseError."""
+    """Convert a producer to an endpoint; a port may be a string of digits.  Raises HTTPResponseError."""
     host = node.get("broadcast_address") or node.get("address") if isinstance(node, Mapping) else None
     port = node.get("tcp_port") if isinstance(node, Mapping) else None
     if isinstance(port, str) and port.isascii() and port.isdigit():

@@ -1,8 +1,8 @@
 """Every exception of the library; :class:`NSQError` is the root.
 
-The class says what is safe to do: whether anything was sent, whether a retry may duplicate a message, whether the
-connection is lost.  Each error keeps its arguments in ``args`` and so survives pickling (Spark moves errors between
-processes).  :func:`error_for` maps an error frame of nsqd to its class and is total: an unknown code still gives an
+The class of an error tells the caller whether a command was sent, whether a retry may duplicate a message, and whether
+the connection is lost.  Each error keeps its arguments in ``args``, so that it can be pickled (Spark moves errors
+between processes).  :func:`error_for` maps each error frame of nsqd to a class; an unknown code gives
 :class:`NsqdError`.
 """
 
@@ -10,46 +10,46 @@ from __future__ import annotations
 
 import re
 
-# -- text of peers and users: cut, escaped, and without credentials --------------------------------------------------
+# -- shortening and escaping of texts from peers and users ------------------------------------------------------------
 
-#: Bytes of a server's text, or characters of any text, that errors, log lines and statistics keep (ERR-2).
+#: Longest text in errors, log lines and statistics: bytes of a server's text, characters of other texts (ERR-2).
 MAX_TEXT = 4096
-#: A value with a longer text is cut, to these many characters: with the mark it is shorter, and not cut again.
+#: Longest text of a value, and the length to which a longer text is cut; with its mark, a cut text is below the limit.
 _MAX_VALUE, _CUT_VALUE = 200, 150
 
 
 def printable(text: str) -> str:
-    """Return the first MAX_TEXT characters of *text*, marked if cut, with control characters escaped.
+    """Cut *text* to MAX_TEXT characters, add a mark if it was cut, and escape control characters.
 
-    Text from the network can then neither fill a log nor forge lines in it.
+    So a text from the network can neither fill a log nor forge log lines.
     """
     return escape(text[:MAX_TEXT]) + mark(len(text), MAX_TEXT)
 
 
 def cut(text: str, most: int = MAX_TEXT) -> str:
-    """Return the first *most* characters of *text*, marked if cut."""
+    """Cut *text* to *most* characters, and add a mark if it was cut."""
     return text[:most] + mark(len(text), most)
 
 
 def mark(size: int, most: int) -> str:
-    """Return what follows *most* of *size* bytes or characters: nothing where that is all."""
+    """Return the mark for a text cut to *most* of *size* bytes or characters; "" if it was not cut."""
     return f" [cut: {most} of {size}]" if size > most else ""
 
 
 def escape(text: str) -> str:
-    """Return *text* with control characters escaped."""
+    """Escape the control characters in *text*."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def brief(value: object) -> object:
-    """Return *value*, or text to show in its place where it is long or holds a URL's user, password or query."""
+    """Return *value*, or a shorter text without a URL's user, password and query if *value* is long or has these."""
     try:
         text = value if isinstance(value, str) else repr(value)
     except Exception:  # an int that is too long, for example
         return f"<{type(value).__name__}>"
-    # Only then, so that "?" in a regular expression is shown.
+    # Only for a URL, so that "?" in a regular expression is kept.
     safe = re.sub(r"[?#]\S*", "?...", re.sub(r"://\S*@", "://", text)) if "://" in text else text
     safe = cut(safe, _CUT_VALUE) if len(safe) > _MAX_VALUE else safe
     return value if safe == text else safe
@@ -59,7 +59,7 @@ def brief(value: object) -> object:
 
 
 class NSQError(Exception):
-    """Root of all errors raised by this library.
+    """Base class of all errors of this library.
 
     If a batch was published in parts, nsqd confirmed ``taken`` of its ``total`` messages; otherwise both are None.
     """
@@ -71,16 +71,16 @@ class NSQError(Exception):
         return super().__str__() + self._batch()
 
     def _batch(self) -> str:
-        return "" if self.total is None else f" (nsqd said OK to {self.taken} of the batch's {self.total} messages)"
+        return "" if self.total is None else f" (nsqd confirmed {self.taken} of the batch's {self.total} messages)"
 
 
 # -- the caller's input; nothing was sent ---------------------------------------------------------------------------
 
 
 class OptionError(NSQError, ValueError):
-    """An option is out of range or contradicts another.  Raised at construction.
+    """An option is out of range or contradicts another option.  Raised at construction.
 
-    ``value`` is the option's value; its text, cut, where it is long or holds a URL's user, password or query.
+    ``value`` is the option's value, or a shorter text without a URL's user, password and query.
     """
 
     def __init__(self, name: str, value: object, why: str) -> None:
@@ -93,7 +93,7 @@ class OptionError(NSQError, ValueError):
 
 
 class InvalidName(NSQError, ValueError):
-    """A topic or channel name that nsqd would refuse (WIRE-6).  Nothing was sent."""
+    """nsqd would refuse the topic or channel name (WIRE-6).  Nothing was sent."""
 
     def __init__(self, kind: str, name: object, why: str) -> None:
         name = brief(name)
@@ -105,11 +105,11 @@ class InvalidName(NSQError, ValueError):
 
 
 class InvalidBody(NSQError, ValueError):
-    """An empty body or batch, which nsqd would refuse (WIRE-8).  Nothing was sent."""
+    """The body or batch is empty, so nsqd would refuse it (WIRE-8).  Nothing was sent."""
 
 
 class BodyTypeError(NSQError, TypeError):
-    """A body that is not bytes.  Nothing was sent."""
+    """The body is not bytes.  Nothing was sent."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -117,11 +117,11 @@ class BodyTypeError(NSQError, TypeError):
 
     def __str__(self) -> str:
         hint = "; call .encode() on it" if self.kind == "str" else ""
-        return f"a message body is bytes, not {self.kind}{hint}"
+        return f"a message body must be bytes, not {self.kind}{hint}"
 
 
 class MessageTooLarge(NSQError, ValueError):
-    """A body is larger than nsqd accepts.  Nothing was sent."""
+    """The body is larger than nsqd accepts.  Nothing was sent."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(size, limit)
@@ -132,15 +132,15 @@ class MessageTooLarge(NSQError, ValueError):
 
 
 class AlreadyAnswered(NSQError):
-    """A message was answered (finish, requeue) a second time, or touched after its answer.  Nothing was sent."""
+    """The message was finished, requeued or touched after it had been answered.  Nothing was sent."""
 
 
 class ClosedError(NSQError):
-    """The Reader, Writer or Worker was closed by its owner, or was not started.  Nothing was sent."""
+    """The Reader, Writer or Worker is closed, or was not started.  Nothing was sent."""
 
 
 class MissingExtra(NSQError, ImportError):
-    """A part of the library needs an optional dependency that is not installed."""
+    """A module of the library needs an optional dependency that is not installed."""
 
     def __init__(self, part: str, extra: str, missing: str) -> None:
         super().__init__(part, extra, missing)
@@ -154,7 +154,7 @@ class MissingExtra(NSQError, ImportError):
 
 
 class NSQConnectionError(NSQError, OSError):
-    """A connection to ``address`` could not be made or was lost."""
+    """A connection to ``address`` could not be opened, or was lost."""
 
     def __init__(self, address: str, why: str) -> None:
         super().__init__(address, why)
@@ -165,7 +165,7 @@ class NSQConnectionError(NSQError, OSError):
 
 
 class ConnectError(NSQConnectionError):
-    """No TCP connection: refused, unreachable, not in time, or the host does not resolve.  Nothing was sent."""
+    """The TCP connect failed: refused, unreachable, timed out, or the host does not resolve.  Nothing was sent."""
 
 
 class HandshakeTimeout(NSQConnectionError):
@@ -177,33 +177,33 @@ class ConnectionLost(NSQConnectionError):
 
 
 class HeartbeatTimeout(ConnectionLost):
-    """No byte from nsqd for two heartbeat intervals (HB-2)."""
+    """nsqd sent no byte for two heartbeat intervals (HB-2)."""
 
 
 class TLSError(NSQConnectionError):
-    """TLS could not be set up.  Nothing but IDENTIFY was sent."""
+    """The TLS handshake failed.  Only IDENTIFY was sent."""
 
 
 class TLSNotGranted(TLSError):
-    """TLS was asked for and nsqd does not offer it (NEG-4).  Nothing but IDENTIFY was sent."""
+    """The options require TLS and nsqd does not offer it (NEG-4).  Only IDENTIFY was sent."""
 
 
 class CertificateError(TLSError):
-    """nsqd's certificate does not verify: its chain, its host name or its dates."""
+    """nsqd's certificate is not valid: its chain, its host name or its dates."""
 
 
 class ClientCertificateError(TLSError):
-    """nsqd refuses this client's certificate, or the lack of one."""
+    """nsqd refuses this client's certificate, or requires a certificate that the client did not send."""
 
 
 class WrongDialectError(NSQConnectionError):
-    """nsqd's reply to IDENTIFY names Youzan's NSQ, and ``dialect`` is ``"nsq"``.  Nothing but IDENTIFY was sent."""
+    """The server is Youzan's nsqd, but ``dialect`` is ``"nsq"``.  Only IDENTIFY was sent."""
 
 
 class ProtocolError(NSQError):
-    """The peer broke the protocol; the connection is closed.
+    """The peer violated the protocol; the connection is closed.
 
-    It sent what is no frame, no reply to IDENTIFY, no snappy or DEFLATE stream, or nothing that was due (WIRE-4).
+    It sent an invalid frame, reply to IDENTIFY, snappy stream or DEFLATE stream, or an unexpected frame (WIRE-4).
     """
 
     address: str | None = None
@@ -214,41 +214,41 @@ class ProtocolError(NSQError):
 
 
 class WrongPortError(ProtocolError):
-    """The address is not nsqd's TCP port (4150), but its HTTP port (4151), for example."""
+    """The address is not nsqd's TCP port (4150), but, for example, its HTTP port (4151)."""
 
 
 class CompressedBodyError(NSQError):
-    """A body that Youzan's Go client compressed cannot be unpacked, or is longer than allowed; its message fails."""
+    """A body compressed by Youzan's Go client cannot be decompressed or is too long; its message fails."""
 
 
 # -- publishing -----------------------------------------------------------------------------------------------------
 
 
 class PublishError(NSQError):
-    """A publish did not end with nsqd's OK."""
+    """A publish failed, or its outcome is unknown."""
 
 
 class NotSent(PublishError):
-    """No nsqd could be reached in time.  Nothing was sent: publishing again cannot duplicate the message."""
+    """No nsqd could be reached in time.  Nothing was sent, so publishing again cannot duplicate the message."""
 
 
 class BacklogFull(NotSent):
-    """``publish_nowait``: too many bytes are waiting for an answer (``max_pending``).  Nothing was sent."""
+    """``publish_nowait``: too many bytes wait for nsqd's OK (``max_pending``).  Nothing was sent."""
 
 
 class OutcomeUnknown(PublishError):
-    """The message was sent, but no answer came: publishing again may duplicate it (PUB-2)."""
+    """The message was sent, but nsqd did not reply; publishing again may duplicate the message (PUB-2)."""
 
 
 class PublishTimeout(OutcomeUnknown):
-    """The message was sent, but no answer came in time."""
+    """The message was sent, but nsqd did not reply in time; publishing again may duplicate the message."""
 
 
 # -- discovery and HTTP ---------------------------------------------------------------------------------------------
 
 
 class HTTPError(NSQError):
-    """An HTTP call to nsqd or nsqlookupd failed.  ``url`` contains no secrets."""
+    """An HTTP request to nsqd or nsqlookupd failed.  ``url`` contains no secrets."""
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(url, why)
@@ -259,27 +259,27 @@ class HTTPError(NSQError):
 
 
 class HTTPConnectError(HTTPError):
-    """No HTTP connection; the request was not sent."""
+    """The HTTP connection failed.  The request was not sent."""
 
 
 class HTTPCertificateError(HTTPConnectError):
-    """The server's certificate does not verify: its chain, its host name or its dates.  Nothing was sent."""
+    """The server's certificate is not valid: its chain, its host name or its dates.  The request was not sent."""
 
 
 class HTTPConnectionLost(HTTPError):
-    """The connection ended before the whole answer; the server may have carried out the request."""
+    """The connection ended before the end of the response; the server may have processed the request."""
 
 
 class HTTPTimeout(HTTPError):
-    """No whole answer in time; the server may have carried out the request."""
+    """The response was not complete in time; the server may have processed the request."""
 
 
 class HTTPResponseError(HTTPError):
-    """The answer is not as documented: not JSON, incomplete, or too large."""
+    """The response is not JSON, is incomplete, or is too large."""
 
 
 class HTTPStatusError(HTTPError):
-    """The server answered with an error status."""
+    """The server responded with an error status."""
 
     def __init__(self, url: str, status: int, text: str) -> None:
         NSQError.__init__(self, url, status, text)
@@ -291,7 +291,7 @@ class HTTPStatusError(HTTPError):
 
 
 class PartitionUnavailable(NotSent):
-    """The partition of a publish had no leader that took it in time.  No nsqd has the message (YZ-5)."""
+    """No leader of the partition accepted the publish in time.  No nsqd has the message (YZ-5)."""
 
     def __init__(self, topic: str, partition: int, why: str) -> None:
         super().__init__(topic, partition, why)
@@ -302,9 +302,9 @@ class PartitionUnavailable(NotSent):
 
 
 class PartitionStopped(NSQError):
-    """An ordered partition is read no further: a message had more than max_attempts (YZ-13).
+    """The Reader stopped an ordered partition, because a message had more than max_attempts (YZ-13).
 
-    It stays unanswered, so nsqd keeps it and all behind it.
+    The message stays unanswered, so nsqd keeps this message and all later ones.
     """
 
     def __init__(self, topic: str, partition: int | None, attempts: int) -> None:
@@ -313,28 +313,28 @@ class PartitionStopped(NSQError):
 
     def __str__(self) -> str:
         which = f"partition {self.partition} of {self.topic}"
-        return f"{which} is stopped: a message failed {self.attempts - 1} times and later ones must not pass it"
+        return f"{which} is stopped: a message failed {self.attempts - 1} times, and later messages must wait for it"
 
 
 # -- nsqd's error frames (ERR-1 to ERR-3) ---------------------------------------------------------------------------
 
 
-#: The class of each code; each class below registers its own.  A code that is not here gives an NsqdError.
+#: Class of each error code, registered by the classes below; any other code gives an NsqdError.
 ERROR_CODES: dict[str, type[NsqdError]] = {}
 
-#: What to do about a code; the end of the error's text.
+#: Hint for a code, appended to the error's text.
 _HINTS = {
     "E_SUB_ORDER_IS_MUST": " (pass ordered=True to the Reader)",
-    "E_SUB_EXTEND_NEED": " (give lookupd_http_addresses, or extend_support=True to YouzanDialect)",
-    "E_SUB_EXTEND_FORBIDDON": " (leave extend_support out: nsqlookupd says whether the topic has headers)",
+    "E_SUB_EXTEND_NEED": " (pass lookupd_http_addresses, or YouzanDialect(extend_support=True))",
+    "E_SUB_EXTEND_FORBIDDON": " (omit extend_support: the client learns from nsqlookupd whether the topic has headers)",
 }
 
 
 class NsqdError(NSQError):
-    """nsqd answered with an error frame.
+    """nsqd sent an error frame.
 
-    ``code`` is nsqd's word (``"E_INVALID"``), ``text`` the rest of the frame, ``address`` the nsqd.
-    ``closes_connection`` tells whether nsqd (or this client, ERR-2) closes the connection after it.
+    ``code`` is nsqd's error code (``"E_INVALID"``), ``text`` the rest of the frame, ``address`` the nsqd's address.
+    ``closes_connection`` is True if nsqd, or this client (ERR-2), closes the connection after the error.
     """
 
     closes_connection = True
@@ -357,22 +357,22 @@ class NsqdError(NSQError):
 
 
 class InvalidError(NsqdError, codes="E_INVALID"):
-    """A command that nsqd does not know, or not in this state."""
+    """The command is unknown to nsqd, or not allowed in this state."""
 
 
 class TLSRequiredError(InvalidError):
-    """E_INVALID: this nsqd requires TLS (``--tls-required``)."""
+    """E_INVALID: nsqd requires TLS (``--tls-required``)."""
 
     def _hint(self) -> str:
         return "; set tls= to True or to TLSOptions(ca_file=...)"
 
 
 class BadProtocolError(NsqdError, codes="E_BAD_PROTOCOL"):
-    """The magic bytes were not understood."""
+    """nsqd does not support the protocol version in the first four bytes."""
 
 
 class BadBodyError(NsqdError, codes="E_BAD_BODY"):
-    """IDENTIFY, AUTH or MPUB with a body that nsqd refuses."""
+    """nsqd refuses the body of IDENTIFY, AUTH or MPUB."""
 
 
 class BadTopicError(NsqdError, codes="E_BAD_TOPIC"):
@@ -384,32 +384,32 @@ class BadChannelError(NsqdError, codes="E_BAD_CHANNEL"):
 
 
 class BadMessageError(NsqdError, codes="E_BAD_MESSAGE"):
-    """An empty or oversized message."""
+    """The message is empty or too large."""
 
 
 class PubFailedError(NsqdError, codes="E_PUB_FAILED E_PUB_TOO_MUCH_WAITING"):
-    """nsqd could not take the message: it is exiting, its disk is full, or too many publishes wait (Youzan)."""
+    """nsqd could not store the message: nsqd is exiting, its disk is full, or too many publishes wait (Youzan)."""
 
 
 class MpubFailedError(NsqdError, codes="E_MPUB_FAILED"):
-    """nsqd could not take the batch (it is exiting, or its disk is full)."""
+    """nsqd could not store the batch: nsqd is exiting, or its disk is full."""
 
 
 class DpubFailedError(NsqdError, codes="E_DPUB_FAILED"):
-    """nsqd could not take the deferred message."""
+    """nsqd could not store the deferred message."""
 
 
 class SubFailedError(
     NsqdError, codes="E_SUB_FAILED E_SUB_EXTEND_NEED E_SUB_EXTEND_FORBIDDON E_SUB_CHANNEL_NOT_REGISTERED"
 ):
-    """nsqd refuses the subscription; the channel has too many consumers, for example.
+    """nsqd refuses the subscription, for example because the channel has too many consumers.
 
-    Youzan: the topic has headers and extend_support was not sent, or the reverse; or SUB does not create the channel.
+    Youzan: the topic has headers and extend_support was not sent, or the reverse; or the channel does not exist.
     """
 
 
 class IdentifyFailedError(NsqdError, codes="E_IDENTIFY_FAILED"):
-    """nsqd could not answer IDENTIFY."""
+    """nsqd could not process IDENTIFY."""
 
 
 class AuthFirstError(NsqdError, codes="E_AUTH_FIRST"):
@@ -417,45 +417,45 @@ class AuthFirstError(NsqdError, codes="E_AUTH_FIRST"):
 
 
 class AuthFailedError(NsqdError, codes="E_AUTH_FAILED"):
-    """nsqd could not ask its auth server, or this connection was authorised already."""
+    """nsqd could not query its auth server, or AUTH was sent twice."""
 
 
 class AuthErrorError(NsqdError, codes="E_AUTH_ERROR"):
-    """nsqd failed while it handled AUTH."""
+    """nsqd failed to process AUTH."""
 
 
 class AuthDisabledError(NsqdError, codes="E_AUTH_DISABLED"):
-    """AUTH was sent to an nsqd that has no auth server."""
+    """AUTH was sent to an nsqd without an auth server."""
 
 
 class UnauthorizedError(NsqdError, codes="E_UNAUTHORIZED"):
-    """The secret gives no permission for this."""
+    """The secret does not permit the command on this topic and channel."""
 
 
 class NonFatalError(NsqdError, codes="E_CREATE_TOPIC_FAILED"):
-    """An error frame that leaves the connection open (ERR-1): a late FIN, REQ or TOUCH, for example."""
+    """An error after which the connection stays open (ERR-1), for example for a late FIN, REQ or TOUCH."""
 
     closes_connection = False
 
 
 class FinFailedError(NonFatalError, codes="E_FIN_FAILED"):
-    """The message was no longer in flight here; nsqd sends, or has sent, it again."""
+    """FIN was late: the message had timed out, and nsqd sends or has sent it again."""
 
 
 class ReqFailedError(NonFatalError, codes="E_REQ_FAILED"):
-    """The message was no longer in flight here."""
+    """REQ was late: the message had timed out."""
 
 
 class TouchFailedError(NonFatalError, codes="E_TOUCH_FAILED"):
-    """The message was no longer in flight here."""
+    """TOUCH was late: the message had timed out."""
 
 
 class NotLeaderError(NsqdError, codes="E_FAILED_ON_NOT_LEADER"):
-    """Youzan: the partition's leader is elsewhere; look it up again (YZ-8)."""
+    """Youzan: the partition has another leader, which a new lookup finds (YZ-8)."""
 
 
 class NotWritableError(NsqdError, codes="E_FAILED_ON_NOT_WRITABLE"):
-    """Youzan: the partition takes no writes now (YZ-8)."""
+    """Youzan: the partition accepts no writes at present (YZ-8)."""
 
 
 class TopicNotExistError(NsqdError, codes="E_TOPIC_NOT_EXIST"):
@@ -467,14 +467,14 @@ class SubOrderIsMustError(NsqdError, codes="E_SUB_ORDER_IS_MUST"):
 
 
 class ExtNotSupportedError(NonFatalError, codes="E_EXT_NOT_SUPPORT E_INVALID_JSON_HEADER INVALID_TRACE_ID"):
-    """Youzan: headers on a topic that has none, or bad headers or trace ids; the message was not taken."""
+    """Youzan: the topic has no headers, or the headers or the trace id are invalid; the message was refused."""
 
 
 def error_for(body: bytes, address: str | None = None) -> NsqdError:
-    """Return the exception for an error frame's body.  Total: any bytes give one (ERR-3).
+    """Make the exception for an error frame's body, which may be any bytes (ERR-3).
 
-    The text is the server's, up to MAX_TEXT bytes.  Bytes that are not UTF-8 and control characters are escaped, so
-    that the text can be logged.
+    The error keeps up to MAX_TEXT bytes of the server's text.  Bytes that are not UTF-8 and control characters are
+    escaped, so that the text can be logged.
     """
     text = escape(body[:MAX_TEXT].decode("utf-8", "backslashreplace")) + mark(len(body), MAX_TEXT)
     code, _, rest = text.partition(" ")

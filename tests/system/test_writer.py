@@ -158,7 +158,7 @@ def test_the_error_of_a_split_batch_says_how_many_messages_nsqd_took(make_broker
     broker = make_broker(max_msg_size=1000)
     bodies = [b"a" * 900] * 4 + [b"b" * 1500] + [b"c" * 900] * 4
     with Writer(broker.tcp_address, max_body_size=2000, publish_timeout=10.0, **QUICK) as writer:
-        with pytest.raises(errors.BadMessageError, match=r"\(nsqd said OK to 8 of the batch's 9 messages\)$") as caught:
+        with pytest.raises(errors.BadMessageError, match=r"\(nsqd confirmed 8 of the batch's 9 messages\)$") as caught:
             writer.multipublish(topic, bodies)
         assert depth(broker, topic) == 8  # every part has its outcome by then
         error = caught.value
@@ -175,7 +175,7 @@ def test_parts_of_unknown_outcome_do_not_count_as_taken(embedded: Broker) -> Non
     with Writer(embedded.nsqd_tcp_address, max_body_size=2000, publish_timeout=1.0, **QUICK) as writer:
         writer.publish("t", b"first")
         embedded.faults.delay(3.0, "MPUB", times=1)  # later answers wait behind it
-        with pytest.raises(errors.PublishTimeout, match=r"nsqd said OK to 0 of the batch's 6 messages") as caught:
+        with pytest.raises(errors.PublishTimeout, match=r"nsqd confirmed 0 of the batch's 6 messages") as caught:
             writer.multipublish("t", [b"x" * 900] * 6)
         assert (caught.value.taken, caught.value.total) == (0, 6)
 
@@ -200,7 +200,7 @@ def test_what_a_split_batch_tells_is_not_told_of_other_publishes() -> None:
                     errors_seen.append(caught.value)
     assert [(error.taken, error.total) for error in errors_seen] == [(None, None), (0, 4)]
     assert "batch" not in str(errors_seen[0])
-    assert str(errors_seen[1]) == f"{errors_seen[0]} (nsqd said OK to 0 of the batch's 4 messages)"
+    assert str(errors_seen[1]) == f"{errors_seen[0]} (nsqd confirmed 0 of the batch's 4 messages)"
 
 
 @pytest.mark.parametrize("coalesce", [False, True])
