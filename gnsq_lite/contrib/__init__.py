@@ -1,1 +1,1 @@
-"""Optional integrations: give-up callbacks, Django, Prometheus, a pytest plugin and others."""
+"""Optional modules: give-up callbacks, outbox and inbox, Django, metrics, tracing, a pytest plugin."""

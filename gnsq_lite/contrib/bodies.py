@@ -1,4 +1,4 @@
-"""Typed bodies: a codec turns the bytes of a body into a value, and a value into bytes.
+"""Codecs for typed bodies: a codec decodes the bytes of a body into a value, and encodes a value into bytes.
 
 ::
 
@@ -11,7 +11,7 @@
 
     writer.publish("orders", ORDER.encode(Order(number=7)))
 
-``decode=`` takes any function of bytes, so a codec is never required.
+``decode=`` accepts any function of bytes, so a codec is optional.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Codec(Generic[T]):
-    """A pair of functions.  Calling the codec decodes."""
+    """A pair of functions.  Calling the codec decodes a body."""
 
     decode: Callable[[bytes], T]
     encode: Callable[[T], bytes]
 
     def __call__(self, body: bytes) -> T:
-        """Return the value of *body*.  Raises what *decode* raises."""
+        """Decode *body*.  Raises the exceptions of *decode*."""
         return self.decode(body)
 
 
@@ -44,12 +44,12 @@ def _to_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-#: The standard library's JSON: dicts, lists, texts, numbers.
+#: Codec of the standard library's JSON: dicts, lists, strings, numbers.
 JSON: Codec[Any] = Codec(json.loads, _to_json)
 
 
 def msgspec_json(kind: type[T]) -> Codec[T]:
-    """Return the codec of JSON that msgspec checks against *kind*, such as a Struct; extra ``msgspec``."""
+    """Make a JSON codec that validates with msgspec against *kind*, such as a Struct; needs the extra ``msgspec``."""
     try:
         from msgspec.json import Decoder, Encoder
     except ModuleNotFoundError as missing:
@@ -58,7 +58,7 @@ def msgspec_json(kind: type[T]) -> Codec[T]:
 
 
 def pydantic_json(kind: type[T]) -> Codec[T]:
-    """Return the codec of JSON that pydantic checks against *kind*, such as a BaseModel; extra ``pydantic``."""
+    """Make a JSON codec that validates with pydantic against *kind*, such as a BaseModel; extra ``pydantic``."""
     try:
         from pydantic import TypeAdapter
     except ModuleNotFoundError as missing:
@@ -68,12 +68,12 @@ def pydantic_json(kind: type[T]) -> Codec[T]:
 
 
 def protobuf(kind: type[T]) -> Codec[T]:
-    """Return the codec of a generated class of Protocol Buffers; extra ``protobuf``."""
+    """Make a codec for a generated class of Protocol Buffers; needs the extra ``protobuf``."""
     try:
         from google.protobuf.message import Message
     except ModuleNotFoundError as missing:
         raise MissingExtra("protobuf", "protobuf", "protobuf") from missing
     if not (isinstance(kind, type) and issubclass(kind, Message)):
-        raise TypeError(f"{kind!r} is no generated class of Protocol Buffers")
+        raise TypeError(f"{kind!r} is not a generated class of Protocol Buffers")
     generated: Any = kind
     return Codec(generated.FromString, generated.SerializeToString)

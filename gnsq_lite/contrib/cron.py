@@ -6,8 +6,8 @@
 
     worker.every(Cron("0 4 * * 1-5", "Europe/Berlin"), "reports", b"daily")
 
-It uses the library cronsim: no dependencies, typed, maintained, and written for a service that monitors cron
-jobs, so it follows Debian's cron when clocks change.
+This module uses the library cronsim, which is typed, maintained and without dependencies.  Like Debian's cron, cronsim
+runs a job once when the clocks change.  The alternative, croniter, is larger.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["Cron"]
 
 
 class Cron:
-    """Due when the five fields of *expression* match the time in *timezone*, as in crontab(5).
+    """Schedule that is due when the five fields of *expression* match the time in *timezone* (crontab(5)).
 
-    When clocks change, a job in the skipped or the repeated hour runs once, as with Debian's cron.
+    When the clocks change, a job in the skipped or the repeated hour runs once, as with Debian's cron.
 
     Raises:
         OptionError: the expression is invalid or never matches, or the timezone is unknown.
@@ -46,7 +46,7 @@ class Cron:
             raise OptionError("cron", expression, f"is not a cron expression: {error or 'it never matches'}") from error
 
     def next_after(self, wall: float) -> float:
-        """Return the first time later than *wall*, both seconds since 1970."""
+        """Return the first due time after *wall*, both in seconds since 1970."""
         return float(next(CronSim(self.expression, datetime.fromtimestamp(wall, self._zone))).timestamp())
 
     def __repr__(self) -> str:

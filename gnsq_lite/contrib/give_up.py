@@ -1,4 +1,4 @@
-"""Ready-made ``on_give_up`` callbacks (MSG-4) for a Reader; a Worker takes words such as ``"directory:PATH"``."""
+"""Callbacks for ``on_give_up`` of a Reader (MSG-4); a Worker accepts words such as ``"directory:PATH"`` instead."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["DeadLetter", "OnGiveUp", "by_words", "read", "to_directory", "to_log
 
 
 def to_log() -> OnGiveUp:
-    """Log the message's metadata at ERROR, as a Reader does by default."""
+    """Return a callback that logs the message's metadata at level ERROR; the Reader's default."""
     return log_give_up
 
 
 def to_directory(path: str | os.PathLike[str]) -> OnGiveUp:
-    """Write one JSON file in *path* for each message, with its metadata and the exception.
+    """Return a callback that writes each message, its metadata and the exception to a JSON file in *path*.
 
     Raises OSError if the directory cannot be created.
     """
@@ -26,13 +26,13 @@ def to_directory(path: str | os.PathLike[str]) -> OnGiveUp:
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[DeadLetter]:
-    """Yield the letters that :func:`to_directory` has kept in *path*, in the order of their names."""
+    """Yield the dead letters that :func:`to_directory` wrote to *path*, in the order of their file names."""
     return Directory(path).letters()
 
 
 def to_topic(topic: str, writer: Writer, *, bare: bool = False) -> OnGiveUp:
-    """Publish each message to a dead-letter *topic*, as JSON with the metadata, or with *bare* its body alone.
+    """Return a callback that publishes each message to a dead-letter *topic*, as JSON with the metadata.
 
-    Raises InvalidName.
+    With *bare*, the callback publishes only the body.  Raises InvalidName.
     """
     return to_stores(Topic(topic, lambda: writer, bare=bare))

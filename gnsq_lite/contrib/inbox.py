@@ -1,4 +1,4 @@
-"""Handle each message once: an inbox table in the database that a handler changes.
+"""Runs a handler once per message, with an inbox table in the database that the handler changes.
 
 ::
 
@@ -12,7 +12,7 @@
     def bill(message, connection):
         connection.cursor().execute("UPDATE ...")       # committed with the inbox's row
 
-For PostgreSQL, SQLite and MySQL, by any DB-API 2.0 module.  Django has its own: ``gnsq_lite.contrib.django.once``.
+It supports PostgreSQL, SQLite and MySQL by any DB-API 2.0 module.  For Django, use ``gnsq_lite.contrib.django.once``.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ __all__ = ["Inbox"]
 
 log = logging.getLogger("gnsq_lite.inbox")
 
-#: Seconds for which keys are kept: longer than any message may wait or be retried.
+#: Seconds for which keys are kept: longer than any message waits or is retried.
 RETENTION = 7 * 86400.0
-#: Messages of one process between two removals of old keys.
+#: Number of messages that a process handles between two deletions of old keys.
 CLEAN_EVERY = 1000
 _LONGEST_KEY = 255
 
 
 class Inbox:
-    """Run a handler and store its message's key in one transaction.
+    """Runs a handler and stores its message's key in one transaction.
 
     Args:
-        connect: Returns a new connection; each thread keeps its own, until an error.
+        connect: Function that opens a connection; each thread keeps one connection, until an error.
         table: Name of the table.
         retention: Seconds for which keys are kept.
     """
@@ -62,11 +62,11 @@ class Inbox:
         self._connect, self._table, self._retention, self._clock = connect, table, retention, clock
         self._local, self._open = threading.local(), set[Any]()
         self._handled = 0
-        #: Duplicates that were finished without a call.
+        #: Number of duplicates that were finished without a call of the handler.
         self.duplicates = 0
 
     def create_table(self) -> None:
-        """Create the table where it is missing."""
+        """Create the table if it is missing."""
         connection = self._connect()
         try:
             connection.cursor().execute(
@@ -78,11 +78,11 @@ class Inbox:
             connection.close()
 
     def once(self, key: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-        """Return a decorator: the function is called as (..., connection), once for each key.
+        """Return a decorator: the decorated function is called once per key, with the connection as last argument.
 
         Args:
-            key: A function of the handler's arguments; returns the message's key, the same in each delivery and in
-                each publish of it, such as an order's number with its state.
+            key: Function of the handler's arguments that returns the message's key, such as an order's number with its
+                state.  All deliveries and all publishes of a message must have the same key.
         """
 
         def decorate(function: Callable[..., Any]) -> Callable[..., None]:
@@ -95,7 +95,7 @@ class Inbox:
         return decorate
 
     def close(self) -> None:
-        """Close the connections of all threads, for example in ``Middleware.stopped``."""
+        """Close the connections of all threads; call it, for example, in ``Middleware.stopped``."""
         for connection in list(self._open):
             _close(connection)
 
@@ -113,11 +113,11 @@ class Inbox:
                 self._clean(cursor, mark)
             else:
                 self.duplicates += 1
-                log.info("%r of %s was handled before: it is finished without a call", key, consumer)
+                log.info("%r of %s was handled before: finished without a call", key, consumer)
             connection.commit()
         except BaseException:
             self._open.discard(connection)
-            _close(connection)  # which rolls back
+            _close(connection)  # closing rolls back
             raise
         self._local.connection = connection
 
@@ -131,17 +131,17 @@ class Inbox:
 def _close(connection: Any) -> None:
     try:
         connection.close()
-    except Exception as error:  # SQLite's connection belongs to its thread; another connection may have failed already
+    except Exception as error:  # the connection is broken, or SQLite's of another thread
         log.debug("closing a connection failed: %s", error)
 
 
 def consumer_of(message: Message) -> str:
-    """Return the topic and channel: each channel handles a message once."""
+    """Return the message's topic and channel, because each channel handles a message once."""
     return f"{message.topic}/{message.channel}"
 
 
 def checked_key(key: object) -> str:
-    """Return a key as text.  Raises OptionError for None, "", and a key that is too long."""
+    """Convert a key to text.  Raises OptionError for None, "" and a key that is too long."""
     text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
     if key is None or not text or len(text) > _LONGEST_KEY:
         raise OptionError("key", key, f"must be 1 to {_LONGEST_KEY} characters")
@@ -149,7 +149,7 @@ def checked_key(key: object) -> str:
 
 
 def _dialect(connection: Any) -> tuple[str, str]:
-    """Return the INSERT that ignores a known key, and the placeholder of a parameter."""
+    """Return the INSERT statement that ignores a known key, and the placeholder of a parameter."""
     module = type(connection).__module__.lower()
     if module.startswith("sqlite3") or "sqlite3" in module:
         return "INSERT INTO {} ON CONFLICT DO NOTHING", "?"

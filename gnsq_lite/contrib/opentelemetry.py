@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans and metrics of publishes and handled messages; needs the extra ``opentelemetry``.
+"""OpenTelemetry spans and metrics of publishes and handled messages; needs the extra ``opentelemetry``.
 
 ::
 
@@ -7,10 +7,10 @@
     worker = Worker(middleware=[Tracing(), Metrics()])
     writer = Writer("127.0.0.1:4150", middleware=[PublishTracing(), PublishMetrics()])
 
-Names and attributes are those of the semantic conventions for messaging.  A handler's span is the child of
-the publisher's only if the message carries the W3C trace context: in the headers of Youzan's NSQ
-(``carry="headers"``), or in a field of a JSON body (``carry="json"``).  Messages of plain NSQ have no headers, so by
-default the handler's span begins a new trace.
+Names and attributes follow the semantic conventions for messaging.  A handler's span is the child of the publisher's
+span only if the message carries the W3C trace context: in the headers of Youzan's NSQ (``carry="headers"``), or in a
+field of a JSON body (``carry="json"``).  Messages of plain NSQ have no headers, so by default the handler's span starts
+a new trace.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ except ModuleNotFoundError as missing:
 
 __all__ = ["Metrics", "PublishMetrics", "PublishTracing", "Tracing"]
 
-#: Field of a JSON body that carries the trace context, unless the user names another.
+#: Default field of a JSON body for the trace context.
 FIELD = "trace_context"
 
 
 class Tracing(Middleware):
-    """A span "process TOPIC" around each handler; put it first in a Worker's list to include other middleware.
+    """Makes a span "process TOPIC" for each handler call; as first middleware of a Worker it includes the others.
 
-    The span that published the message is its parent; the span of a batch is linked to the span of each publish.
+    The parent is the span that published the message.  The span of a batch has links to the spans of all publishes.
 
     Args:
-        tracer_provider: None: the global one.
-        json_field: Field of a JSON body to read the context from; None: only the message's headers are read.
+        tracer_provider: None: the global provider.
+        json_field: Field of a JSON body that has the context; None: read only the message's headers.
     """
 
     def __init__(self, tracer_provider: Any = None, *, json_field: str | None = None) -> None:
@@ -52,7 +52,7 @@ class Tracing(Middleware):
         self._tracer = trace.get_tracer("gnsq_lite", tracer_provider=tracer_provider)
 
     def wrap(self, call: Any, handler: Handler) -> Any:
-        """Return *call* within a span."""
+        """Wrap *call* in a span."""
         tracer, name = self._tracer, f"process {handler.topic}"
         fixed = {
             **_attributes(handler.topic, "process", "process"),
@@ -72,7 +72,7 @@ class Tracing(Middleware):
             more |= {
                 "record_exception": False,
                 "set_status_on_exception": False,
-            }  # _failed() does both, except for Requeue
+            }  # _failed() records errors, but not Requeue
             with tracer.start_as_current_span(
                 name, kind=SpanKind.CONSUMER, attributes={**fixed, **own}, **more
             ) as span:
@@ -86,13 +86,13 @@ class Tracing(Middleware):
 
 
 class PublishTracing(PublishMiddleware):
-    """A span "publish TOPIC" for each publish of a Writer, until its outcome; a batch is one publish.
+    """Makes a span "publish TOPIC" for each publish of a Writer, which ends with the outcome; a batch is one publish.
 
     Args:
-        tracer_provider: None: the global one.
-        carry: ``"headers"``: in the headers of Youzan's NSQ; a batch has no headers.  ``"json"``: in a field of the
-            body, which must be a JSON object, or the publish raises NotSent; other consumers see that field.  None:
-            messages carry no context.
+        tracer_provider: None: the global provider.
+        carry: Place of the context.  ``"headers"``: the headers of Youzan's NSQ; a batch has no headers.  ``"json"``: a
+            field of the body; the publish raises NotSent if the body is not a JSON object; other consumers see the
+            field.  None: messages carry no context.
         json_field: Name of that field.
     """
 
@@ -108,7 +108,7 @@ class PublishTracing(PublishMiddleware):
         self._tracer = trace.get_tracer("gnsq_lite", tracer_provider=tracer_provider)
 
     def before(self, call: PublishCall) -> None:
-        """Start the span, and put its context into the message."""
+        """Start the span, and add its context to the message."""
         attributes = _attributes(call.topic, "publish", "send")
         if call.method == "multipublish":
             attributes["messaging.batch.message_count"] = len(call.bodies)
@@ -137,21 +137,21 @@ class PublishTracing(PublishMiddleware):
 
 
 class Metrics(Middleware):
-    """The metrics ``messaging.process.duration`` and ``messaging.client.consumed.messages`` of handlers.
+    """Records ``messaging.process.duration`` and ``messaging.client.consumed.messages`` of handlers.
 
     Args:
-        meter_provider: None: the global one.
+        meter_provider: None: the global provider.
     """
 
     def __init__(self, meter_provider: Any = None) -> None:
         meter = metrics.get_meter("gnsq_lite", meter_provider=meter_provider)
-        self._duration = meter.create_histogram("messaging.process.duration", "s", "Duration of a handler's call.")
+        self._duration = meter.create_histogram("messaging.process.duration", "s", "Duration of a handler call.")
         self._consumed = meter.create_counter(
             "messaging.client.consumed.messages", "{message}", "Messages that handlers received."
         )
 
     def wrap(self, call: Any, handler: Handler) -> Any:
-        """Return *call*, measured."""
+        """Wrap *call* to measure it."""
         fixed = _measured(handler.topic, "process", "messaging.consumer.group.name", handler.channel)
 
         def measured(given: Any) -> Any:
@@ -171,27 +171,27 @@ class Metrics(Middleware):
 
 
 class PublishMetrics(PublishMiddleware):
-    """The metrics ``messaging.client.operation.duration`` and ``messaging.client.sent.messages`` of a Writer.
+    """Records ``messaging.client.operation.duration`` and ``messaging.client.sent.messages`` of a Writer.
 
     Args:
-        meter_provider: None: the global one.
+        meter_provider: None: the global provider.
     """
 
     def __init__(self, meter_provider: Any = None) -> None:
         meter = metrics.get_meter("gnsq_lite", meter_provider=meter_provider)
         self._duration = meter.create_histogram(
-            "messaging.client.operation.duration", "s", "Duration of a publish, until its outcome."
+            "messaging.client.operation.duration", "s", "Duration of a publish, up to its outcome."
         )
         self._sent = meter.create_counter(
-            "messaging.client.sent.messages", "{message}", "Messages of publishes, failed ones included."
+            "messaging.client.sent.messages", "{message}", "Messages of publishes, including failed publishes."
         )
 
     def before(self, call: PublishCall) -> None:
-        """Note the time."""
+        """Record the start time."""
         call.kept[self] = time.perf_counter()
 
     def after(self, call: PublishCall, error: BaseException | None) -> None:
-        """Record the publish; one that was not sent is not counted as sent."""
+        """Record the duration, and count the messages unless the publish was not sent."""
         attributes = _measured(call.topic, "publish", "messaging.operation.type", "send")
         if error is not None:
             attributes["error.type"] = type(error).__qualname__
@@ -201,7 +201,7 @@ class PublishMetrics(PublishMiddleware):
 
 
 def _measured(topic: str, operation: str, name: str, value: str) -> dict[str, Any]:
-    """Return the attributes of metrics: fewer than those of spans, as each combination is a series."""
+    """Return the attributes of metrics: fewer than for spans, because each combination is a time series."""
     found = {"messaging.system": "nsq", "messaging.destination.name": topic, "messaging.operation.name": operation}
     return {**found, name: value}
 
@@ -233,7 +233,7 @@ def _of_message(message: Any) -> dict[str, Any]:
 
 
 def _with_context(body: bytes, field: str, context: dict[str, str]) -> bytes:
-    """Return a JSON object with *context* in *field*.  Raises InvalidBody for any other body."""
+    """Add *context* as *field* to a body that is a JSON object.  Raises InvalidBody for other bodies."""
     document = _json_object(body)
     if document is None:
         raise InvalidBody('carry="json" needs a body that is a JSON object')
@@ -249,7 +249,7 @@ def _json_object(body: bytes) -> dict[str, Any] | None:
 
 
 def _context_of(message: Any, field: str | None) -> dict[str, str]:
-    """Return the context that *message* carries in its headers or in *field* of its body."""
+    """Return the trace context in the headers of *message*, or in *field* of its body."""
     context = dict(message.headers or {})
     carried = (_json_object(message.body) or {}).get(field) if field is not None else None
     if isinstance(carried, dict):

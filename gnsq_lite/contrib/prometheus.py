@@ -7,11 +7,11 @@
 
     collector = Collector(worker)             # Readers, Writers, Workers
     REGISTRY.register(collector)
-    worker.middleware.append(HandlerSeconds())  # it and the next one are the only parts with work per message
+    worker.middleware.append(HandlerSeconds())  # only this and PublishSeconds cost time per message
     writer = Writer("127.0.0.1:4150", middleware=[PublishSeconds()])
 
-Counts are kept by the library anyway, so a Collector costs nothing per message.  With several worker processes each
-has metrics of its own; ``gnsq-lite worker --metrics-port`` shows them together, with a label ``process``.
+Readers and Writers count messages anyway, so a Collector costs no time per message.  Each of several worker processes
+has its own metrics; ``gnsq-lite worker --metrics-port`` merges them, with a label ``process``.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ except ModuleNotFoundError as missing:
 
 __all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "PublishSeconds", "page", "show"]
 
-#: Time limit in seconds for an I/O loop's answer; then the last state is shown, with gnsq_loop_up 0.
+#: Seconds within which an I/O loop must respond; otherwise a scrape shows its last state, and gnsq_loop_up 0.
 TIMEOUT = 2.0
 
-#: Upper bounds in seconds: from a quick computation to beyond nsqd's default message timeout.
+#: Upper bounds of buckets, in seconds: from a short computation to more than nsqd's default message timeout.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-#: Further bounds for the ages of messages: an hour, a day.
+#: Additional bounds for the ages of messages: an hour, a day.
 _OLD = (3600.0, 86400.0)
 
 _LOOP_UP = "gnsq_loop_up"
@@ -54,33 +54,33 @@ _collectors: WeakSet[Collector] = WeakSet()
 
 
 class Collector:
-    """Collect the state of Readers, Writers and Workers; more may be added later.
+    """Collects the state of Readers, Writers and Workers; :meth:`add` adds more.
 
     Args:
-        sources: A Worker stands for its Readers and Writers, those included that it has not made yet, its schedules
-            and outboxes.
-        writers: Writers by the name they have in the label ``writer``.
+        sources: Readers, Writers and Workers.  A Worker includes its schedules, outboxes, Readers and Writers, also
+            Readers and Writers that it makes later.
+        writers: Writers by the value of the label ``writer``.
     """
 
     def __init__(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
         self._sources: list[Reader | Worker | Writer] = list(sources)
-        #: Return the depths of channels by (nsqd, topic, channel), as :class:`gnsq_lite.worker.depths.Depths`.
+        #: Functions that return channel depths by (nsqd, topic, channel): :class:`gnsq_lite.worker.depths.Depths`.
         self.depths: list[Callable[[Sequence[ReaderStats]], Mapping[tuple[str, str, str], int]]] = []
         self._writers: dict[str, Writer] = dict(writers)
         self._last: dict[Any, Any] = {}
         _collectors.add(self)
 
     def add(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
-        """Collect these objects too; an object that was added before is ignored."""
+        """Collect more objects; an object that was added before is ignored."""
         self._sources += [source for source in sources if source not in self._sources]
         self._writers.update(writers)
 
     def describe(self) -> Iterable[Metric]:
-        """Return the families without samples, so that registering does not wait for the loop."""
+        """Return the metric families without samples, so that registering does not wait for the loop."""
         return [*_reader_families().values(), *_writer_families().values(), *_worker_families().values()]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family."""
+        """Yield every metric family."""
         readers, writers = _reader_families(), _writer_families()
         for reader in self._readers():
             stats, is_up = self._ask(reader)
@@ -97,7 +97,7 @@ class Collector:
         yield from self._of_workers().values()
 
     def _of_workers(self) -> dict[str, GaugeMetricFamily]:
-        """Return the families of schedules, outboxes and depths."""
+        """Return the metric families of schedules, outboxes and depths."""
         made = _worker_families()
         for worker in [source for source in self._sources if isinstance(source, Worker)]:
             for on, when in worker.last_runs().items():
@@ -130,19 +130,19 @@ class Collector:
         yield from self._writers.items()
 
     def _ask(self, source: Reader | Writer) -> tuple[Any, bool]:
-        """Return the current stats, or the last known ones, and whether the loop answered."""
+        """Return the current or last known stats, and whether the loop responded."""
         if isinstance(source, Writer) and source.is_idle:
-            return None, True  # stats() would connect it
+            return None, True  # stats() would connect the Writer
         try:
             stats = self._last[source] = source.stats(TIMEOUT)
-        except (TimeoutError, ClosedError):  # not started yet, or inherited by a fork
+        except (TimeoutError, ClosedError):  # the Reader is not started, or belongs to the parent process
             return self._last.get(source), False
         return stats, True
 
 
 def _reader_families() -> dict[str, Any]:
     made = _families(["topic", "channel"], ReaderStats, ConnectionStats)
-    help_text = "1 if the I/O loop answers; 0: a handler blocks it"
+    help_text = "1 if the I/O loop responds; 0 if a handler blocks it"
     made[_LOOP_UP] = GaugeMetricFamily(_LOOP_UP, help_text, labels=["topic", "channel"])
     return made
 
@@ -156,7 +156,7 @@ def _worker_families() -> dict[str, GaugeMetricFamily]:
 
 
 def _families(labels: list[str], *kinds: type[Any]) -> dict[str, Any]:
-    """Return the empty families of the metrics that *kinds* declare, by name."""
+    """Make the empty metric families that *kinds* declare, by name."""
     made = {}
     for name, (text, further) in families(*kinds).items():
         kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -165,7 +165,7 @@ def _families(labels: list[str], *kinds: type[Any]) -> dict[str, Any]:
 
 
 def _add(made: dict[str, Any], labels: list[str], *stats: ReaderStats | WriterStats | ConnectionStats) -> None:
-    """Add the values; those of several connections to one nsqd, one for each partition, are added up."""
+    """Add samples; sum up the values of several connections to one nsqd, which has one per partition."""
     sums: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
     for name, further, number in itertools.chain.from_iterable(map(metrics, stats)):
         sums[name, further] += number
@@ -174,24 +174,24 @@ def _add(made: dict[str, Any], labels: list[str], *stats: ReaderStats | WriterSt
 
 
 _OF_WORKERS = (
-    ("gnsq_schedule_last_run_timestamp_seconds", "Due time that was published last.", ["schedule", "topic"]),
-    ("gnsq_outbox_messages", "Messages of an outbox that should have been published.", ["outbox"]),
-    ("gnsq_outbox_age_seconds", "Seconds since the oldest of them should have been published.", ["outbox"]),
-    ("gnsq_channel_depth", "Depth of a channel; only with --metrics-depth.", ["nsqd", "topic", "channel"]),
+    ("gnsq_schedule_last_run_timestamp_seconds", "Due time of the last published message.", ["schedule", "topic"]),
+    ("gnsq_outbox_messages", "Messages of an outbox that are due.", ["outbox"]),
+    ("gnsq_outbox_age_seconds", "Seconds since the oldest due message was due.", ["outbox"]),
+    ("gnsq_channel_depth", "Depth of a channel (only with --metrics-depth).", ["nsqd", "topic", "channel"]),
 )
 _MESSAGE_AGE = (
     "gnsq_message_age_seconds",
-    "Seconds from a message's publish to the start of its handler; of a batch the first one's.",
+    "Seconds from the publish of a message to the start of its handler; for a batch, of its first message.",
     ("topic", "channel"),
 )
 _HANDLER_SECONDS = (
     "gnsq_handler_seconds",
-    "Seconds a handler took for a message, or a batch.",
+    "Duration of a handler call for a message or a batch, in seconds.",
     ("topic", "channel", "outcome"),
 )
 _PUBLISH_SECONDS = (
     "gnsq_publish_seconds",
-    "Seconds until nsqd had accepted a message or a batch.",
+    "Duration of the publish of a message or a batch, in seconds.",
     ("topic", "outcome"),
 )
 _histograms: WeakKeyDictionary[CollectorRegistry, dict[str, Histogram]] = WeakKeyDictionary()
@@ -200,7 +200,7 @@ _histograms: WeakKeyDictionary[CollectorRegistry, dict[str, Histogram]] = WeakKe
 def _histogram(
     registry: CollectorRegistry, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
 ) -> Histogram:
-    """Return the registry's histogram *name*, created once, because a registry refuses a second one."""
+    """Return the registry's histogram *name*; create it once, because a registry refuses a second one."""
     known = _histograms.setdefault(registry, {})
     if name not in known:
         known[name] = Histogram(name, text, labels, registry=registry, buckets=buckets)
@@ -208,10 +208,10 @@ def _histogram(
 
 
 class HandlerSeconds(Middleware[Any]):
-    """Times handlers: histogram ``gnsq_handler_seconds`` with topic, channel and outcome ("ok" or "failed").
+    """Times handlers in the histogram ``gnsq_handler_seconds``, by topic, channel and outcome ("ok" or "failed").
 
-    It includes the time of inner middleware.  The histogram ``gnsq_message_age_seconds`` has the messages' ages when
-    their handlers start, by nsqd's clock and this machine's.  Both cost a few microseconds per message.
+    The times include inner middleware.  The histogram ``gnsq_message_age_seconds`` has the ages of messages when their
+    handlers start, from nsqd's clock and this machine's.  Both histograms cost a few microseconds per message.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, buckets: Iterable[float] = BUCKETS) -> None:
@@ -220,7 +220,7 @@ class HandlerSeconds(Middleware[Any]):
         self._age = _histogram(registry, *_MESSAGE_AGE, tuple(sorted({*bounds, *_OLD})))
 
     def wrap(self, call: Any, handler: Handler) -> Any:
-        """Return *call*, timed."""
+        """Wrap *call* to time it."""
         ok, failed = (
             self._histogram.labels(handler.topic, handler.channel, outcome).observe for outcome in ("ok", "failed")
         )
@@ -242,27 +242,27 @@ class HandlerSeconds(Middleware[Any]):
 
 
 class PublishSeconds(PublishMiddleware):
-    """Times a Writer's publishes: histogram ``gnsq_publish_seconds`` with topic and outcome ("ok" or "failed")."""
+    """Times a Writer's publishes in the histogram ``gnsq_publish_seconds``, by topic and outcome ("ok", "failed")."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, buckets: Iterable[float] = BUCKETS) -> None:
         self._histogram = _histogram(registry, *_PUBLISH_SECONDS, tuple(buckets))
 
     def before(self, call: PublishCall) -> None:
-        """Note the time."""
+        """Record the start time."""
         call.kept[self] = time.perf_counter()
 
     def after(self, call: PublishCall, error: BaseException | None) -> None:
-        """Observe the seconds since."""
+        """Observe the duration."""
         outcome = "ok" if error is None else "failed"
         self._histogram.labels(call.topic, outcome).observe(time.perf_counter() - call.kept[self])
 
 
 def show(worker: Worker, registry: CollectorRegistry = REGISTRY) -> Collector:
-    """Add *worker* to the Collector in *registry*, or register a new one there; return it."""
+    """Add *worker* to the Collector in *registry*, or register a new Collector; return the Collector."""
     for known in list(_collectors):
         try:
             registry.unregister(known)
-        except KeyError:  # it is not there
+        except KeyError:  # not in this registry
             continue
         registry.register(known)
         known.add(worker)
@@ -273,5 +273,5 @@ def show(worker: Worker, registry: CollectorRegistry = REGISTRY) -> Collector:
 
 
 def page(registry: CollectorRegistry = REGISTRY) -> tuple[str, bytes]:
-    """Return content type and body of /metrics."""
+    """Return the content type and body of /metrics."""
     return CONTENT_TYPE_LATEST, generate_latest(registry)

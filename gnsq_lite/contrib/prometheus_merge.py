@@ -1,7 +1,7 @@
-"""The metrics page of a worker command: of one process, and of several with a label ``process``.
+"""The metrics page of a worker command: of one process, or of several processes with a label ``process``.
 
-This module adds no values: sums, and rates over restarts, are the work of Prometheus, which needs the label.
-Without the extra ``prometheus`` the page raises MissingExtra, and the other status pages work.
+This module adds no values up, because Prometheus can compute sums and rates across restarts only with the label.
+Without the extra ``prometheus`` this page raises MissingExtra, and the other status pages work.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def worker_page(worker: Worker, depths: Callable[..., Any] | None = None) -> Callable[[], tuple[str, bytes]]:
-    """Register *worker* in the default registry, time its handlers, and return the function that renders its page.
+    """Add *worker* to the default registry, time its handlers, and return the function that renders the page.
 
-    With *depths*, which returns the depths of channels, the page has them.
+    With *depths*, a function that returns the depths of channels, the page contains the depths.
     """
     try:
         from gnsq_lite.contrib import prometheus
@@ -33,7 +33,7 @@ def worker_page(worker: Worker, depths: Callable[..., Any] | None = None) -> Cal
 
 
 def merge(pages: Mapping[str, bytes]) -> tuple[str, bytes]:
-    """Return content type and body of the merged page; *pages* are by process number.  Raises MissingExtra."""
+    """Merge *pages*, given by process number; return the content type and body.  Raises MissingExtra."""
     try:
         from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest

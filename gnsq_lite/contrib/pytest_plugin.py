@@ -1,7 +1,7 @@
-"""Fixtures for pytest, available if gnsq_lite is installed: ``nsq_broker``, ``nsq_writer``.
+"""Pytest plugin with the fixtures ``nsq_broker`` and ``nsq_writer``; installed together with gnsq_lite.
 
-Only pytest is imported until a test uses a fixture: other runs cost nothing, and gevent is not loaded
-before a conftest.py that patches, nor before coverage has started.
+The plugin imports only pytest until a test uses a fixture.  So other test runs cost nothing, and gevent is not imported
+before a conftest.py that patches, or before coverage starts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def nsq_broker() -> Iterator[Broker]:
-    """An nsqd and an nsqlookupd in memory for this test: :class:`gnsq_lite.broker.Broker`."""
+    """Start an in-memory nsqd and nsqlookupd for one test: :class:`gnsq_lite.broker.Broker`."""
     from gnsq_lite.broker import Broker
 
     with Broker() as broker:
@@ -27,7 +27,7 @@ def nsq_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def nsq_writer(nsq_broker: Broker) -> Iterator[Writer]:
-    """A Writer to ``nsq_broker``."""
+    """Make a Writer that is connected to ``nsq_broker``."""
     from gnsq_lite import Writer
 
     with Writer(nsq_broker.nsqd_tcp_address) as writer:

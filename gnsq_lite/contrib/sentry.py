@@ -1,4 +1,4 @@
-"""Sentry: errors of handlers with what they were at, and a transaction for each message; needs the extra ``sentry``.
+"""Reports errors of handlers, and a transaction for each message, to Sentry; needs the extra ``sentry``.
 
 ::
 
@@ -26,19 +26,19 @@ __all__ = ["SentryMiddleware"]
 
 
 class SentryMiddleware(Middleware):
-    """Handles each message in its own scope, so that one message's tags do not appear on another's error.
+    """Calls the handler of each message in its own scope, so that errors have only their message's tags.
 
-    Bodies are not sent: they are the users' data.
+    Bodies are not sent, because they are user data.
 
     Args:
-        last_attempt: Report an error only from this attempt on; 1: each time.  ``Requeue`` is never one.
+        last_attempt: First attempt whose error is reported; 1: every attempt.  ``Requeue`` is never reported.
     """
 
     def __init__(self, last_attempt: int = 1) -> None:
         self._from = last_attempt
 
     def wrap(self, call: Any, handler: Handler) -> Any:
-        """Return *call* with its errors reported."""
+        """Wrap *call* to report its errors."""
         name = f"{handler.topic}/{handler.channel}"
 
         def watched(given: Any) -> Any:
@@ -55,7 +55,7 @@ class SentryMiddleware(Middleware):
                 try:
                     returned = call(given)
                     transaction.set_status("ok")
-                except Requeue as error:  # raised on outside, where no transaction takes it for a failure
+                except Requeue as error:  # raised again below, outside the transaction, which would report a failure
                     asked = error
                     transaction.set_status("aborted")
                 except BaseException as error:

@@ -1,4 +1,4 @@
-"""statsd: counts and times of handlers; needs the extra ``statsd``.
+"""Counts and times of handlers for statsd; needs the extra ``statsd``.
 
 ::
 
@@ -6,10 +6,10 @@
 
     worker = Worker(middleware=[StatsdMiddleware()])          # 127.0.0.1:8125, or STATSD_HOST and STATSD_PORT
 
-For ``TOPIC.CHANNEL``, with other characters than letters, digits, "-" and "_" made "_":
+Metrics of a handler, in whose names "_" replaces all characters but letters, digits, "-" and "_":
 
-* ``nsq.TOPIC.CHANNEL.ok``, ``.failed``, ``.requeued``: messages;
-* ``nsq.TOPIC.CHANNEL.time``: milliseconds of a handler, for a message or a batch.
+* ``nsq.TOPIC.CHANNEL.ok``, ``.failed``, ``.requeued``: number of messages;
+* ``nsq.TOPIC.CHANNEL.time``: milliseconds of a handler call, for a message or a batch.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class StatsdMiddleware(Middleware):
     """Counts and times handlers.
 
     Args:
-        client: A ``statsd.StatsClient``, or what has its ``incr`` and ``timing``; None: one by the environment.
-        prefix: What all names begin with.
+        client: A ``statsd.StatsClient``, or an object with its ``incr`` and ``timing``; None: from the environment.
+        prefix: Prefix of all names.
     """
 
     def __init__(self, client: Any = None, prefix: str = "nsq") -> None:
@@ -44,7 +44,7 @@ class StatsdMiddleware(Middleware):
         self._client, self._prefix = client or StatsClient(*where), prefix
 
     def wrap(self, call: Any, handler: Handler) -> Any:
-        """Return *call*, counted and timed."""
+        """Wrap *call* to count and time it."""
         client, clock = self._client, time.perf_counter
         name = ".".join([self._prefix, *(re.sub(r"[^\w-]", "_", part) for part in (handler.topic, handler.channel))])
 

@@ -86,7 +86,7 @@ WRONG = {
     "writer option": ({"WRITER": {"publish_timout": 5.0}}, "NSQ['WRITER']: publish_timout"),
     "writer value": ({"WRITER": {"publish_timeout": "5s"}}, "NSQ['WRITER']: publish_timeout"),
     "missing middleware": ({"MIDDLEWARE": ["shop.missing.Tracing"]}, "NSQ['MIDDLEWARE']: No module named"),
-    "no middleware": ({"MIDDLEWARE": ["shop.models.Order"]}, "shop.models.Order is no class derived from"),
+    "no middleware": ({"MIDDLEWARE": ["shop.models.Order"]}, "shop.models.Order is not a subclass of"),
     "middleware as text": ({"MIDDLEWARE": "shop.middleware.Tracing"}, "must be a list of dotted paths"),
     "drain timeout": ({"DRAIN_TIMEOUT": "30"}, "NSQ['DRAIN_TIMEOUT']: drain_timeout"),
     "outbox": ({"OUTBOX": ["replica"]}, "NSQ['OUTBOX'] must be a list of names of DATABASES"),

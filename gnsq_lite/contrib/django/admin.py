@@ -1,4 +1,4 @@
-"""The admin page of dead letters, with a retry."""
+"""The admin page of dead letters, with a retry action."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnsq_lite.errors import NSQError
 
 
 def _retry(page: Any, request: Any, queryset: Any) -> None:
-    """Publish each message to its topic, and delete it when nsqd has it; every channel of the topic receives it."""
+    """Publish each message to its topic, for all its channels, and delete the row after nsqd's OK."""
     count = 0
     try:
         for row in queryset:
@@ -25,7 +25,7 @@ def _retry(page: Any, request: Any, queryset: Any) -> None:
 
 
 class DeadMessageAdmin(admin.ModelAdmin):
-    """Shows, retries and deletes dead letters; none can be added or changed."""
+    """Shows, retries and deletes dead letters, without adding or changing them."""
 
     list_display = ("given_up", "topic", "channel", "attempts", "__str__")
     list_filter = ("topic", "channel", "error_type", "given_up")
@@ -33,11 +33,11 @@ class DeadMessageAdmin(admin.ModelAdmin):
     actions = (admin.action(description="Publish to their topic again", permissions=["delete"])(_retry),)
 
     def has_add_permission(self, request: Any) -> bool:
-        """Return False."""
+        """Return False, because only handlers create dead letters."""
         return False
 
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:
-        """Return False."""
+        """Return False, because dead letters are read-only."""
         return False
 
 

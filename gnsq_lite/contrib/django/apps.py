@@ -9,7 +9,7 @@ from django.core.checks import register
 
 
 class NSQConfig(AppConfig):
-    """``gnsq_lite.contrib.django``; its models are the outbox's."""
+    """Configuration of the app ``gnsq_lite.contrib.django``."""
 
     name = "gnsq_lite.contrib.django"
     label = "gnsq_lite"
@@ -17,7 +17,7 @@ class NSQConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks, and the store of dead letters."""
+        """Register the system checks and the store of dead letters."""
         import gnsq_lite.contrib.django.dead  # noqa: F401
         from gnsq_lite.contrib.django.checks import check_settings
         from gnsq_lite.contrib.django.registry import has_tasks

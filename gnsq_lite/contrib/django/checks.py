@@ -1,4 +1,4 @@
-"""System checks of the setting ``NSQ``, for ``manage.py check``; they open no connection."""
+"""System checks of the setting ``NSQ`` for ``manage.py check``, without opening connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gnsq_lite.writer import Writer
 
 
 def check_settings(**kwargs: Any) -> list[Error]:
-    """Return an error for each key of the setting with a wrong value."""
+    """Return an error for each key of the setting with an invalid value."""
     errors: list[Error] = []
 
     def is_right(key: str, check: Callable[[], object]) -> bool:
@@ -50,6 +50,4 @@ def _check_middleware(paths: Any) -> None:
     for path in paths:
         made = import_string(path)
         if not callable(made) or (isinstance(made, type) and not issubclass(made, Middleware)):
-            raise ImproperlyConfigured(
-                f"NSQ['MIDDLEWARE']: {path} is no class derived from gnsq_lite.worker.Middleware"
-            )
+            raise ImproperlyConfigured(f"NSQ['MIDDLEWARE']: {path} is not a subclass of gnsq_lite.worker.Middleware")

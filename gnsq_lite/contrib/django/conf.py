@@ -1,17 +1,17 @@
-"""The setting ``NSQ``: a dict, every key optional.
+"""Reads the setting ``NSQ``: a dict with optional keys.
 
 ``NSQD_TCP_ADDRESSES``, ``LOOKUPD_HTTP_ADDRESSES``
-    As for Reader and Writer.
+    Addresses, as for Reader and Writer.
 ``READER``, ``WRITER``
-    Further keywords of every Reader, and of the Writer.
+    Further keywords of each Reader, and of the Writer.
 ``MIDDLEWARE``
     Dotted paths of :class:`gnsq_lite.worker.Middleware` classes, the outermost first.
 ``DRAIN_TIMEOUT``
-    Seconds that running handlers have when the worker stops.
+    Seconds within which running handlers must return when the worker stops.
 ``OUTBOX``
     Names of ``DATABASES`` whose outboxes ``manage.py nsq_worker`` relays.
 ``OUTBOX_INTERVAL``
-    Seconds between two looks at an outbox that was empty; 0.5 where it is not given.
+    Seconds between two polls of an empty outbox; default 0.5.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _KEYS = (
 
 
 def nsq_settings() -> Mapping[str, Any]:
-    """Return the setting.  Raises ImproperlyConfigured for a key that does not exist, with the nearest one."""
+    """Return the setting ``NSQ``.  Raises ImproperlyConfigured for an unknown key, and suggests the closest key."""
     found = getattr(settings, "NSQ", {})
     if not isinstance(found, Mapping):
         raise ImproperlyConfigured("NSQ must be a dict")
     for key in found:
         if key not in _KEYS:
             near = difflib.get_close_matches(str(key), _KEYS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(_KEYS)}"
+            hint = f"; did you mean {near[0]!r}?" if near else f"; the keys are {', '.join(_KEYS)}"
             raise ImproperlyConfigured(f"NSQ[{key!r}]: there is no such key{hint}")
     return found
 
 
 def addresses() -> dict[str, Any]:
-    """Return the address keywords of a Reader or Writer."""
+    """Return the address keywords for a Reader or Writer."""
     found = nsq_settings()
     names = ("NSQD_TCP_ADDRESSES", "LOOKUPD_HTTP_ADDRESSES")
     return {name.lower(): found[name] for name in names if found.get(name)}

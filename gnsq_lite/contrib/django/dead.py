@@ -1,4 +1,4 @@
-"""Dead letters in a table: the store ``"django"`` of ``on_give_up``, which the admin site shows."""
+"""Stores dead letters in a table, for the admin site: the store ``"django"`` of ``on_give_up``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gnsq_lite.worker.dead import STORES, DeadLetter
 
 
 class Table:
-    """The rows of ``DeadMessage`` in one database; "": the default one."""
+    """The rows of ``DeadMessage`` in one database; "": the default database."""
 
     def __init__(self, alias: str = "") -> None:
         self.word = f"django:{alias}".rstrip(":")
@@ -22,21 +22,21 @@ class Table:
         return DeadMessage.objects.using(self._alias)
 
     def keep(self, letter: DeadLetter) -> None:
-        """Insert the row, or replace that of the same message."""
+        """Insert the row of a dead letter, or replace the row of the same message."""
         values = {name: _storable(getattr(letter, name)) for name in _COPIED}
         given_up = datetime.fromtimestamp(letter.given_up_at, timezone.utc)
         values |= {"message_id": letter.id.hex(), "given_up": given_up}
         self._rows().update_or_create(name=letter.name, defaults=values)
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield the letters in the order in which they were given up."""
+        """Yield the dead letters in the order in which they were given up."""
         for key in list(self._rows().order_by("given_up").values_list("pk", flat=True)):
             row = self._rows().filter(pk=key).first()
             if row is not None:
                 yield letter_of_row(row)
 
     def remove(self, letter: DeadLetter) -> None:
-        """Delete the row."""
+        """Delete the row of a dead letter."""
         self._rows().filter(name=letter.name).delete()
 
     def close(self) -> None:
@@ -50,14 +50,14 @@ _COPIED = (
 
 
 def _storable(value: Any) -> Any:
-    """Return a text without NUL and surrogates, which PostgreSQL refuses; any other value as it is."""
+    """Escape NUL and surrogates in a text, because PostgreSQL refuses them; return other values unchanged."""
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def letter_of_row(row: Any) -> DeadLetter:
-    """Return the letter of a ``DeadMessage``."""
+    """Convert a ``DeadMessage`` to a dead letter."""
     values = {name: getattr(row, name) for name in _COPIED}
     values |= {"id": bytes.fromhex(row.message_id), "given_up_at": row.given_up.timestamp(), "body": bytes(row.body)}
     return DeadLetter(**values)

@@ -1,4 +1,4 @@
-"""The outbox: messages that are stored with the rows they speak of, and published from there."""
+"""Models of the outbox, the inbox and the dead letters."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class OutboxRelay(models.Model):
 
 
 class DeadMessage(models.Model):
-    """A message that was given up; see :class:`gnsq_lite.worker.dead.DeadLetter`."""
+    """A dead letter: a message that was given up; see :class:`gnsq_lite.worker.dead.DeadLetter`."""
 
     name = models.CharField(max_length=255, unique=True)
     topic = models.CharField(max_length=255)
     channel = models.CharField(max_length=255)
     body = models.BinaryField()
     message_id = models.CharField(max_length=64)
-    #: When it was published, nanoseconds since 1970.
+    #: Time of publishing, in nanoseconds since 1970.
     timestamp_ns = models.BigIntegerField()
     attempts = models.PositiveIntegerField()
     nsqd_address = models.CharField(max_length=255)
@@ -65,7 +65,7 @@ class DeadMessage(models.Model):
 
 
 class InboxMessage(models.Model):
-    """A message that was handled; see :func:`gnsq_lite.contrib.django.once`."""
+    """The key of a handled message; see :func:`gnsq_lite.contrib.django.once`."""
 
     #: Topic and channel.
     consumer = models.CharField(max_length=130)
@@ -73,7 +73,7 @@ class InboxMessage(models.Model):
     handled_at = models.DateTimeField(db_index=True)
 
     class Meta:
-        """A key is handled once by each consumer."""
+        """Constraint: each consumer handles a key once."""
 
         constraints = (models.UniqueConstraint(fields=["consumer", "message"], name="gnsq_inbox_once"),)
 

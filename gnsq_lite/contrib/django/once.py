@@ -1,4 +1,4 @@
-"""``@once``: a handler that runs once for each key, in a transaction with the inbox's row."""
+"""``@once``: runs a handler once per key, in one transaction with the inbox's row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gnsq_lite.contrib.inbox import CLEAN_EVERY, RETENTION, checked_key, consume
 
 log = logging.getLogger("gnsq_lite.django")
 
-#: Duplicates that were finished without a call, by topic/channel.
+#: Number of duplicates that were finished without a call of the handler, by topic/channel.
 duplicates: Counter[str] = Counter()
 _handled: Counter[str] = Counter()
 
@@ -24,14 +24,14 @@ _handled: Counter[str] = Counter()
 def once(
     key: Callable[..., object], *, using: str | None = None, retention: float = RETENTION
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Return a decorator for a handler: it runs in ``transaction.atomic()``, once for each key.
+    """Return a decorator that runs a handler in ``transaction.atomic()``, once per key.
 
-    A message is finished after the commit; a duplicate is finished without a call, and counted.
+    A message is finished after the commit.  A duplicate is counted, and finished without a call of the handler.
 
     Args:
-        key: A function of what the handler gets; returns what names the message, the same in each delivery and in each
-            publish of it.
-        using: Name of the database, the one that the handler changes.
+        key: Function of the handler's arguments that returns the message's key.  All deliveries and all publishes of a
+            message must have the same key.
+        using: Name of the database that the handler changes.
         retention: Seconds for which keys are kept.
     """
 
@@ -44,7 +44,7 @@ def once(
                     function(*given)
                     return
             duplicates[consumer] += 1
-            log.info("%r of %s was handled before: it is finished without a call", name, consumer)
+            log.info("%r of %s was handled before: finished without a call", name, consumer)
 
         return handle
 
@@ -54,7 +54,7 @@ def once(
 def _is_first(consumer: str, name: str, using: str | None, retention: float) -> bool:
     """Insert the row in one statement; return whether the key is new.
 
-    Where another transaction inserts the same key, the database waits for its end.
+    If another transaction is inserting the same key, the statement waits until that transaction ends.
     """
     from gnsq_lite.contrib.django.models import InboxMessage
 

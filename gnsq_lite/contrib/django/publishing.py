@@ -1,4 +1,4 @@
-"""Publishing that follows the database's transactions."""
+"""Publishes messages after a database transaction commits."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ log = logging.getLogger("gnsq_lite.django")
 
 
 class OnCommit(PublishMiddleware):
-    """Publishes when the current transaction of a database commits; at once without one; never when it rolls back.
+    """Publishes after the current transaction commits, at once without a transaction, and never after a rollback.
 
-    A bad topic or body raises at the call, while the transaction can still be rolled back.  A publish that waits for
-    the commit returns None.  Each publish of a transaction is tried, whatever became of those before it, and one that
-    fails is logged with its topic.  The first error comes out of the commit after the last of them: the data is stored
-    then, and the message is not, or its outcome is unknown.  If that must not happen, use :func:`outbox`.  In a
-    transaction, ``publish_nowait`` raises NotSent: it has no outcome to return.
+    An invalid topic or body raises at the call, while the transaction can still be rolled back.  A publish that waits
+    for the commit returns None.  After the commit, each publish of the transaction is tried, even if earlier publishes
+    failed; a failure is logged with its topic.  After the last publish, the commit raises the first error: the data is
+    stored then, but the message is not published or its outcome is unknown.  Use :func:`outbox` to avoid this.  In a
+    transaction, ``publish_nowait`` raises NotSent, because there is no outcome to return.
     """
 
     def __init__(self, using: str = DEFAULT_DB_ALIAS) -> None:
         self._using = using
 
     def wrap(self, send: Send) -> Send:
-        """Return *send*, which waits for the commit."""
+        """Wrap *send* to wait for the commit."""
 
         def wrapped(call: PublishCall) -> Any:
             connection = transaction.get_connection(self._using)
@@ -43,7 +43,7 @@ class OnCommit(PublishMiddleware):
             if call.method == "publish_nowait":
                 raise NotSent("publish_nowait cannot wait for the commit of a transaction: use publish()")
             together = connection.__dict__.setdefault("_gnsq_lite_publishes", _Together())
-            if not together.waiting:  # a callback of somebody else's, that raised, had ended the last commit
+            if not together.waiting:  # another on_commit callback raised during the last commit
                 together.error = None
             publish = _Publish(functools.partial(send, call), call.topic, together)
             transaction.on_commit(publish, using=self._using)
@@ -53,16 +53,16 @@ class OnCommit(PublishMiddleware):
 
 
 class _Together:
-    """The publishes that wait for one database connection's commit."""
+    """Publishes that wait for the commit of one database connection."""
 
     def __init__(self) -> None:
-        #: Those to come.  What a savepoint has rolled back Django forgets, and so it is gone from here.
+        #: Publishes not tried yet.  Django drops the publishes of a savepoint that is rolled back, and so does the set.
         self.waiting: weakref.WeakSet[_Publish] = weakref.WeakSet()
         self.error: Exception | None = None
 
 
 class _Publish:
-    """One of them; raises nothing until it is the last."""
+    """One of these publishes.  Only the last publish raises, with the first error."""
 
     def __init__(self, call: Callable[[], object], topic: str, together: _Together) -> None:
         self._call, self._topic, self._together = call, topic, together
@@ -81,25 +81,25 @@ class _Publish:
             raise first
 
 
-#: The process's Writers, by the name of the database whose commit they wait for.
+#: The process's Writers, by the name of the database whose commit each waits for.
 _made: dict[str | None, Writer] = {}
 
 
 def writer(using: str = DEFAULT_DB_ALIAS) -> Writer:
     """Return the process's Writer that publishes after the commit of the database *using* (:class:`OnCommit`).
 
-    It is made of the setting ``NSQ``, shared by all threads, and safe in forked children.
+    The Writer has the options in the setting ``NSQ``, is shared by all threads, and is safe in forked children.
     """
     return _writer(using)
 
 
 def direct_writer() -> Writer:
-    """Return the process's Writer that does not wait for a commit; made of the setting ``NSQ``."""
+    """Return the process's Writer that does not wait for a commit, with the options in the setting ``NSQ``."""
     return _writer(None)
 
 
 def outbox() -> Outbox:
-    """Return what stores messages with the transaction's rows; the worker publishes them."""
+    """Return the outbox, which stores messages in the transaction, and from which the worker publishes them."""
     return Outbox(nsq_settings().get("WRITER", {}).get("max_msg_size", 1024 * 1024))
 
 
@@ -110,14 +110,14 @@ def _writer(using: str | None) -> Writer:
         after_commit = [] if using is None else [OnCommit(using)]
         options["middleware"] = [*after_commit, *options.get("middleware", ())]
         made = Writer(**addresses(), **options)
-        # Of threads that come here at once the first wins, and a Writer that is not used has opened nothing.  A lock
-        # could be held by another thread while this process forks; setdefault() cannot.
+        # If several threads make a Writer, the first one is kept; an unused Writer has no connection.  setdefault()
+        # instead of a lock: another thread could hold a lock while this process forks.
         found = _made.setdefault(using, made)
     return found
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
-    """Close the Writers when a test changes the setting: the next call makes a new one."""
+    """Close the Writers when a test changes the setting ``NSQ``; the next call makes a new Writer."""
     while setting == "NSQ" and _made:
         _made.popitem()[1].close()
 

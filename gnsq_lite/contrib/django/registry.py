@@ -1,4 +1,4 @@
-"""The handlers of a project, and the Worker made of them."""
+"""Collects the handlers of a project, and makes their Worker."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _handlers: list[Handler] = []
 
 
 class CloseOldConnections(Middleware[Any]):
-    """Closes database connections that broke or are past CONN_MAX_AGE, as Django does around each request."""
+    """Closes broken database connections and those older than CONN_MAX_AGE, as Django does around each request."""
 
     def before(self, message: Any) -> None:
-        """Nobody's transaction is open yet."""
+        """Close broken or old connections before the handler starts; no transaction is open."""
         close_old_connections()
 
     def after(self, message: Any) -> None:
-        """The handler has returned."""
+        """Close broken or old connections after the handler returned."""
         close_old_connections()
 
     def failed(self, message: Any, error: BaseException) -> None:
-        """The handler raised; a connection that broke under it is not used again."""
+        """Close broken or old connections after the handler raised."""
         close_old_connections()
 
 
@@ -58,9 +58,9 @@ def handler(
     **options: Unpack[HandlerArguments],
 ) -> Callable[[Callable[[Value, Message], None]], Callable[[Value, Message], None]]: ...
 def handler(topic: str, channel: str, **options: Any) -> Callable[..., Any]:
-    """Have ``manage.py nsq_worker`` feed the decorated function; for an app's ``nsq.py``.
+    """Register the decorated function, in an app's ``nsq.py``, as a handler of ``manage.py nsq_worker``.
 
-    As :meth:`gnsq_lite.Worker.handler`; what is wrong with *options* shows when the command starts.
+    The options are those of :meth:`gnsq_lite.Worker.handler`; the command checks them when it starts.
     """
 
     def register(function: Any) -> Any:
@@ -71,7 +71,7 @@ def handler(topic: str, channel: str, **options: Any) -> Callable[..., Any]:
 
 
 def make_worker() -> Worker:
-    """Import each app's ``nsq.py`` and return a Worker with their handlers and the setting's options.
+    """Import each app's ``nsq.py``; make a Worker with all handlers and the options in the setting ``NSQ``.
 
     Raises:
         ImproperlyConfigured, ImportError, OptionError, InvalidName
@@ -91,6 +91,6 @@ def make_worker() -> Worker:
 
 
 def has_tasks() -> bool:
-    """Return whether the setting ``TASKS`` names the backend of :mod:`gnsq_lite.contrib.django.tasks`."""
+    """Return whether the setting ``TASKS`` has the backend of :mod:`gnsq_lite.contrib.django.tasks`."""
     backend = "gnsq_lite.contrib.django.tasks.NSQBackend"
     return any(each.get("BACKEND") == backend for each in getattr(settings, "TASKS", {}).values())

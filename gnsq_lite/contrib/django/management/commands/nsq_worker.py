@@ -1,4 +1,4 @@
-"""``manage.py nsq_worker``: runs the handlers of all apps, in supervised processes."""
+"""``manage.py nsq_worker``: runs the handlers of all apps in supervised processes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gnsq_lite.worker.loading import LoadError, explained
 
 
 class Command(BaseCommand):
-    """Exit codes are those of ``gnsq-lite worker``, and so are the flags; without --log-format LOGGING rules."""
+    """Has the flags and exit codes of ``gnsq-lite worker``; without --log-format the setting LOGGING applies."""
 
     help = "Runs the handlers in the apps' nsq.py (gnsq_lite.contrib.django.handler) until SIGTERM."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add a flag for each field of Launch."""
+        """Add one flag for each field of Launch."""
         for each in fields(Launch):
             data, settings = each.metadata, dict[str, Any](help=each.metadata["help"], default=each.default)
             if data["kind"] is bool:
@@ -39,7 +39,7 @@ class Command(BaseCommand):
             parser.add_argument("--" + each.name.replace("_", "-"), **settings)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run; leaves with the exit code."""
+        """Run the worker, and exit with its exit code."""
         launch = Launch(**{each.name: options[each.name] for each in fields(Launch)})
         try:
             code = launch.run(_load, program="nsq_worker", merge=merge, metrics=worker_page)
