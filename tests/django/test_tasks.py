@@ -85,6 +85,7 @@ def shop(tmp_path: Path, migrated: Path) -> Iterator[TaskShop]:
 
 
 ENQUEUE = """
+import asyncio
 from django.db import transaction
 from django.utils import timezone
 from datetime import timedelta
@@ -102,6 +103,7 @@ except KeyError:
     pass
 fail.enqueue("bad")
 fail.enqueue("always")
+asyncio.run(mail.aenqueue("async"))
 """
 
 
@@ -113,15 +115,20 @@ def test_the_worker_runs_what_was_enqueued_in_a_transaction_that_committed(shop:
     said = shop.script(ENQUEUE)
     assert "status READY False 32 [1] {'b': 2}" in said
     assert [line.split()[1] for line in said if line.startswith("task_enqueued")] == [
-        *("add", "mail", "mail", "add", "fail", "fail")
+        *("add", "mail", "mail", "add", "fail", "fail", "mail")
     ]
     with shop.manage("nsq_worker", "--log-level", "error") as program:
-        for text in ("added 3", "mailed ann {'subject': 'hello'} attempt 1", "mailed later {} attempt 1"):
+        for text in (
+            "added 3",
+            "mailed ann {'subject': 'hello'} attempt 1",
+            "mailed later {} attempt 1",
+            "mailed async",
+        ):
             program.says(text)
         program.says("task_finished fail FAILED 1 ['GiveUp']")
         program.says("task_finished fail FAILED 2 ['KeyError']")
         program.says("task_started fail RUNNING", times=3)
-        program.says("task_finished mail SUCCESSFUL 1 []", times=2)
+        program.says("task_finished mail SUCCESSFUL 1 []", times=3)
         program.signal(signal.SIGTERM)
         assert program.ends() == 0
         assert "added 20" not in program.output
@@ -130,6 +137,7 @@ def test_the_worker_runs_what_was_enqueued_in_a_transaction_that_committed(shop:
 
 
 WRONG = f"""
+import asyncio
 from datetime import datetime, timedelta
 from django.utils import timezone
 from {FRAMEWORK} import default_task_backend as backend, task
@@ -159,6 +167,7 @@ tried(lambda: add.enqueue(object()))
 tried(lambda: add.enqueue("x" * 2_000_000))
 tried(lambda: backend.get_result("x"))
 tried(lambda: add.get_result("x"))
+tried(lambda: asyncio.run(backend.aget_result("x")))
 tried(lambda: add.enqueue(1, 1).refresh())
 tried(lambda: add.enqueue(1, 1).return_value)
 """
@@ -178,7 +187,7 @@ def test_each_feature_that_the_backend_has_not_raises_the_documented_error(shop:
         "InvalidTask run_after is later than nsqd defers (3600 s): set OPTIONS['outbox'] to True",
         "Type",
         "MessageTooLarge",
-        *["NotImplemented This backend does not support retrieving"] * 3,
+        *["NotImplemented This backend does not support retrieving"] * 4,
         "Value Task has not finished yet",
     ]
     assert len(said) == len(wanted)
