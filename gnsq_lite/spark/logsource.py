@@ -226,7 +226,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return as_offset(topic, ends)
 
     def _extents(self, begins: Places | None) -> dict[int, Extent]:
-        """Return the available logs; without a start all must be available, or a missing log would start at its end."""
+        """Return the available logs; without a start all must be, or a missing log would later be read from 0."""
         if begins is None:
             return self._whole()
         try:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed, until
+from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed
+from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
 
 pytestmark = pytest.mark.rule("CLOSE-1")
@@ -35,7 +36,7 @@ def test_a_message_that_waits_for_its_delay_goes_back_when_the_reader_closes(fai
                 broker.youzan.move_leader("t", 0, 1 - (broker.youzan.leader("t", 0) or 0))
             for body in (b"first", b"second"):
                 writer.publish("t", body, partition=0)
-            until(lambda: failed)
+            wait_for(lambda: failed)
             began = time.monotonic()
             reader.close()
             assert time.monotonic() - began < SOON
@@ -53,7 +54,7 @@ def test_closing_does_not_wait_for_a_leader_that_is_silent() -> None:
             subscribed(reader, 2)
             for number in range(2):
                 writer.publish("t", b"x", partition=number)
-            until(lambda: len(got) == 2)
+            wait_for(lambda: len(got) == 2)
             broker.nodes[0].faults.go_silent()
             began = time.monotonic()
             reader.close()

@@ -24,6 +24,7 @@ from gnsq_lite.youzan.commands import StartOffset
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.messages import PublishReceipt
 from gnsq_lite.youzan.partitions import partition_of
+from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
 from tests.youzan_broker.session import YouzanSession
 
@@ -80,15 +81,8 @@ class Cluster:
         source = self.leaders(topic)[partition]
         target = next(iter(known - {source}))
         query = f"topic={topic}&partition={partition}&move_leader=true&move_from={source}&move_to={target}"
-        until(lambda: self.try_post(f"/topic/partition/move?{query}"), 300.0)
-        until(lambda: self.leaders(topic).get(partition) == target, 60.0)
-
-
-def until(done: Callable[[], Any], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "it did not come to pass in time"
-        time.sleep(0.05)
+        wait_for(lambda: self.try_post(f"/topic/partition/move?{query}"), 300.0)
+        wait_for(lambda: self.leaders(topic).get(partition) == target, 60.0)
 
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.youzan)])
@@ -125,7 +119,7 @@ def a_writer(cluster: Cluster, *, retries: int = 0, **keywords: Any) -> Writer:
 
 
 def subscribed(reader: Reader, partitions: int) -> None:
-    until(lambda: len(reader.stats().connections) == partitions)
+    wait_for(lambda: len(reader.stats().connections) == partitions)
 
 
 @pytest.mark.rule("YZ-3")
@@ -137,7 +131,7 @@ def test_every_partition_is_written_in_turn_and_read_on_a_connection_of_its_own(
         with a_writer(cluster) as writer:
             for number in range(20):
                 writer.publish(topic, b"%d" % number)
-        until(lambda: len({body for _, body in got}) == 20)
+        wait_for(lambda: len({body for _, body in got}) == 20)
     written = [sum(1 for p, _ in set(got) if p == n) for n in (0, 1)]
     assert sorted(written) in ([9, 11], [10, 10])  # the first publish goes to the leader that is connected first
 
@@ -160,7 +154,7 @@ def test_the_named_partitions_alone_are_read_of_an_nsqd_that_is_given() -> None:
             subscribed(reader, 2)
             for number in (0, 3, 1, 2):
                 writer.publish("t", b"%d" % number, partition=number)
-            until(lambda: len(got) >= 2)
+            wait_for(lambda: len(got) >= 2)
     assert sorted(got) == [(1, b"1"), (2, b"2")]
 
 
@@ -173,7 +167,7 @@ def test_a_key_always_goes_to_the_partition_the_go_client_would_choose(cluster: 
         with a_writer(cluster) as writer:
             for key in keys * 3:
                 writer.publish(topic, key, key=key)
-        until(lambda: len(got) >= 15)
+        wait_for(lambda: len(got) >= 15)
     assert {body: partition for partition, body in got} == {key: partition_of(key, 2) for key in keys}
 
 
@@ -186,7 +180,7 @@ def test_a_traced_publish_returns_where_it_went_and_the_message_carries_it(clust
         with a_writer(cluster) as writer:
             assert writer.publish(topic, b"plain", partition=1) is None
             receipt = writer.publish(topic, b"traced", partition=1, trace_id=2**63 + 5)
-        until(lambda: len(got) == 2)
+        wait_for(lambda: len(got) == 2)
     assert isinstance(receipt, PublishReceipt)
     assert (receipt.trace_id, receipt.partition) == (2**63 + 5, 1)
     traced = next(m for m in got if m.body == b"traced")
@@ -221,7 +215,7 @@ def test_headers_of_an_ext_topic_are_on_the_message(cluster: Cluster) -> None:
         with a_writer(cluster) as writer:
             writer.publish(topic, b"with", headers={"city": "杭州", "n": 1})
             writer.publish(topic, b"without")
-        until(lambda: len(got) == 2)
+        wait_for(lambda: len(got) == 2)
     assert sorted(got) == [(b"with", {"city": "杭州", "n": 1}), (b"without", None)]
 
 
@@ -236,7 +230,7 @@ def test_each_message_of_a_batch_has_its_own_headers_and_trace_id(cluster: Clust
             receipt = writer.multipublish(topic, [b"d", b"e"], trace_ids=[10, 11])
             long = {"n": "x" * 65498}  # with 80 of them, two MPUBs of 5 MiB
             writer.multipublish(topic, [b"f"] * 81, headers=[long] * 81)
-        until(lambda: len(got) >= 86, 60.0)
+        wait_for(lambda: len(got) >= 86, 60.0)
     assert receipt is not None
     assert sorted(one for one in got if one[0] < b"f") == [
         (b"a", 1, 7),
@@ -286,7 +280,7 @@ def test_a_failed_ordered_message_is_handled_again_before_any_later_one(cluster:
         with a_writer(cluster) as writer:
             for number in range(6):
                 writer.publish(topic, b"%d" % number, partition=0)
-        until(lambda: len(order) == 7)
+        wait_for(lambda: len(order) == 7)
     assert [body for _, body, _ in order] == [b"0", b"1", b"2", b"2", b"3", b"4", b"5"]
     assert 0.25 <= times[1] - times[0] < 5.0  # held here for requeue_delay: the server ignores REQ with a delay
 
@@ -310,7 +304,7 @@ def test_a_new_channel_starts_where_it_is_told_to(cluster: Cluster) -> None:
             writer.publish(topic, b"%d" % number)
     with a_reader(cluster, topic, lambda m: got.append(m.body), start_offset=StartOffset.at_message(3)) as reader:
         subscribed(reader, 1)
-        until(lambda: len(got) == 3)
+        wait_for(lambda: len(got) == 3)
     assert got == [b"2", b"3", b"4"]
 
 
@@ -326,7 +320,7 @@ def test_an_ordered_topic_read_without_order_is_refused_with_what_to_change(clus
         on_error=errors.append,
     )
     with reader:
-        until(lambda: errors)
+        wait_for(lambda: errors)
     assert "E_SUB_ORDER_IS_MUST" in str(errors[0])
     assert "ordered=True" in str(errors[0])
 
@@ -366,21 +360,21 @@ def test_an_ordered_partition_stops_after_max_attempts_and_the_others_go_on() ->
                 for body in (b"0", b"bad", b"1"):
                     writer.publish("t", body, partition=0)
                 writer.publish("t", b"other", partition=1)
-                until(lambda: len(reader.stats().connections) == 1)
+                wait_for(lambda: len(reader.stats().connections) == 1)
                 writer.publish("t", b"later", partition=1)
-            until(lambda: (1, b"later") in got)
+            wait_for(lambda: (1, b"later") in got)
             assert (0, b"0") in got
             assert (0, b"1") not in got
             assert broker.youzan.depth("t", 0, "c") == 2
             for _ in range(2):
                 assert reader.stats().stopped == (0,)
                 reader.resume_partition(0)  # its message is handled once more, and stops it again
-                until(lambda: reader.stats().stopped == (0,) and len(reader.stats().connections) == 1)
+                wait_for(lambda: reader.stats().stopped == (0,) and len(reader.stats().connections) == 1)
             with pytest.raises(OptionError, match="not stopped"):
                 reader.resume_partition(1)
             mended.append(True)
             reader.resume_partition(0)
-            until(lambda: (0, b"1") in got)
+            wait_for(lambda: (0, b"1") in got)
             assert reader.stats().stopped == ()
         assert [body for partition, body in got if partition == 0] == [b"0", b"bad", b"1"]
 
@@ -447,7 +441,7 @@ def test_a_topic_that_became_ext_is_read_on_after_the_next_lookup() -> None:
             subscribed(reader, 1)
             broker.youzan.upgrade_to_ext("t")
             writer.publish("t", b"x", headers={"a": 1}, timeout=10.0)
-            until(lambda: got, 15.0)  # silence alone tells after a minute
+            wait_for(lambda: got, 15.0)  # silence alone tells after a minute
     assert got[0] == (b"x", {"a": 1})
 
 
@@ -470,7 +464,7 @@ def test_a_reader_notices_within_two_heartbeats_that_its_topic_became_ext() -> N
             subscribed(reader, 1)
             broker.youzan.upgrade_to_ext("t")
             writer.publish("t", b"x", headers={"a": 1}, timeout=10.0)
-            until(lambda: got, 2 * reader.stats().connections[0].negotiated.heartbeat_interval + 4.0)
+            wait_for(lambda: got, 2 * reader.stats().connections[0].negotiated.heartbeat_interval + 4.0)
     assert got[0] == (b"x", {"a": 1})
 
 
@@ -488,5 +482,5 @@ def test_the_longest_headers_are_delivered_and_longer_ones_are_not_sent(cluster:
             writer.publish(topic, b"longer", headers=longer, partition=0)
         writer.publish(topic, b"most", headers=most, partition=0)
         writer.publish(topic, b"after", partition=0)
-        until(lambda: len(got) >= 2)
+        wait_for(lambda: len(got) >= 2)
     assert dict(got) == {b"most": most, b"after": None}

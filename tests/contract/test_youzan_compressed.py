@@ -9,7 +9,8 @@ import pytest
 from gnsq_lite.errors import CompressedBodyError, ExtNotSupportedError
 from gnsq_lite.youzan.compression import CODEC_KEY, Codec
 from tests.contract import test_youzan_cluster
-from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed, until
+from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed
+from tests.programs import wait_for
 from tests.unit.youzan.test_compression import BODY, BOMBS, CODECS, GO, said
 
 cluster = test_youzan_cluster.cluster
@@ -26,7 +27,7 @@ def test_long_bodies_are_compressed_on_the_way_and_nobody_sees_it(cluster: Clust
             writer.publish(topic, BODY, headers={"a": 1})
             writer.publish_nowait(topic, BODY).result()
             writer.publish(topic, b"short")
-        until(lambda: len(got) == 3)
+        wait_for(lambda: len(got) == 3)
     first, second, short = sorted(got, key=lambda one: (-len(one[0]), len(one[1] or ())))
     assert (first[:2], second[:2], short) == ((BODY, {}), (BODY, {"a": 1}), (b"short", None, 5))
     assert max(first[2], second[2]) < 100
@@ -57,7 +58,7 @@ def test_a_bomb_fails_its_message_alone_until_it_is_given_up(cluster: Cluster) -
             writer.publish(topic, b"before")
             writer.publish(topic, BOMBS["lz4"], headers=said("lz4", None))
             writer.publish(topic, GO["lz4"], headers=said("lz4"))
-        until(lambda: given_up and len(got) == 2, 60.0)
+        wait_for(lambda: given_up and len(got) == 2, 60.0)
         assert reader.stats().connections
     assert sorted(got) == [b"before", BODY]
     assert len(errors) == 2
@@ -76,5 +77,5 @@ def test_a_relay_leaves_bodies_packed(cluster: Cluster) -> None:
         subscribed(reader, 1)
         with a_writer(cluster) as writer:
             writer.publish(topic, GO["gzip"], headers=said("gzip"))
-        until(lambda: got)
+        wait_for(lambda: got)
     assert (got[0].body, got[0].headers[CODEC_KEY]) == (GO["gzip"], "1")

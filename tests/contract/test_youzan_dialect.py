@@ -11,7 +11,7 @@ import pytest
 from gnsq_lite import Reader, Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import NSQError, OptionError, WrongDialectError
-from tests.contract.test_youzan_cluster import until
+from tests.programs import wait_for
 from tests.system.http_stub import Stub, stub
 from tests.youzan_broker import YouzanBroker
 
@@ -67,7 +67,7 @@ def test_start_of_a_reader_raises_and_no_message_is_read(youzan: YouzanBroker, k
     with Reader(
         "t", "c", got.append, lookupd_http_addresses=youzan.lookupd_http_address, dialect="youzan", max_in_flight=10
     ):
-        until(lambda: len(got) == 10)
+        wait_for(lambda: len(got) == 10)
     assert {message.attempts for message in got} == {1}
 
 
@@ -114,13 +114,13 @@ def test_a_reader_goes_on_beside_a_youzan_nsqd_found_later_and_tries_it_at_the_l
             on_error=errors.append,
         )
         with reader, Writer(plain.nsqd_tcp_address) as writer:
-            until(lambda: reader.stats().connections)
+            wait_for(lambda: reader.stats().connections)
             lists(lookupd, plain, youzan)
-            until(lambda: len(errors) == 2)
+            wait_for(lambda: len(errors) == 2)
             asked = len(lookupd.requests)
-            until(lambda: len(lookupd.requests) > asked + 5)
+            wait_for(lambda: len(lookupd.requests) > asked + 5)
             writer.publish("t", b"x")
-            until(lambda: got)
+            wait_for(lambda: got)
             assert {type(error) for error in errors} == {WrongDialectError}
             assert len(errors) == 2  # one for each nsqd
 
@@ -133,7 +133,7 @@ def test_a_writer_goes_on_beside_a_youzan_nsqd_found_later(youzan: YouzanBroker,
             writer.publish("t", b"x")
             lists(lookupd, plain, youzan)
             asked = len(lookupd.requests)
-            until(lambda: len(lookupd.requests) > asked + 3)
+            wait_for(lambda: len(lookupd.requests) > asked + 3)
             for _ in range(20):
                 if in_loop:
                     writer.publish_nowait("t", b"x").result()

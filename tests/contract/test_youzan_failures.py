@@ -13,7 +13,8 @@ import pytest
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.youzan.dialect import YouzanDialect
-from tests.contract.test_youzan_cluster import Cluster, until
+from tests.contract.test_youzan_cluster import Cluster
+from tests.programs import wait_for
 from tests.youzan_servers import RealCluster
 
 pytestmark = [pytest.mark.youzan, pytest.mark.rule("YZ-8"), pytest.mark.rule("YZ-12")]
@@ -33,7 +34,7 @@ def made(real: RealCluster, partitions: int, **flags: Any) -> tuple[Cluster, str
     cluster = Cluster(real.leading().http_address, None)
     topic = cluster.topic(partitions, **flags)
     with reading(real, topic, [], ordered="orderedmulti" in flags) as reader:
-        until(lambda: len(reader.stats().connections) == partitions, 60.0)
+        wait_for(lambda: len(reader.stats().connections) == partitions, 60.0)
     return cluster, topic
 
 
@@ -69,7 +70,7 @@ def test_a_leader_that_is_killed_is_followed_in_order_and_nothing_is_lost(real: 
             if number == 100:
                 real.at(cluster.leaders(topic)[0]).kill()
             writer.publish(topic, b"%d" % number, key=b"k")
-        until(lambda: len(firsts(got)) == 200, _FAILOVER)
+        wait_for(lambda: len(firsts(got)) == 200, _FAILOVER)
     assert firsts(got) == [b"%d" % number for number in range(200)]
 
 
@@ -95,7 +96,7 @@ def test_a_leader_that_is_stopped_holds_up_its_own_partition_alone(real: RealClu
         assert max(seconds) < 1.0, seconds
         stopped.signal(signal.SIGCONT)
         keyed.join(_FAILOVER)
-        until(lambda: len(firsts(got)) == 27, _FAILOVER)
+        wait_for(lambda: len(firsts(got)) == 27, _FAILOVER)
     assert (0, b"held") in got
 
 
@@ -104,13 +105,13 @@ def test_the_leading_nsqlookupd_may_die(real: RealCluster) -> None:
     _, topic = made(real, 1)
     got: list[Any] = []
     with reading(real, topic, got) as reader, writing(real) as writer:
-        until(lambda: reader.stats().connections, 60.0)
+        wait_for(lambda: reader.stats().connections, 60.0)
         writer.publish(topic, b"before")
         real.leading().kill()
         writer.publish(topic, b"after")
         with writing(real) as late:
             late.publish(topic, b"late")
-        until(lambda: len(firsts(got)) == 3, 60.0)
+        wait_for(lambda: len(firsts(got)) == 3, 60.0)
 
 
 @pytest.mark.rule("YZ-3")
@@ -119,12 +120,12 @@ def test_partitions_that_a_topic_grows_are_written_and_read(real: RealCluster) -
     got: list[Any] = []
     with reading(real, topic, got) as reader, writing(real) as writer:
         writer.publish(topic, b"first")
-        until(lambda: cluster.try_post(f"/topic/partition/expand?topic={topic}&partition_num=2"), _FAILOVER)
-        until(lambda: len(cluster.leaders(topic)) == 2, _FAILOVER)
-        until(lambda: len(reader.stats().connections) == 2, 60.0)
+        wait_for(lambda: cluster.try_post(f"/topic/partition/expand?topic={topic}&partition_num=2"), _FAILOVER)
+        wait_for(lambda: len(cluster.leaders(topic)) == 2, _FAILOVER)
+        wait_for(lambda: len(reader.stats().connections) == 2, 60.0)
         with writing(real) as fresh:
             fresh.publish(topic, b"there", partition=1)
-        until(lambda: (1, b"there") in got)
+        wait_for(lambda: (1, b"there") in got)
 
 
 @pytest.mark.rule("YZ-15")
@@ -133,9 +134,9 @@ def test_a_topic_that_becomes_ext_is_read_on_within_a_lookup(real: RealCluster) 
     got: list[Any] = []
     with reading(real, topic, got) as reader, writing(real) as writer:
         writer.publish(topic, b"plain")
-        until(lambda: got)
-        until(lambda: cluster.try_post(f"/topic/meta/update?topic={topic}&upgradeext=true"), 120.0)
+        wait_for(lambda: got)
+        wait_for(lambda: cluster.try_post(f"/topic/meta/update?topic={topic}&upgradeext=true"), 120.0)
         marker = uuid.uuid4().hex.encode()
         writer.publish(topic, marker)
-        until(lambda: (0, marker) in got, 30.0)  # a poll is every 5 s; silence alone tells after about a minute
+        wait_for(lambda: (0, marker) in got, 30.0)  # a poll is every 5 s; silence alone tells after about a minute
         assert reader.stats().connections

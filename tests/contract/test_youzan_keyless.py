@@ -11,7 +11,8 @@ import pytest
 from gnsq_lite import Writer
 from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.youzan.dialect import YouzanDialect
-from tests.contract.test_youzan_cluster import Cluster, a_writer, until
+from tests.contract.test_youzan_cluster import Cluster, a_writer
+from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
 
 
@@ -69,12 +70,12 @@ def test_what_is_published_in_the_background_is_retried_until_its_deadline_and_t
             late = writer.publish_nowait("t", b"late", timeout=60.0)
             late.add_done_callback(tell("late"))
             writer.publish_nowait("t", b"never", timeout=1.0, partition=1).add_done_callback(tell("never"))
-            until(lambda: told)
+            wait_for(lambda: told)
             assert told[0][0] == "never"
             assert isinstance(told[0][1], NSQError)
             assert not late.done()
             broker.youzan.set_writable("t", 0, True)
-            until(lambda: len(told) == 2)
+            wait_for(lambda: len(told) == 2)
             assert told[1] == ("late", None)
         assert broker.youzan.bodies("t", 0) == [b"before", b"late"]
         assert broker.youzan.bodies("t", 1) == []
@@ -100,5 +101,5 @@ def test_callbacks_are_called_from_wherever_publishes_are_made() -> None:
                 thread.start()
             for thread in threads:
                 thread.join()
-            until(lambda: len(told) == 200)
+            wait_for(lambda: len(told) == 200)
     assert len(set(told)) == 200

@@ -14,7 +14,8 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
-from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed, until
+from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed
+from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
 
 
@@ -41,7 +42,7 @@ def test_reader_and_writer_follow_a_leader_and_lose_nothing_nor_the_order_of_a_k
                 writer.publish(topic, b"%d:%d" % (number % 7, number), key=b"%d" % (number % 7))
                 if number == 100:
                     cluster.move(topic, 0, nodes)
-        until(lambda: len(set(got)) == 300, 40.0)
+        wait_for(lambda: len(set(got)) == 300, 40.0)
     first_seen: dict[bytes, int] = {}
     for at, body in enumerate(got):
         first_seen.setdefault(body, at)
@@ -108,11 +109,11 @@ def test_a_stopped_partition_stays_so_when_its_leader_moves() -> None:
         with a_reader(cluster, "t", handle, ordered=True, **options) as reader, a_writer(cluster) as writer:
             subscribed(reader, 2)
             writer.publish("t", b"bad", partition=0)
-            until(lambda: any(isinstance(error, PartitionStopped) for error in errors))
+            wait_for(lambda: any(isinstance(error, PartitionStopped) for error in errors))
             for number in (0, 1):  # the other one's move shows that the new leaders were looked for
                 broker.youzan.move_leader("t", number, 1 - (broker.youzan.leader("t", number) or 0))
             writer.publish("t", b"later", partition=1, timeout=20.0)
-            until(lambda: (1, b"later") in tried)
+            wait_for(lambda: (1, b"later") in tried)
             time.sleep(0.5)
             assert len(reader.stats().connections) == 1
         assert tried.count((0, b"bad")) == 2
@@ -135,7 +136,7 @@ def test_a_leader_that_dies_is_followed_to_the_replica_and_nothing_is_lost(how: 
                     writer.publish("t", b"%d" % number, partition=0)
                     if number == 100:
                         getattr(broker.nodes[broker.youzan.leader("t", 0) or 0], how)()
-            until(lambda: len(set(got)) == 200)
+            wait_for(lambda: len(set(got)) == 200)
         seen = list(dict.fromkeys(got))
     assert seen == [b"%d" % number for number in range(200)]
 
@@ -160,12 +161,12 @@ def test_a_partition_that_had_no_leader_for_a_while_is_read_again_long_before_th
             asked.clear()
             node = broker.nodes[broker.youzan.leader("t", 0) or 0]
             node.kill()
-            until(lambda: len(asked) >= 3)  # the first ones find no leader, and the next poll is a minute away
+            wait_for(lambda: len(asked) >= 3)  # the first ones find no leader, and the next poll is a minute away
             node.restart()
-            until(lambda: len(reader.stats().connections) == 2)
+            wait_for(lambda: len(reader.stats().connections) == 2)
             with a_writer(cluster) as writer:
                 writer.publish("t", b"after", partition=0)
-            until(lambda: got)
+            wait_for(lambda: got)
 
 
 @pytest.mark.rule("YZ-12")
@@ -182,7 +183,7 @@ def test_a_leader_that_says_it_is_none_is_tried_about_once_a_second_and_logged_o
     with YouzanBroker() as broker:
         broker.youzan.create_topic("t", 1)
         with a_reader(Cluster(broker.lookupd_http_address, broker), "t", print):
-            until(lambda: len(tried) >= 6)
+            wait_for(lambda: len(tried) >= 6)
     assert 2.0 < tried[5] - tried[0] < 20.0  # polls are urgent: policy/reconnect.py
     told = [record for record in caplog.records if "NOT_LEADER" in record.getMessage()]
     assert [record.levelname for record in told if record.levelname != "DEBUG"] == ["WARNING"]

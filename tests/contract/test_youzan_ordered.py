@@ -11,7 +11,8 @@ import pytest
 
 from gnsq_lite import Reader
 from gnsq_lite.youzan.dialect import YouzanDialect
-from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, cluster, subscribed, until
+from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, cluster, subscribed
+from tests.programs import wait_for
 
 __all__ = ["cluster"]
 
@@ -53,11 +54,11 @@ def test_a_failed_message_pauses_its_partition_alone_and_is_handled_again_after_
     with reader, a_writer(cluster) as writer:
         subscribed(reader, 4)
         writer.publish(topic, b"bad", partition=0)
-        until(lambda: pauses, 90.0)  # with one RDY for four partitions they take turns
+        wait_for(lambda: pauses, 90.0)  # with one RDY for four partitions they take turns
         began = time.monotonic()
         for number in range(100):
             writer.publish(topic, b"%d" % number, partition=1 + number % (1 if max_in_flight == 1 else 3))
-        until(lambda: len(pauses) == 4 and len(flowed) == 100, 90.0)
+        wait_for(lambda: len(pauses) == 4 and len(flowed) == 100, 90.0)
         assert reader.stats().backoff_level == 0
     between = [later - earlier for earlier, later in itertools.pairwise(pauses)]
     assert all(0.95 <= seconds < 3.0 for seconds in between), between  # its delay and a second; one for a busy machine
@@ -80,11 +81,11 @@ def test_a_failure_of_an_unordered_partition_slows_the_others_down_by_nothing(cl
     with reader, a_writer(cluster) as writer:
         subscribed(reader, 4)
         writer.publish(topic, b"bad", partition=0)
-        until(lambda: reader.stats().backoff_level >= 2, 30.0)  # it pauses for 1 s, then for 2 s
+        wait_for(lambda: reader.stats().backoff_level >= 2, 30.0)  # it pauses for 1 s, then for 2 s
         began = time.monotonic()
         for number in range(300):
             writer.publish(topic, b"%d" % number, partition=1 + number % 3)
-        until(lambda: len(flowed) == 300, 30.0)
+        wait_for(lambda: len(flowed) == 300, 30.0)
         assert flowed[-1] - began < 1.5
         assert reader.stats().state == "backoff"
     pauses = [later - earlier for earlier, later in itertools.pairwise(failed)]
@@ -99,7 +100,7 @@ def test_a_topic_is_read_in_order_or_not_as_it_says_itself(cluster: Cluster, fla
         subscribed(reader, 2)
         for number in range(4):
             writer.publish(topic, b"%d" % number, partition=number % 2)
-        until(lambda: len(got) >= 4)
+        wait_for(lambda: len(got) >= 4)
     # SUB_ORDERED alone brings each message's place in the queue.
     assert {message.queue_offset is not None for message in got} == {bool(flags)}
 
@@ -136,8 +137,8 @@ def test_threads_go_from_message_to_message_in_order_and_keep_their_connections(
         subscribed(reader, 4)
         for partition in range(4):
             writer.multipublish(topic, [b"%d" % number for number in range(200)], partition=partition)
-        until(lambda: all(len(numbers) == 200 for numbers in got.values()), 60.0)
-        until(lambda: reader.stats().in_flight == 0)
+        wait_for(lambda: all(len(numbers) == 200 for numbers in got.values()), 60.0)
+        wait_for(lambda: reader.stats().in_flight == 0)
         assert (lost, reader.stats().finished, reader.stats().requeued) == ([], 800, 4)
     assert got == {number: list(range(200)) for number in range(4)}
     assert set(together) == {1}

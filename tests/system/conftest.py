@@ -11,6 +11,7 @@ import gevent
 import pytest
 from gevent import Greenlet
 
+from gnsq_lite.broker import Broker
 from gnsq_lite.net.discovery import Discovery
 from tests.system.lookupd_stubs import Found
 
@@ -58,3 +59,14 @@ def running() -> Iterator[Callable[[Discovery], Discovery]]:
             return discovery
 
         yield run
+
+
+@pytest.fixture
+def embedded() -> Iterator[Broker]:
+    with Broker(lookupd=False) as broker:
+        yield broker
+
+
+@pytest.fixture
+def nsqd(embedded: Broker) -> Broker:
+    return embedded

@@ -6,7 +6,6 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,6 @@ from gnsq_lite.contrib.prometheus_merge import merge  # noqa: E402
 from gnsq_lite.contrib.relay import RelayInWorker  # noqa: E402
 
 CONTRIB = Path(gnsq_lite.__file__).parent / "contrib"
-
-
-@pytest.fixture
-def nsqd() -> Iterator[Broker]:
-    with Broker(lookupd=False) as broker:
-        yield broker
 
 
 def value(registry: Any, name: str, **labels: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import gevent
@@ -16,12 +15,6 @@ from gnsq_lite.errors import BodyTypeError, ClosedError, InvalidName, MessageToo
 from tests.programs import wait_for
 from tests.servers import http_call
 from tests.youzan_broker import YouzanBroker
-
-
-@pytest.fixture
-def nsqd() -> Iterator[Broker]:
-    with Broker(lookupd=False) as broker:
-        yield broker
 
 
 def depth(nsqd: Broker, topic: str = "t") -> int:

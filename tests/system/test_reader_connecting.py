@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,13 +14,6 @@ from tests.conftest import MakeCluster
 from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.system.test_reader import QUICK, channel, reader_on
-
-
-@pytest.fixture
-def embedded() -> Iterator[Broker]:
-    with Broker(lookupd=False) as broker:
-        yield broker
-
 
 # -- connecting
 

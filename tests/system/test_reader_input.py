@@ -16,13 +16,6 @@ from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.system.test_reader import POOLS, channel, reader_on
 
-
-@pytest.fixture
-def embedded() -> Iterator[Broker]:
-    with Broker(lookupd=False) as broker:
-        yield broker
-
-
 # -- bad input
 
 

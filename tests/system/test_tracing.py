@@ -34,12 +34,6 @@ from gnsq_lite.contrib.sentry import SentryMiddleware
 from gnsq_lite.contrib.statsd import StatsdMiddleware
 
 
-@pytest.fixture
-def nsqd() -> Iterator[Broker]:
-    with Broker(lookupd=False) as broker:
-        yield broker
-
-
 class Spans:
     """A tracer provider, and what it has exported."""
 

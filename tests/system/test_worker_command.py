@@ -47,12 +47,6 @@ def handle(message):
 """
 
 
-@pytest.fixture
-def nsqd() -> Iterator[Broker]:
-    with Broker(lookupd=False) as broker:
-        yield broker
-
-
 @contextmanager
 def worker(folder: Path, address: str, *flags: str, app: str | None = APP, target: str = "app") -> Iterator[Program]:
     if app is not None:

@@ -31,12 +31,6 @@ def short_folder() -> Iterator[Path]:
         yield Path(path)
 
 
-@pytest.fixture
-def nsqd() -> Iterator[Broker]:
-    with Broker(lookupd=False) as broker:
-        yield broker
-
-
 def started(program: Program) -> list[int]:
     return [int(found) for found in re.findall(r"worker runs pid=(\d+)", program.output)]
 

@@ -7,7 +7,6 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import gevent
 import pytest
@@ -18,12 +17,6 @@ from tests.conftest import MakeBroker
 from tests.servers import ServerHandle
 
 QUICK = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
-
-
-@pytest.fixture
-def embedded() -> Iterator[Broker]:
-    with Broker(lookupd=False) as broker:
-        yield broker
 
 
 def depth(broker: ServerHandle, topic: str) -> int:

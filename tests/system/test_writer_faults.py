@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ from tests.servers import ServerHandle
 from tests.system.http_stub import scripted
 from tests.system.test_hostile_nsqd import frame, shake_hands
 from tests.system.test_writer import QUICK, depth
-
-
-@pytest.fixture
-def embedded() -> Iterator[Broker]:
-    with Broker(lookupd=False) as broker:
-        yield broker
 
 
 def test_an_nsqd_that_is_not_there_is_not_sent_and_says_so() -> None:
