@@ -15,7 +15,7 @@ from gnsq_lite import Reader, Writer
 from gnsq_lite.recording.files import Files
 from gnsq_lite.recording.frames import coalesced
 from gnsq_lite.recording.options import RecorderOptions
-from gnsq_lite.recording.receiver import ReaderReceiver
+from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.recording.recorder import Recorder
 from gnsq_lite.recording.recording import Recording
 from gnsq_lite.recording.schema import arrow_schema, to_batch
@@ -44,7 +44,7 @@ def receive(server: Any, topic: str, directory: Path, messages: int, size: int) 
     recording = Recording(str(directory))
     recording.create(topic, "c")
     writer = recording.take()
-    recorder = Recorder(writer, recording.reader(writer.name), ReaderReceiver(given), given)
+    recorder = Recorder(writer, recording.reader(writer.name), Receiver(given), given)
     begun, cpu = time.perf_counter(), time.process_time()
     recorder.start()
     while recorder.stored < messages:

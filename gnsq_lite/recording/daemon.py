@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.recording.backlog import Backlog
 from gnsq_lite.recording.options import RecorderOptions
-from gnsq_lite.recording.receiver import ReaderReceiver
+from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.recording.recorder import Recorder
 from gnsq_lite.recording.recording import Recording
 
@@ -29,7 +29,7 @@ def running_recorder(recording: Recording, options: RecorderOptions) -> Iterator
     recording.create(options.topic, options.channel)
     writer = recording.take()
     reader = recording.reader(writer.name)
-    recorder = Recorder(writer, reader, ReaderReceiver(options), options, make_room=make_room)
+    recorder = Recorder(writer, reader, Receiver(options), options, make_room=make_room)
     try:
         recorder.start()
         yield recorder

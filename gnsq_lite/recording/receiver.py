@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, takewhile
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 from gnsq_lite import Reader
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -44,38 +44,7 @@ def take_some(queue: deque[Message], most: int, most_bytes: int) -> list[Message
     return taken[:count]
 
 
-class Receiver(Protocol):
-    """Delivers messages that its user answers."""
-
-    #: Connections that ended after they were subscribed.
-    lost: int
-
-    def start(self, on_messages: OnMessages) -> None:
-        """Start receiving, without waiting."""
-
-    def pause(self) -> None:
-        """Request no more messages; messages under way still arrive."""
-
-    def resume(self) -> None:
-        """Request messages again."""
-
-    def is_connected(self) -> bool:
-        """Return whether there is a subscription to an nsqd."""
-
-    def missing(self) -> list[str]:
-        """Return the configured or found nsqds without a subscription."""
-
-    def trouble(self) -> str:
-        """Return the last error for an error's text, or ""."""
-
-    def check(self) -> None:
-        """Raise the error that ended the receiver, if any."""
-
-    def stop(self, timeout: float) -> None:
-        """Stop gracefully: send CLS, wait at most *timeout* seconds until all messages are answered, and disconnect."""
-
-
-class ReaderReceiver:
+class Receiver:
     """One Reader, or several if the disk is too slow for one window (connectionsPerNsqd)."""
 
     def __init__(

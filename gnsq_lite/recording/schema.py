@@ -10,13 +10,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.message import read_columns
+from gnsq_lite.message import Message, read_columns
 
 #: (column, Spark type, Arrow type).  ``timestamp`` is the publish time by nsqd's clock, its nanoseconds cut to us.
 COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
@@ -36,33 +36,6 @@ YOUZAN_COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("traceId", "BIGINT", pa.int64()),
     ("ext", "STRING", pa.string()),
 )
-
-
-class Received(Protocol):
-    """The source of a row, such as :class:`gnsq_lite.Message`."""
-
-    @property
-    def id(self) -> bytes: ...
-    @property
-    def timestamp_ns(self) -> int: ...
-    @property
-    def attempts(self) -> int: ...
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def channel(self) -> str: ...
-    @property
-    def nsqd_address(self) -> str: ...
-    @property
-    def partition(self) -> int | None: ...
-    @property
-    def internal_id(self) -> int | None: ...
-    @property
-    def trace_id(self) -> int | None: ...
-    @property
-    def headers(self) -> dict[str, Any] | None: ...
 
 
 def columns(include_youzan: bool) -> tuple[tuple[str, str, pa.DataType], ...]:
@@ -113,7 +86,7 @@ _MOST_IDS = 10_000
 _ID_OFFSETS = pa.py_buffer(array("i", range(0, 16 * _MOST_IDS + 1, 16)))
 
 
-def to_batch(messages: Sequence[Received], include_youzan: bool = False) -> pa.RecordBatch:
+def to_batch(messages: Sequence[Message], include_youzan: bool = False) -> pa.RecordBatch:
     """Return the messages of one or several connections as one RecordBatch, in their order."""
     schema = arrow_schema(include_youzan)
     names = [messages[0].topic, messages[0].channel]
@@ -130,7 +103,7 @@ def _same(text: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
-def _origins(messages: Sequence[Received]) -> pa.Array:
+def _origins(messages: Sequence[Message]) -> pa.Array:
     origins = list(map(_ORIGIN, messages))
     return _same(origins[0], len(origins)) if len(set(origins)) == 1 else pa.array(origins, pa.string())
 
@@ -146,7 +119,7 @@ def _from_columns(stamps: bytes, attempts: bytes, ids: bytes, ends: bytes, bodie
     ]
 
 
-def _from_messages(messages: Sequence[Received]) -> list[pa.Array]:
+def _from_messages(messages: Sequence[Message]) -> list[pa.Array]:
     count = len(messages)
     ids = [message.id for message in messages]
     texts = _text_ids(b"".join(ids), count) if set(map(len, ids)) == {16} else None
@@ -170,7 +143,7 @@ def _text_ids(joined: bytes, count: int) -> pa.Array | None:
     return pa.Array.from_buffers(pa.string(), count, [None, _ID_OFFSETS, pa.py_buffer(joined)])
 
 
-def _youzan(messages: Sequence[Received]) -> list[pa.Array]:
+def _youzan(messages: Sequence[Message]) -> list[pa.Array]:
     import json
 
     headers = [None if message.headers is None else json.dumps(message.headers) for message in messages]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from gnsq_lite.errors import HTTPError, HTTPStatusError, NSQError
 from gnsq_lite.http import LookupdClient, NsqdClient
@@ -51,16 +51,6 @@ class Leader:
     ordered: bool
     #: Whether consumers may subscribe only to registered channels.
     registered_only: bool
-
-
-class Logs(Protocol):
-    """The queries of a topic's logs that planning uses."""
-
-    def at(self, partition: int, place: int) -> Mark | None:
-        """Return the first message at or behind *place*; None: there is none."""
-
-    def numbered(self, partition: int, number: int) -> Mark | None:
-        """Return the message *number*; None: there is none."""
 
 
 class LogCluster:

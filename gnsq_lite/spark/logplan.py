@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnsq_lite.recording.errors import RecordingError
-from gnsq_lite.spark.logcluster import Extent, Logs
+from gnsq_lite.spark.logcluster import Extent, LogCluster
 from gnsq_lite.spark.logoptions import EARLIEST, Position
 
 #: Byte offsets by partition.
@@ -42,12 +42,12 @@ class Range:
     end: int
 
 
-def resolved(position: Position, extents: Mapping[int, Extent], logs: Logs) -> Places:
+def resolved(position: Position, extents: Mapping[int, Extent], logs: LogCluster) -> Places:
     """Resolve *position* to byte offsets in the logs of *extents*."""
     return {partition: _place(position, partition, extent, logs) for partition, extent in extents.items()}
 
 
-def _place(position: Position, partition: int, extent: Extent, logs: Logs) -> int:
+def _place(position: Position, partition: int, extent: Extent, logs: LogCluster) -> int:
     if position.time is not None:
         return at_time(partition, extent, position.time * 1_000_000, logs)
     place = position.offsets.get(partition, position.otherwise)
@@ -59,13 +59,13 @@ def _place(position: Position, partition: int, extent: Extent, logs: Logs) -> in
     return place  # after the log's end, or removed: the task reports it
 
 
-def _first_place(partition: int, extent: Extent, logs: Logs) -> int:
+def _first_place(partition: int, extent: Extent, logs: LogCluster) -> int:
     """Return the first readable offset: nsqd may not find a message whose bytes it has not removed yet."""
     found = logs.at(partition, extent.begin) if extent.begin < extent.end else None
     return extent.end if found is None else found.place
 
 
-def at_time(partition: int, extent: Extent, since_ns: int, logs: Logs) -> int:
+def at_time(partition: int, extent: Extent, since_ns: int, logs: LogCluster) -> int:
     """Return the offset of the first message published at *since_ns* or later, or the log's end."""
     first = logs.at(partition, extent.begin) if extent.begin < extent.end else None
     if first is None:
@@ -81,7 +81,7 @@ def at_time(partition: int, extent: Extent, since_ns: int, logs: Logs) -> int:
     return place
 
 
-def limited(begins: Places, ends: Places, rows: int, logs: Logs) -> Places:
+def limited(begins: Places, ends: Places, rows: int, logs: LogCluster) -> Places:
     """Return *ends*, moved so that a batch has at most about *rows* messages.
 
     As in Kafka's source, each partition's share is proportional to its waiting messages, at least one message.
@@ -100,7 +100,7 @@ def limited(begins: Places, ends: Places, rows: int, logs: Logs) -> Places:
     return cut
 
 
-def messages_waiting(begins: Places, extents: Mapping[int, Extent], logs: Logs) -> int:
+def messages_waiting(begins: Places, extents: Mapping[int, Extent], logs: LogCluster) -> int:
     """Return the number of messages between *begins* and the logs' ends."""
     waiting = 0
     for partition, extent in extents.items():

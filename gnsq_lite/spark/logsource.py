@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.recording import schema as columns
+from gnsq_lite.recording.errors import report_loss
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.logcluster import Extent, LogCluster, LogUnavailable
 from gnsq_lite.spark.logoptions import LATEST, LogOptions, Position
@@ -38,7 +39,7 @@ from gnsq_lite.spark.logplan import (
     resolved,
 )
 from gnsq_lite.spark.logschema import LOG_COLUMNS, LOG_DDL
-from gnsq_lite.spark.logtask import RangeTask, lost
+from gnsq_lite.spark.logtask import RangeTask
 from gnsq_lite.spark.offsets import MinimumRows
 from gnsq_lite.spark.options import parse, redacted, seconds_of
 from gnsq_lite.spark.stream import settle_process
@@ -150,7 +151,8 @@ class _LogReader:
             begin, extent = begins.get(partition, 0), extents.get(partition)
             if extent is not None and begin < extent.begin and begin < end:
                 why = f"the log begins at {extent.begin} now"
-                lost(self._options, f"partition {partition} of {topic} lacks {begin}: {why}")
+                where = f"partition {partition} of {topic} lacks {begin}"
+                report_loss(f"{where}: {why}", fails=self._options.fail_on_data_loss)
                 begins = {**begins, partition: min(extent.begin, end)}
         return [LogPartition(one) for one in ranges(begins, ends)]
 
@@ -251,7 +253,8 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         if not shorter:
             return
         why = f"the logs of {self._options.topic} end at {shorter}, before the checkpoint's {begins}"
-        lost(self._options, f"{why}: the topic was created again, or a replica that had fallen behind is the leader")
+        why += ": the topic was created again, or a replica that had fallen behind is the leader"
+        report_loss(why, fails=self._options.fail_on_data_loss)
 
     def _admitted(self, begins: Places, ends: Places, extents: Mapping[int, Extent], limit: Any) -> Places:
         """Return *ends* within the limits, or *begins* if too few messages wait."""

@@ -244,10 +244,6 @@ class RangeTask:
             self._sleep(0.2)
 
     def _lost(self, why: str, to: int) -> None:
-        lost(self._options, f"partition {self._range.partition} of {self._options.topic} lacks {self._next}: {why}")
+        where = f"partition {self._range.partition} of {self._options.topic} lacks {self._next}"
+        report_loss(f"{where}: {why}", fails=self._options.fail_on_data_loss)
         self._next, self._progress = min(to, self._range.end), self._clock.now()
-
-
-def lost(options: LogOptions, why: str) -> None:
-    """Raise DataLoss, or with failOnDataLoss=false log it."""
-    report_loss(why, fails=options.fail_on_data_loss)

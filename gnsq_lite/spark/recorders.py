@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.recording import daemon
 from gnsq_lite.recording.options import RecorderOptions
@@ -87,12 +85,12 @@ def record(
     found = recording.create(topic, channel)
     recording.jobs.write(job, b"")
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            yield pa.RecordBatch.from_pydict({"rows": [run_task(recording, found.uuid, settings, job)]})
+    def run(numbers: Iterator[int]) -> Iterator[int]:
+        for _ in numbers:
+            yield run_task(recording, found.uuid, settings, job)
 
-    frame = spark.range(0, recorders, 1, recorders).mapInArrow(run, "rows BIGINT")
-    return Recorders(frame.collect, recording, job)
+    tasks = spark.sparkContext.parallelize(range(recorders), recorders).mapPartitions(run)  # mapInArrow needs pandas
+    return Recorders(tasks.collect, recording, job)
 
 
 def run_task(recording: Recording, wanted: str, options: RecorderOptions, job: str) -> int:

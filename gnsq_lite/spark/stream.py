@@ -24,7 +24,7 @@ from gnsq_lite.errors import ConnectError
 from gnsq_lite.recording.backlog import Backlog
 from gnsq_lite.recording.depth import ChannelDepth
 from gnsq_lite.recording.files import Files
-from gnsq_lite.recording.receiver import ReaderReceiver, Receiver
+from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.recording.recording import Position, Recording
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.embedded import Embedded
@@ -83,7 +83,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return self._opened
 
     def _make_receiver(self) -> Receiver:
-        return ReaderReceiver(self._options.recorder())
+        return Receiver(self._options.recorder())
 
     def _valid(self, position: Position) -> Checked:
         """Check *position* against the logs; start receiving after the first valid position."""

@@ -59,7 +59,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"tests/spark: spools on object stores left out: {NO_STORAGE}", yellow=True)
     elif LACKS:
         terminalreporter.write_line(f'tests/spark: no S3 server: no {LACKS}: pip install "moto[server]"', yellow=True)
-    for kind in () if NO_SESSION else ("Delta", "Iceberg", "Avro"):
+    for kind in () if NO_SESSION else ("Delta", "Iceberg"):
         if not os.environ.get(f"GNSQ_{kind.upper()}"):
             why = f"set GNSQ_{kind.upper()} to a folder of its jars for this PySpark"
             terminalreporter.write_line(f"tests/spark: no {kind}: {why}", yellow=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from gnsq_lite.recording.receiver import REMEMBERED, ReaderReceiver
+from gnsq_lite.recording.receiver import REMEMBERED, Receiver
 from gnsq_lite.spark.options import SourceOptions, parse
 from tests.fakes import FakeClock
 from tests.youzan_broker import YouzanBroker
@@ -23,10 +23,10 @@ class FakeReader:
         return SimpleNamespace(connections=[SimpleNamespace(address=a, partition=p) for a, p in self.connections])
 
 
-def made(**more: str) -> tuple[ReaderReceiver, FakeReader, FakeClock]:
+def made(**more: str) -> tuple[Receiver, FakeReader, FakeClock]:
     base = {"topic": "t", "channel": "c", "recording": "/s", "lookupdHTTPAddresses": "l"}
     clock, reader = FakeClock(), FakeReader()
-    receiver = ReaderReceiver(parse(SourceOptions, {**base, **more}).recorder(), clock=clock)
+    receiver = Receiver(parse(SourceOptions, {**base, **more}).recorder(), clock=clock)
     receiver._readers = [reader]  # type: ignore[list-item]
     return receiver, reader, clock
 
@@ -89,7 +89,7 @@ def test_a_partition_that_another_nsqd_leads_now_is_not_missed() -> None:
         cluster.youzan.create_topic("t", 4, replicas=2)
         cluster.youzan.create_channel("t", "c")
         given = {"topic": "t", "channel": "c", "recording": "/s", "dialect": "youzan"}
-        receiver = ReaderReceiver(
+        receiver = Receiver(
             parse(SourceOptions, {**given, "lookupdHTTPAddresses": cluster.lookupd_http_address}).recorder()
         )
         receiver.start(lambda messages: None)

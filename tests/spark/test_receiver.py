@@ -14,7 +14,7 @@ from gnsq_lite.broker import Broker
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.message import Message
 from gnsq_lite.options import format_address
-from gnsq_lite.recording.receiver import ReaderReceiver
+from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.fakes import FakeClock
@@ -155,7 +155,7 @@ def test_an_nsqd_that_is_away_may_be_done_without(nsqd: ServerHandle, readers: A
 def test_a_receiver_hands_over_lists_and_leaves_them_unanswered(nsqd: ServerHandle, tmp_path: Path) -> None:
     publish(nsqd.tcp_address, 0, 2000)
     base = {"topic": "t", "channel": "c", "recording": str(tmp_path), "nsqdTCPAddresses": nsqd.tcp_address}
-    receiver = ReaderReceiver(parse(SourceOptions, base).recorder())
+    receiver = Receiver(parse(SourceOptions, base).recorder())
     lists: list[list[Message]] = []
     receiver.start(lists.append)
     deadline = time.monotonic() + 30
@@ -179,7 +179,7 @@ def test_the_time_to_stop_is_that_of_all_receivers_together(monkeypatch: pytest.
             clock.advance(timeout)
 
     base = {"topic": "t", "channel": "c", "recording": "/s", "nsqdTCPAddresses": "n", "connectionsPerNsqd": "3"}
-    receiver = ReaderReceiver(parse(SourceOptions, base).recorder(), clock=clock)
+    receiver = Receiver(parse(SourceOptions, base).recorder(), clock=clock)
     receiver._readers = [Hanging() for _ in range(3)]  # type: ignore[misc]
     begun = clock.now()
     receiver.stop(5.0)
