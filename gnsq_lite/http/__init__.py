@@ -1,10 +1,10 @@
-"""HTTP clients of nsqd and nsqlookupd, plain and Youzan's: typed results, bounded calls.
+"""HTTP clients for nsqd and nsqlookupd, plain and Youzan's, with typed results, time limits and size limits.
 
     with NsqdClient("127.0.0.1:4151") as nsqd:
         nsqd.create_topic("clicks")
         print(nsqd.stats().topics)
 
-Safe under gevent, monkey-patched or not: a server that does not answer stops no other greenlet.
+The clients work with gevent, monkey-patched or not: a server that does not respond blocks no other greenlet.
 """
 
 from gnsq_lite.http.client import HTTPClient

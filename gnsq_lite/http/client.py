@@ -1,12 +1,12 @@
-"""Calls to one HTTP server of NSQ, with a time limit, a size limit and typed errors.
+"""Calls an HTTP server of NSQ, with a time limit, a size limit and typed errors.
 
 * A call ends within ``http_timeout``, retries included (:mod:`gnsq_lite.http.transport`).
-* It reads at most ``http_max_body`` bytes, and decompresses nothing.
-* It follows no redirect: a token is sent to the named server only.
-* Only GET is retried, and only when no answer came.
-* Every failure is one of the ``HTTP...`` classes of :mod:`gnsq_lite.errors`.
+* A call reads at most ``http_max_body`` bytes, and decompresses nothing.
+* A call follows no redirect, so that a token is sent only to the given server.
+* Only GET is retried, and only if no response arrived.
+* Each failure raises one of the ``HTTP...`` classes of :mod:`gnsq_lite.errors`.
 
-Calls block.  In a process that has loaded gevent, a slow server blocks no other greenlet, monkey-patched or not
+Calls block.  In a process that has imported gevent, monkey-patched or not, a slow server blocks no other greenlet
 (:mod:`gnsq_lite.blocking_calls`).
 """
 
@@ -45,13 +45,13 @@ log = logging.getLogger("gnsq_lite.http")
 T = TypeVar("T")
 Self = TypeVar("Self", bound="HTTPClient")
 
-_ACCEPT = "application/vnd.nsq; version=1.0"  # an answer without a wrapper, with the true status
-_ERROR_BODY = 8192  # bytes read of an error
+_ACCEPT = "application/vnd.nsq; version=1.0"  # selects a response without a wrapper, with the real status
+_ERROR_BODY = 8192  # bytes of an error response that are read
 _SHOWN_PARAMETERS = ("topic", "channel", "partition", "node", "access", "format")
 
 
 def _run(call: Callable[[], T], limit: float) -> T:
-    """Run *call*, which ends by its own deadline; where gevent is loaded, do not block the other greenlets."""
+    """Run *call*, which has its own deadline; with gevent imported, do not block other greenlets."""
     if "gevent" not in sys.modules:
         return call()
     from gnsq_lite.blocking_calls import call_cooperatively
@@ -60,22 +60,22 @@ def _run(call: Callable[[], T], limit: float) -> T:
 
 
 class HTTPClient:
-    """A server at one address, with its pool of connections.  May be shared by threads and greenlets; survives fork.
+    """Client for one server, with a connection pool.  Safe for threads, greenlets and forked children.
 
     Args:
-        address: ``"host"``, ``"host:port"``, ``(host, port)``, or a URL ``http://`` or ``https://``, which may hold
-            ``user:password@`` and a path that goes in front of each endpoint's.  Without a scheme it is http, or
-            https where ``tls`` is set.
-        options: How to call; ``settings`` are fields of :class:`~gnsq_lite.options.HTTPOptions` that replace its own.
+        address: ``"host"``, ``"host:port"``, ``(host, port)``, or a URL ``http://`` or ``https://``, which may contain
+            ``user:password@`` and a path prefix.  The scheme of an address without a scheme is http, or https if
+            ``tls`` is set.
+        options: Options of the calls; ``settings`` replace single fields of :class:`~gnsq_lite.options.HTTPOptions`.
 
-    Raises OptionError.  Nothing is opened before the first call.
+    Raises OptionError.  The first call opens the first connection.
     """
 
     default_port = 0
 
     def __init__(self, address: str | Address, options: HTTPOptions | None = None, **settings: Any) -> None:
         if options is not None and not isinstance(options, HTTPOptions):
-            hint = f"; write the address as one text, {f'{address}:{options}'!r}" if isinstance(options, int) else ""
+            hint = f"; write the address as one string, {f'{address}:{options}'!r}" if isinstance(options, int) else ""
             raise OptionError("options", options, f"must be HTTPOptions{hint}")
         check_names(settings, (field.name for field in dataclasses.fields(HTTPOptions)), type(self))
         self.options = dataclasses.replace(options or HTTPOptions(), **settings)
@@ -91,22 +91,22 @@ class HTTPClient:
         if not isinstance(address, str) or "://" not in address:
             host, port = parse_address(address, default_port=self.default_port, option="address")
             return "https" if tls else "http", host, port, "", None
-        if not address.isprintable() or " " in address:  # urlsplit would drop a newline in silence
-            raise OptionError("address", "<hidden>", "must hold no spaces and no control characters")
+        if not address.isprintable() or " " in address:  # urlsplit() drops newlines silently
+            raise OptionError("address", "<hidden>", "must contain no spaces and no control characters")
         try:
             url = urlsplit(address)
             port_given = url.port
         except ValueError:
             raise OptionError("address", "<hidden>", "is not a URL") from None
-        # A "/", "?" or "#" in a password ends what urlsplit takes for the host, and the "@" comes behind it.
+        # If a password contains "/", "?" or "#", urlsplit() ends the host there, and the "@" is in a later part.
         cut = "@" in url.path + url.query + url.fragment
         safe = "<hidden>" if cut else f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
         if url.scheme not in ("http", "https"):
-            raise OptionError("address", safe, "must be a URL of http or https, or 'host:port'")
+            raise OptionError("address", safe, "must be an http or https URL, or 'host:port'")
         if url.scheme == "http" and tls:
-            raise OptionError("tls", "set", f"contradicts {safe}; write https://")
+            raise OptionError("tls", "set", f"contradicts {safe}; use https://")
         if url.query or url.fragment or cut:
-            raise OptionError("address", safe, "must have no query, no fragment and no '@' in its path")
+            raise OptionError("address", safe, "must have no query, no fragment and no '@' in the path")
         port = port_given or (443 if url.scheme == "https" else 80)
         host, port = parse_address((url.hostname or "", port), default_port=port, option="address")
         credentials = None if url.username is None else f"{url.username}:{url.password or ''}"
@@ -138,27 +138,27 @@ class HTTPClient:
         self.close()
 
     def close(self) -> None:
-        """Close the idle connections.  A later call opens new ones."""
+        """Close the idle connections.  A later call opens new connections."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.clear()
 
     def ping(self) -> str:
-        """Return ``OK``.  Raises HTTPStatusError with the server's text when it is not healthy."""
+        """Return ``OK``.  Raises HTTPStatusError with the server's text if the server is not healthy."""
         return self.get("/ping").text()
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Reply:
-        """GET an endpoint; retried up to ``http_retries`` times where no answer came.  Raises HTTPError."""
+        """GET an endpoint; retry up to ``http_retries`` times if no response arrives.  Raises HTTPError."""
         return self.call("GET", path, params)
 
     def post(self, path: str, params: Mapping[str, Any] | None = None, body: bytes = b"") -> Reply:
-        """POST to an endpoint, once.  Raises HTTPError; each class says what the server may have done."""
+        """POST to an endpoint, without retries.  Raises HTTPError."""
         return self.call("POST", path, params, body)
 
     def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: bytes | None = None) -> Reply:
-        """Make one call within ``http_timeout`` and return its whole answer.
+        """Make one call within ``http_timeout``, and return the complete response.
 
-        A value of *params* that is None is left out; True and False become ``true`` and ``false``.  Raises HTTPError.
+        Parameters that are None are omitted; True and False become ``true`` and ``false``.  Raises HTTPError.
         """
         given = {name: value for name, value in (params or {}).items() if value is not None}
         given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
@@ -171,7 +171,7 @@ class HTTPClient:
         try:
             return _run(lambda: self._attempts(method, target, url, body), limit + 0.5)
         except TimeoutError:
-            raise HTTPTimeout(url, f"no whole answer in {limit:g} s") from None
+            raise HTTPTimeout(url, f"no complete response in {limit:g} s") from None
 
     def _attempts(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
         pause, retries = 0.05, self.options.http_retries if method == "GET" else 0
@@ -183,7 +183,7 @@ class HTTPClient:
                     if retries == 0 or isinstance(error, HTTPCertificateError) or left() <= pause:
                         raise
                     time.sleep(pause)
-                    if left() <= 0:  # on a busy machine; this error says more than HTTPTimeout
+                    if left() <= 0:  # on a busy machine; this error is more precise than HTTPTimeout
                         raise
                 pause, retries = min(1.0, pause * 2), retries - 1
 
@@ -204,7 +204,7 @@ class HTTPClient:
             try:
                 reply = self._read(response, url)
             except BaseException:
-                response.close()  # the rest of the answer would be read as the start of the next one
+                response.close()  # the next call would read the rest of this response
                 raise
             finally:
                 response.release_conn()
@@ -218,13 +218,13 @@ class HTTPClient:
         headers, is_error = response.headers, not 200 <= response.status < 300
         encoding = headers.get("Content-Encoding", "identity")
         if encoding.lower() not in ("identity", "") and not is_error:
-            raise HTTPResponseError(url, f"the answer is encoded ({shown(encoding)}), which was not asked for")
+            raise HTTPResponseError(url, f"the response is encoded ({shown(encoding)}), which was not requested")
         body = read_up_to(response, url, _ERROR_BODY if is_error else self.options.http_max_body, cut=is_error)
         return Reply(url, response.status, headers.get("Content-Type", ""), body)
 
     def _pool_here(self) -> urllib3.PoolManager:
         pool = self._pool
-        if pool is None or self._pid != os.getpid():  # a forked child must not write on its parent's sockets
+        if pool is None or self._pid != os.getpid():  # a forked child must not write to its parent's sockets
             pool = self._pool = open_pool(self._scheme, self._host, self._port, self.options, self._tls)
             self._pid = os.getpid()
         return pool

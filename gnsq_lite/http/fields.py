@@ -1,8 +1,8 @@
-"""Turns decoded JSON into frozen dataclasses, trusting nothing in it.
+"""Converts untrusted decoded JSON into frozen dataclasses.
 
-A key that is missing takes the field's default; where there is none, and where a value has the wrong type, the answer
-is an :class:`~gnsq_lite.errors.HTTPResponseError`.  Strings come with control characters escaped, so that they can be
-printed; topic and channel names must be valid ones.  The ``raw`` field of a result keeps what was sent.
+A missing key gives the field's default.  A missing key without a default, a value of the wrong type, and an invalid
+topic or channel name raise :class:`~gnsq_lite.errors.HTTPResponseError`.  Control characters in strings are escaped, so
+that the strings can be printed.  The field ``raw`` has the unchanged JSON.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ C = TypeVar("C", list[Any], dict[str, Any])
 
 _DIGITS = re.compile("-?[0-9]{1,19}|[0-9]{20}")  # Go's int64 and uint64
 
-#: No list in an answer may be longer.
+#: Longest list that a response may contain.
 MAX_LISTED = 100_000
 
 
 def raw() -> Any:
-    """Declare the field that keeps the JSON object as it was sent."""
+    """Declare the field for the unchanged JSON object."""
     return dataclasses.field(default_factory=dict, repr=False, compare=False)
 
 
 def listed(kind: type[Any], *, required: bool = False) -> Any:
-    """Declare a tuple of *kind*, read from a JSON list; null and, unless *required*, a missing key are an empty one."""
+    """Declare a tuple of *kind* for a JSON list; null and, unless *required*, a missing key give an empty tuple."""
     return dataclasses.field(default=(), metadata={"kind": kind, "required": required})
 
 
 def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
-    """Return a *cls* of the keys of *data* that have its fields' names; *given* values win.
+    """Make a *cls* from the keys of *data* with the names of its fields; values in *given* take precedence.
 
-    Fields of type int, float, bool and str (or None), and those declared by :func:`listed`, are read; others must be
-    *given* or have a default.
+    This reads fields of type int, float, bool and str (or None) and fields declared by :func:`listed`.  Other fields
+    must be *given* or have a default.
     """
     kind = cls.__name__
     if not isinstance(data, Mapping):
@@ -61,7 +61,7 @@ def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
 
 
 def number(url: str, what: str, value: Any) -> int:
-    """Return a whole number, which may come as a string of digits."""
+    """Convert a whole number or a string of digits to int."""
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -70,7 +70,7 @@ def number(url: str, what: str, value: Any) -> int:
 
 
 def text(url: str, what: str, value: Any) -> str:
-    """Return a string, its control characters escaped."""
+    """Check that *value* is a string; return it with control characters escaped."""
     if not isinstance(value, str):
         raise HTTPResponseError(url, f"{what} is not a string")
     return printable(value)
@@ -87,7 +87,7 @@ def _float(url: str, what: str, value: Any) -> float:
         raise HTTPResponseError(url, f"{what} is not a number")
     try:
         found = float(value)
-    except OverflowError:  # a whole number in JSON may have any length
+    except OverflowError:  # an integer in JSON may have any length
         found = math.inf
     if not math.isfinite(found):
         raise HTTPResponseError(url, f"{what} is too large")
@@ -106,32 +106,32 @@ _READERS: dict[str, Callable[[str, str, Any], Any]] = {
 
 
 def items(url: str, data: Any, key: str, *, required: bool = False) -> list[Any]:
-    """Return the list under *key*; null and, unless *required*, a missing key are an empty one."""
+    """Return the list under *key*; null and, unless *required*, a missing key give an empty list."""
     if required and isinstance(data, Mapping) and key not in data:
-        raise HTTPResponseError(url, f"the answer has no {key}")
+        raise HTTPResponseError(url, f"the response has no {key}")
     return _nested(url, data, key, list, "a list")
 
 
 def mapping(url: str, data: Any, key: str) -> dict[str, Any]:
-    """Return the object under *key*; null and a missing key are an empty one."""
+    """Return the object under *key*; null and a missing key give an empty object."""
     return _nested(url, data, key, dict, "a JSON object")
 
 
 def _nested(url: str, data: Any, key: str, kind: type[C], what: str) -> C:
     if not isinstance(data, Mapping):
-        raise HTTPResponseError(url, "the answer is not a JSON object")
+        raise HTTPResponseError(url, "the response is not a JSON object")
     value = data.get(key)
     if value is None:
         return kind()
     if not isinstance(value, kind):
         raise HTTPResponseError(url, f"{key} is not {what}")
     if len(value) > MAX_LISTED:
-        raise HTTPResponseError(url, f"{key} lists {len(value)}; at most {MAX_LISTED} are accepted")
+        raise HTTPResponseError(url, f"{key} has {len(value)} entries; at most {MAX_LISTED} are accepted")
     return value
 
 
 def names(url: str, data: Any, key: str, *, required: bool = False) -> tuple[str, ...]:
-    """Return the topic names (``topics``) or channel names under *key*; one that nsqd would refuse is an error."""
+    """Return the topic names (``topics``) or channel names under *key*; a name that nsqd would refuse is an error."""
     check = check_topic if key == "topics" else check_channel
     found = items(url, data, key, required=required)
     try:

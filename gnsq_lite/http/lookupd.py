@@ -1,7 +1,7 @@
-"""nsqlookupd's HTTP API: what nsqlookupd 1.3.0 and Youzan's nsqlookupd offer to clients and administrators.
+"""Client for the HTTP API of nsqlookupd 1.3.0 and of Youzan's nsqlookupd.
 
-Answers are taken bare or in the older wrapper ``{"status_code", "status_txt", "data"}`` (DISC-3).  A name that NSQ
-would refuse raises InvalidName before anything is sent.
+It accepts responses with and without the older wrapper ``{"status_code", "status_txt", "data"}`` (DISC-3).  A name that
+NSQ would refuse raises InvalidName before a request is sent.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ log = logging.getLogger("gnsq_lite.http")
 
 
 def is_unknown_topic(error: HTTPStatusError) -> bool:
-    """Whether *error* says that nsqlookupd does not know the topic (DISC-5); nsqd's 404 ``NOT_FOUND`` does not."""
+    """Whether *error* means that nsqlookupd does not know the topic (DISC-5); nsqd's 404 ``NOT_FOUND`` does not."""
     text = error.text.lower()
-    # The status is 404, or 500 where an older server wraps its errors.  The last two texts are
-    # Youzan's: nsqlookupd/http.go doLookup, tryFindRegsFromRegister.
+    # The status is 404, or 500 if an older server wraps its errors.  The last two texts are from
+    # Youzan's nsqlookupd/http.go: doLookup, tryFindRegsFromRegister.
     texts = ("topic_not_found", "key not found", "topic has no channel")
     return error.status in (404, 500) and any(each in text for each in texts)
 
 
 class LookupdClient(HTTPClient):
-    """The HTTP API of one nsqlookupd (port 4161); see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments."""
+    """Client for one nsqlookupd (port 4161); see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments."""
 
     default_port = 4161
 
     def info(self) -> LookupdInfo:
-        """Return the version."""
+        """Return nsqlookupd's version."""
         reply = self.get("/info")
         return fill(reply.url, LookupdInfo, reply.json())
 
@@ -56,11 +56,11 @@ class LookupdClient(HTTPClient):
         metainfo: bool | None = None,
         partition: int | None = None,
     ) -> LookupResult:
-        """Return the nsqds that have the topic; for a topic that is not known, a result with ``found`` False.
+        """Return the nsqds of the topic; for an unknown topic, a result with ``found`` False.
 
         Args:
-            access, metainfo, partition: For Youzan's nsqlookupd: partitions to read or to write, with how the topic
-                is made, only one of them.  A plain one ignores them.
+            access, metainfo, partition: Only for Youzan's nsqlookupd: "r" for consumers or "w" for producers, whether
+                to include the topic's configuration, and the only partition to return.
         """
         check_topic(topic)
         params = {"topic": topic, "access": access, "metainfo": metainfo, "partition": partition}
@@ -79,13 +79,13 @@ class LookupdClient(HTTPClient):
         return names(reply.url, reply.json(), "topics", required=True)
 
     def channels(self, topic: str, *, partition: int | None = None) -> tuple[str, ...]:
-        """Return the names of the topic's channels; none for a topic that is not known."""
+        """Return the names of the topic's channels; for an unknown topic, an empty tuple."""
         check_topic(topic)
         reply = self.get("/channels", {"topic": topic, "partition": partition})
         return names(reply.url, reply.json(), "channels", required=True)
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return all nsqds, with their topics and which of these are tombstoned."""
+        """Return all nsqds, with their topics and tombstones."""
         reply = self.get("/nodes")
         return tuple(parse_node(reply.url, node) for node in items(reply.url, reply.json(), "producers", required=True))
 
@@ -100,10 +100,10 @@ class LookupdClient(HTTPClient):
         multi_part: bool | None = None,
         disable_channel_auto_create: bool | None = None,
     ) -> None:
-        """Register the topic; one that exists stays as it is.
+        """Register the topic if it is not registered.
 
-        All but the name are for Youzan's nsqlookupd, which makes the topic's partitions on its nsqds and needs
-        ``partition_num`` and ``replicator``; they can take publishes once ``lookup(access="w")`` lists them all.
+        Arguments other than the name are for Youzan's nsqlookupd, which creates the topic's partitions on nsqds and
+        needs ``partition_num`` and ``replicator``.  Publish after ``lookup(access="w")`` lists all partitions.
         """
         check_topic(topic)
         params = {
@@ -118,34 +118,34 @@ class LookupdClient(HTTPClient):
         self.post("/topic/create", params)
 
     def delete_topic(self, topic: str, *, force: bool | None = None) -> None:
-        """Forget the topic and its channels.
+        """Remove the topic and its channels from nsqlookupd.
 
-        A plain nsqlookupd only forgets who has it: nsqds that still have the topic register it again.  Youzan's
-        deletes it, all partitions and messages, on its nsqds.
+        A plain nsqlookupd only removes the registrations, and nsqds that still have the topic register it again.
+        Youzan's nsqlookupd deletes all partitions and messages of the topic on the nsqds.
         """
         check_topic(topic)
         self.post("/topic/delete", {"topic": topic, "partition": "**", "force": force})
 
     def tombstone_topic(self, topic: str, node: str | Address, *, restore: bool | None = None) -> None:
-        """Have lookups of the topic leave *node* out for a while (nsqlookupd's ``--tombstone-lifetime``).
+        """Omit *node* from lookups of the topic for a while (nsqlookupd's ``--tombstone-lifetime``).
 
-        nsqlookupd says OK for a node it does not know, too.
+        nsqlookupd also responds with OK for an unknown node.
 
         Args:
-            node: nsqd's ``broadcast_address:http_port``, or the pair, such as :attr:`Node.http_address`, sent as it is.
-            restore: On Youzan's nsqlookupd, take that back.
+            node: nsqd's ``broadcast_address:http_port``, or a pair such as :attr:`Node.http_address`, sent unchanged.
+            restore: Remove the tombstone (Youzan's nsqlookupd only).
         """
         check_topic(topic)
-        # nsqlookupd compares the text, and has an IPv6 address without brackets.
+        # nsqlookupd compares texts, and stores an IPv6 address without brackets.
         host, port = node if isinstance(node, tuple) else parse_address(node, default_port=4151, option="node")
         self.post("/topic/tombstone", {"topic": topic, "node": f"{host}:{port}", "restore": restore})
 
     def create_channel(self, topic: str, channel: str) -> None:
-        """Register the channel and its topic: an nsqd that gets the topic later makes the channel at once."""
+        """Register the channel and its topic; an nsqd that creates the topic later also creates the channel."""
         self._channel("create", topic, channel)
 
     def delete_channel(self, topic: str, channel: str) -> None:
-        """Forget the channel; nsqds that still have it register it again.  404 for one that is not known."""
+        """Remove the channel; nsqds that still have it register it again.  An unknown channel gives status 404."""
         self._channel("delete", topic, channel)
 
     def _channel(self, act: str, topic: str, channel: str) -> None:
@@ -153,23 +153,23 @@ class LookupdClient(HTTPClient):
         check_channel(channel)
         self.post(f"/channel/{act}", {"topic": topic, "channel": channel})
 
-    # -- Youzan's nsqlookupd; a plain one answers HTTPStatusError 404 ------------------------------------------------
+    # -- Youzan's nsqlookupd only; a plain nsqlookupd responds with status 404 ---------------------------------------
 
     def list_lookupds(self) -> LookupdNodes:
-        """Return the cluster's nsqlookupds and their leader (YZ-1); an empty result where there is no cluster."""
+        """Return the cluster's nsqlookupds and their leader (YZ-1); without a cluster, an empty result."""
         reply = self.get("/listlookup")
         return parse_lookupds(reply.url, reply.json())
 
     def topics_meta(self) -> tuple[TopicMeta, ...]:
-        """Return how each topic is made; empty where there is no cluster."""
+        """Return the configuration of each topic; without a cluster, an empty tuple."""
         reply = self.get("/topics", {"metaInfo": True})
         return tuple(fill(reply.url, TopicMeta, entry) for entry in items(reply.url, reply.json(), "meta_info"))
 
 
 def http_addresses(topic: str, lookupds: Iterable[str], **settings: Any) -> dict[str, str]:
-    """Return the HTTP address of each nsqd that an nsqlookupd lists for *topic*, by its TCP address.
+    """Look up *topic* at each nsqlookupd; return the HTTP addresses of its nsqds by TCP address.
 
-    *settings* are :class:`LookupdClient`'s.  An nsqlookupd that does not answer is left out.
+    *settings* are the settings of :class:`LookupdClient`.  An nsqlookupd that fails is skipped.
     """
     found: dict[str, str] = {}
     for address in lookupds:
@@ -184,7 +184,7 @@ def http_addresses(topic: str, lookupds: Iterable[str], **settings: Any) -> dict
 
 
 def http_address(nsqd: str, known: Mapping[str, str]) -> str | None:
-    """Return the HTTP address of *nsqd*: the *known* one, or port 4151 for TCP port 4150; None if it is unknown."""
+    """Return the HTTP address of *nsqd*: from *known*, or port 4151 for TCP port 4150, or None."""
     if nsqd not in known and nsqd.endswith(":4150"):
         return nsqd.removesuffix(":4150") + ":4151"
     return known.get(nsqd)

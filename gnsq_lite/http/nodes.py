@@ -1,6 +1,6 @@
-"""What nsqlookupd says of a cluster, as frozen dataclasses with nsqlookupd's own names.
+"""nsqlookupd's responses as frozen dataclasses with nsqlookupd's field names.
 
-Fields that only Youzan's nsqlookupd fills are None or empty on a plain one.  ``raw`` holds the JSON.
+Fields that only Youzan's nsqlookupd sends are None or empty for a plain nsqlookupd.  ``raw`` has the JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gnsq_lite.options import Address
 
 @dataclass(frozen=True, kw_only=True)
 class LookupdInfo:
-    """nsqlookupd's ``/info``."""
+    """The response of nsqlookupd's ``/info``."""
 
     version: str
     ha_support: bool | None = None
@@ -25,9 +25,9 @@ class LookupdInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """An nsqd as nsqlookupd knows it.
+    """An nsqd in nsqlookupd's response.
 
-    ``topics``, ``tombstones`` (by topic) and ``partitions`` (by topic) are filled by ``nodes()`` only.
+    Only ``nodes()`` sets ``topics``, ``tombstones`` (by topic) and ``partitions`` (by topic).
     """
 
     broadcast_address: str
@@ -44,18 +44,18 @@ class Node:
 
     @property
     def tcp_address(self) -> Address:
-        """(host, port) of nsqd's protocol."""
+        """(host, port) of nsqd's TCP protocol."""
         return self.broadcast_address, self.tcp_port
 
     @property
     def http_address(self) -> Address:
-        """(host, port) of nsqd's HTTP; also how ``tombstone_topic`` names a node."""
+        """(host, port) of nsqd's HTTP API, which ``tombstone_topic`` accepts as the name of a node."""
         return self.broadcast_address, self.http_port
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicMeta:
-    """How a topic of Youzan's NSQ is made.  ``topics_meta()`` tells neither ``partition_num`` nor ``replica``."""
+    """Configuration of a topic of Youzan's NSQ.  ``topics_meta()`` sets neither ``partition_num`` nor ``replica``."""
 
     partition_num: int = 0
     replica: int = 0
@@ -63,13 +63,13 @@ class TopicMeta:
     ordered: bool = False
     multi_part: bool = False
     disable_channel_auto_create: bool = False
-    topic_name: str | None = None  # filled by topics_meta() only
+    topic_name: str | None = None  # only set by topics_meta()
     raw: Mapping[str, Any] = raw()
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookupResult:
-    """Where a topic is.  ``found`` is False for a topic that nsqlookupd does not know; the rest is empty then."""
+    """nsqds of a topic.  For a topic unknown to nsqlookupd, ``found`` is False and the other fields are empty."""
 
     found: bool
     channels: tuple[str, ...] = ()
@@ -81,14 +81,14 @@ class LookupResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LookupdNodes:
-    """Youzan's ``/listlookup``: HTTP addresses of nsqlookupds; empty where nsqlookupd runs alone."""
+    """HTTP addresses of nsqlookupds, from Youzan's ``/listlookup``; empty if nsqlookupd runs without a cluster."""
 
     leader: Address | None = None
     nodes: tuple[Address, ...] = ()
 
 
 def parse_lookup(url: str, data: Any) -> LookupResult:
-    """Return what the decoded answer of ``/lookup`` says.  Raises HTTPResponseError."""
+    """Parse the decoded response of ``/lookup``.  Raises HTTPResponseError."""
     partitions: dict[int, Node] = {}
     for key, node in mapping(url, data, "partitions").items():
         partitions[number(url, "a key of partitions", key)] = parse_node(url, node)
@@ -104,7 +104,7 @@ def parse_lookup(url: str, data: Any) -> LookupResult:
 
 
 def parse_node(url: str, data: Any) -> Node:
-    """Return one nsqd.  Raises HTTPResponseError."""
+    """Parse the entry of one nsqd.  Raises HTTPResponseError."""
     topics = names(url, data, "topics")
     tombstones = items(url, data, "tombstones")
     partitions = {
@@ -122,7 +122,7 @@ def parse_node(url: str, data: Any) -> Node:
 
 
 def parse_lookupds(url: str, data: Any) -> LookupdNodes:
-    """Return what the decoded answer of ``/listlookup`` says; null means none.  Raises HTTPResponseError."""
+    """Parse the decoded response of ``/listlookup``; null gives an empty result.  Raises HTTPResponseError."""
     if data is None:
         return LookupdNodes()
     leader = mapping(url, data, "lookupdleader")

@@ -1,8 +1,8 @@
-"""nsqd's HTTP API: what nsqd 1.3.0 and Youzan's nsqd offer to clients and administrators.
+"""Client for the HTTP API of nsqd 1.3.0 and of Youzan's nsqd.
 
-A name that nsqd would refuse raises InvalidName before anything is sent.  ``partition`` is for Youzan's nsqd; a plain
-one ignores it.  What else a call can raise is said in :class:`~gnsq_lite.http.client.HTTPClient`; a topic or channel
-that does not exist is an :class:`~gnsq_lite.errors.HTTPStatusError` of status 404.
+A name that nsqd would refuse raises InvalidName before a request is sent.  ``partition`` is for Youzan's nsqd; a plain
+nsqd ignores it.  :class:`~gnsq_lite.http.client.HTTPClient` lists the other errors.  A topic or channel that does not
+exist raises :class:`~gnsq_lite.errors.HTTPStatusError` with status 404.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OFFSET = re.compile(r"(virtual_queue|timestamp|msgcount):[0-9]{1,19}|special:-1
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMessage:
-    """A message in a partition's queue.  ``body`` and ``ext`` are text: Youzan's nsqd sends them in JSON."""
+    """A message in a partition's queue.  ``body`` and ``ext`` are text, because Youzan's nsqd sends them in JSON."""
 
     id: int
     trace_id: int = 0
@@ -40,15 +40,15 @@ class StoredMessage:
 
 
 class NsqdClient(HTTPClient):
-    """The HTTP API of one nsqd; see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments.
+    """Client for the HTTP API of one nsqd; see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments.
 
-    The address is that of nsqd's ``--http-address`` (port 4151), or ``https://`` and its ``--https-address`` (4152).
+    The address is nsqd's ``--http-address`` (port 4151), or ``https://`` and nsqd's ``--https-address`` (4152).
     """
 
     default_port = 4151
 
     def info(self) -> NsqdInfo:
-        """Return version, addresses and limits."""
+        """Return nsqd's version, addresses and limits."""
         reply = self.get("/info")
         return fill(reply.url, NsqdInfo, reply.json())
 
@@ -62,7 +62,7 @@ class NsqdClient(HTTPClient):
         partition: int | None = None,
         leader_only: bool | None = None,
     ) -> NsqdStats:
-        """Return the statistics of all topics, or of one *topic* and *channel*; an unknown one is an empty result."""
+        """Return statistics of all topics, or of one *topic* and *channel*; an unknown name gives an empty result."""
         if topic is not None:
             check_topic(topic)
         if channel is not None:
@@ -72,7 +72,7 @@ class NsqdClient(HTTPClient):
             "topic": topic,
             "channel": channel,
             "include_clients": include_clients,
-            "needClients": include_clients,  # the same, on Youzan's nsqd
+            "needClients": include_clients,  # the same parameter of Youzan's nsqd
             "include_mem": include_mem,
             "partition": partition,
             "leaderOnly": leader_only,
@@ -81,12 +81,12 @@ class NsqdClient(HTTPClient):
         return fill(reply.url, NsqdStats, reply.json())
 
     def publish(self, topic: str, body: bytes, *, defer: float = 0.0, partition: int | None = None) -> None:
-        """Publish one message; it is on nsqd when this returns.
+        """Publish one message; return after nsqd has accepted the message.
 
         Args:
-            defer: Seconds nsqd holds the message back; sent as whole milliseconds, rounded up.
+            defer: Seconds until nsqd delivers the message; sent as whole milliseconds, rounded up.
 
-        Raises HTTPTimeout or HTTPConnectionLost where nsqd may have the message; nothing was published for the others.
+        After HTTPTimeout or HTTPConnectionLost, nsqd may have the message; after other errors, nsqd does not have it.
         """
         check_topic(topic)
         check_body(body)
@@ -95,14 +95,14 @@ class NsqdClient(HTTPClient):
         self.post("/pub", {"topic": topic, "partition": partition, "defer": defer_ms}, body)
 
     def multipublish(self, topic: str, bodies: Iterable[bytes], *, partition: int | None = None) -> None:
-        """Publish several messages, all or none of them.  Raises as :meth:`publish`."""
+        """Publish all messages or none.  Raises the same errors as :meth:`publish`."""
         check_topic(topic)
         params = {"topic": topic, "partition": partition, "binary": True}
-        # /mpub?binary=true takes what follows the size of an MPUB command.
+        # The body of /mpub?binary=true is the body of the MPUB command without its size.
         self.post("/mpub", params, multipublish_body(check_bodies(bodies))[4:])
 
     def create_topic(self, topic: str) -> None:
-        """Create the topic; one that exists stays as it is."""
+        """Create the topic if it does not exist."""
         self._topic("create", topic)
 
     def delete_topic(self, topic: str) -> None:
@@ -110,7 +110,7 @@ class NsqdClient(HTTPClient):
         self._topic("delete", topic)
 
     def empty_topic(self, topic: str) -> None:
-        """Drop the messages that no channel has taken yet; those of the channels stay."""
+        """Drop the messages in the topic's queue; messages in the channels stay."""
         self._topic("empty", topic)
 
     def pause_topic(self, topic: str) -> None:
@@ -118,7 +118,7 @@ class NsqdClient(HTTPClient):
         self._topic("pause", topic)
 
     def unpause_topic(self, topic: str) -> None:
-        """Resume what :meth:`pause_topic` stopped."""
+        """Resume the flow of messages from the topic to its channels."""
         self._topic("unpause", topic)
 
     def _topic(self, act: str, topic: str) -> None:
@@ -126,7 +126,7 @@ class NsqdClient(HTTPClient):
         self.post(f"/topic/{act}", {"topic": topic})
 
     def create_channel(self, topic: str, channel: str, *, partition: int | None = None) -> None:
-        """Create the channel of a topic that exists; one that exists stays as it is."""
+        """Create the channel if it does not exist; the topic must exist."""
         self._channel("create", topic, channel, partition)
 
     def delete_channel(self, topic: str, channel: str, *, partition: int | None = None) -> None:
@@ -134,7 +134,7 @@ class NsqdClient(HTTPClient):
         self._channel("delete", topic, channel, partition)
 
     def empty_channel(self, topic: str, channel: str, *, partition: int | None = None) -> None:
-        """Drop all messages of the channel, those in flight and deferred included."""
+        """Drop all messages of the channel, including messages in flight and deferred messages."""
         self._channel("empty", topic, channel, partition)
 
     def pause_channel(self, topic: str, channel: str, *, partition: int | None = None) -> None:
@@ -142,7 +142,7 @@ class NsqdClient(HTTPClient):
         self._channel("pause", topic, channel, partition)
 
     def unpause_channel(self, topic: str, channel: str, *, partition: int | None = None) -> None:
-        """Resume what :meth:`pause_channel` stopped."""
+        """Resume sending the channel's messages to its consumers."""
         self._channel("unpause", topic, channel, partition)
 
     def _channel(self, act: str, topic: str, channel: str, partition: int | None, body: bytes = b"") -> None:
@@ -150,7 +150,7 @@ class NsqdClient(HTTPClient):
         check_channel(channel)
         self.post(f"/channel/{act}", {"topic": topic, "partition": partition, "channel": channel}, body)
 
-    # -- Youzan's nsqd; a plain one answers HTTPStatusError 404 ---------------------------------------------------
+    # -- Youzan's nsqd only; a plain nsqd responds with status 404 ------------------------------------------------
 
     def get_message(
         self,
@@ -160,14 +160,14 @@ class NsqdClient(HTTPClient):
         search: Literal["id", "count", "virtual_offset"] = "id",
         partition: int | None = None,
     ) -> StoredMessage:
-        """Return a message out of a partition's queue, by its id, its number or its offset in bytes."""
+        """Return a message from a partition's queue, by its id, its number or its offset in bytes."""
         check_topic(topic)
         params = {"topic": topic, "partition": partition, "search_mode": search, "search_pos": position}
         reply = self.get("/message/get", {**params, "needext": True})
         return fill(reply.url, StoredMessage, reply.json())
 
     def set_channel_offset(self, topic: str, channel: str, offset: str, *, partition: int | None = None) -> None:
-        """Move the channel to another place in the partition.
+        """Move the channel to another position in the partition.
 
         Args:
             offset: ``virtual_queue:<bytes>``, ``timestamp:<unix seconds>``, ``msgcount:<n>`` or ``special:-1`` (end).

@@ -1,7 +1,7 @@
-"""The answer of a server: read up to a limit, decoded without trust.
+"""Reads a server's response up to a size limit, and decodes it.
 
-Any bytes give a value or one of the ``HTTP...`` errors.  Nothing is decompressed.  Texts of the server that errors show
-are short and have no control characters.
+Any bytes give a value or one of the ``HTTP...`` errors.  Bodies are not decompressed.  Error texts contain at most 300
+characters of the server's text, with control characters escaped.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import urllib3
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, cut, printable
 
 _CHUNK = 65536
-_SHOWN = 300  # characters of a server's text that an error shows
+_SHOWN = 300  # longest server's text in an error, in characters
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer."""
+    """A complete response."""
 
     url: str
     status: int
@@ -28,25 +28,25 @@ class Reply:
     body: bytes
 
     def text(self) -> str:
-        """Return the body as text; bytes that are no UTF-8 are shown escaped."""
+        """Decode the body as UTF-8; escape invalid bytes."""
         return self.body.decode("utf-8", "backslashreplace")
 
     def json(self) -> Any:
-        """Return the decoded body, its ``{"status_code", "data"}`` wrapper removed (DISC-3).
+        """Decode the JSON body, and remove its ``{"status_code", "data"}`` wrapper (DISC-3).
 
-        Raises HTTPResponseError for what is no JSON, HTTPStatusError for an error inside a wrapper.
+        Raises HTTPResponseError for invalid JSON, and HTTPStatusError for an error inside a wrapper.
         """
         return unwrap(self.url, decode_json(self.url, self.body, self.content_type))
 
 
 def decode_json(url: str, body: bytes, content_type: str = "") -> Any:
-    """Return the value of a JSON document.  Raises HTTPResponseError; *url* and *content_type* are for its text."""
+    """Decode a JSON document.  Raises HTTPResponseError, whose text has *url* and *content_type*."""
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         kind = f" ({printable(content_type)[:80]})" if content_type else ""
         start = printable(body[:60].decode("utf-8", "backslashreplace"))
-        raise HTTPResponseError(url, f"the answer is not JSON{kind}: {start!r} {type(error).__name__}") from None
+        raise HTTPResponseError(url, f"the response is not JSON{kind}: {start!r} {type(error).__name__}") from None
 
 
 def _no_constant(word: str) -> Any:
@@ -54,7 +54,7 @@ def _no_constant(word: str) -> Any:
 
 
 def unwrap(url: str, document: Any) -> Any:
-    """Return *document* without the wrapper of older servers.  Raises HTTPStatusError for an error inside it."""
+    """Remove the wrapper of older servers from *document*.  Raises HTTPStatusError for an error inside the wrapper."""
     if not isinstance(document, dict) or "status_code" not in document:
         return document
     status = document["status_code"]
@@ -66,29 +66,29 @@ def unwrap(url: str, document: Any) -> Any:
 
 
 def shown(text: object) -> str:
-    """Return the start of a server's text without control characters, for errors and logs."""
+    """Cut a server's text for errors and logs, and escape control characters."""
     return printable(cut(text, _SHOWN)) if isinstance(text, str) else ""
 
 
 def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut: bool = False) -> bytes:
-    """Return the body as it was sent.  A longer one than *limit* is cut off, or raises HTTPResponseError."""
+    """Read the body without decoding it.  A body over *limit* bytes is cut, or raises HTTPResponseError."""
     declared = response.headers.get("Content-Length", "")
     if not cut and declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
-        raise HTTPResponseError(url, f"the answer has {int(declared[:20])} bytes; at most {limit} are accepted")
+        raise HTTPResponseError(url, f"the response has {int(declared[:20])} bytes; at most {limit} are accepted")
     parts: list[bytes] = []
     size = 0
     while size <= limit and (part := response.read(_CHUNK, decode_content=False)):
         parts.append(part)
         size += len(part)
     if size > limit and not cut:
-        raise HTTPResponseError(url, f"the answer has more than {limit} bytes")
+        raise HTTPResponseError(url, f"the response has more than {limit} bytes")
     if size > limit:
         response.close()
     return b"".join(parts)
 
 
 def explain(reply: Reply) -> str:
-    """Return the server's text for an error: nsqd's ``message``, the older ``status_txt``, or the start of the body."""
+    """Return the server's error text: nsqd's ``message``, the older ``status_txt``, or the start of the body."""
     if 300 <= reply.status < 400:
         return "a redirect is not followed"
     try:

@@ -1,6 +1,6 @@
-"""What nsqd says of itself: ``/stats`` and ``/info``, as frozen dataclasses with nsqd's own names.
+"""nsqd's ``/stats`` and ``/info`` as frozen dataclasses with nsqd's field names.
 
-Counts are since nsqd started.  Fields that only Youzan's nsqd fills are None on a plain one.  ``raw`` holds the JSON.
+Counts are since nsqd started.  Fields that only Youzan's nsqd sends are None for a plain nsqd.  ``raw`` has the JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gnsq_lite.http.fields import listed, raw
 
 @dataclass(frozen=True, kw_only=True)
 class NsqdInfo:
-    """nsqd's ``/info``."""
+    """The response of nsqd's ``/info``."""
 
     version: str
     broadcast_address: str = ""
@@ -22,13 +22,13 @@ class NsqdInfo:
     http_port: int = 0
     tcp_port: int = 0
     start_time: float = 0.0  # seconds since 1970
-    ha_support: bool | None = None  # Youzan's: whether nsqd runs in a cluster
+    ha_support: bool | None = None  # Youzan: whether nsqd runs in a cluster
     raw: Mapping[str, Any] = raw()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientStats:
-    """A connection: a consumer of a channel, or a producer.  ``raw`` has its TLS, compression and AUTH."""
+    """A client connection: a consumer of a channel, or a producer.  ``raw`` has TLS, compression and AUTH."""
 
     client_id: str = ""
     hostname: str = ""
@@ -59,14 +59,14 @@ class ChannelStats:
     timeout_count: int = 0
     client_count: int = 0
     paused: bool = False
-    skipped: bool | None = None  # Youzan's
+    skipped: bool | None = None  # Youzan only
     clients: tuple[ClientStats, ...] = listed(ClientStats)
     raw: Mapping[str, Any] = raw()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicStats:
-    """A topic or, on Youzan's nsqd, one partition of it."""
+    """A topic or, on Youzan's nsqd, one partition of a topic."""
 
     topic_name: str
     topic_partition: int | None = None
@@ -85,7 +85,7 @@ class TopicStats:
 
 @dataclass(frozen=True, kw_only=True)
 class NsqdStats:
-    """nsqd's ``/stats``.  ``health`` is ``OK``, or says what is wrong; ``raw`` has the ``memory`` of nsqd."""
+    """The response of nsqd's ``/stats``.  ``health`` is ``OK`` or an error; ``raw`` has the ``memory`` of nsqd."""
 
     version: str
     health: str
@@ -104,9 +104,9 @@ class NsqdStats:
         return next((entry for entry in entries if entry.channel_name == channel), None)
 
     def depth(self, topic: str, channel: str) -> int | None:
-        """Return the messages that wait in a channel, or None if nsqd does not have it.
+        """Return the depth of a channel, or None if nsqd does not have the channel.
 
-        Youzan's nsqd has an entry for each partition: those that it leads are added up, and replicas do not count.
+        Youzan's nsqd has an entry for each partition: the result is the sum over the partitions that this nsqd leads.
         """
         entries = [entry for entry in self.topics if entry.topic_name == topic and entry.is_leader is not False]
         depths = [each.depth for entry in entries for each in entry.channels if each.channel_name == channel]

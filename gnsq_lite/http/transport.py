@@ -1,8 +1,8 @@
-"""urllib3 with one deadline for the whole call, the choice of a proxy, and its errors as ours.
+"""Adds a deadline for the whole call to urllib3, chooses the proxy, and translates urllib3's errors.
 
-urllib3's timeouts limit one ``recv`` each, so a server that sends a byte now and then is never timed out.  Here the
-response is read piece by piece, and each piece has the remaining time of the call.  Connecting is limited by
-``http_connect_timeout`` for each address of a name.
+A timeout of urllib3 limits a single ``recv``, so a server that sends single bytes never times out.  This module reads
+the response in pieces, and limits each read to the remaining time of the call.  ``http_connect_timeout`` limits the
+connect to each address of a host name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _deadline: ContextVar[float] = ContextVar("gnsq_lite_http_deadline")
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[Callable[[], float]]:
-    """Limit all sends and reads of the block together to *seconds*; yield a function that returns the seconds left."""
+    """Limit all sends and reads in the block together to *seconds*; yield a function that returns the seconds left."""
     end = time.monotonic() + seconds
     token = _deadline.set(end)
     try:
@@ -50,7 +50,7 @@ def deadline(seconds: float) -> Iterator[Callable[[], float]]:
 
 
 def remaining() -> float:
-    """Return the seconds left until the current deadline.  Raises TimeoutError when there are none."""
+    """Return the seconds left until the current deadline.  Raises TimeoutError after the deadline."""
     left = _deadline.get() - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")
@@ -58,7 +58,7 @@ def remaining() -> float:
 
 
 class _DeadlineReader(io.RawIOBase):
-    """Raw file of a socket; each read waits at most until the deadline."""
+    """Raw file of a socket whose reads wait at most until the deadline."""
 
     def __init__(self, sock: Any) -> None:
         self._raw, self._sock = sock.makefile("rb", buffering=0), sock
@@ -72,7 +72,7 @@ class _DeadlineReader(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        """Raise HTTPException: http.client would call this for a chunk of size -1, and read without a limit."""
+        """Raise HTTPException, because http.client calls this for a chunk of size -1, to read without a limit."""
         raise http.client.HTTPException("a read without a limit")
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class _DeadlineReader(io.RawIOBase):
 
 
 class _DeadlineSocket:
-    """A connected socket; each send and each read of its file waits at most until the deadline."""
+    """A connected socket whose sends, and reads of whose file, wait at most until the deadline."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
@@ -91,7 +91,7 @@ class _DeadlineSocket:
         return getattr(self._sock, name)
 
     def sendall(self, data: Any) -> None:
-        self._sock.settimeout(remaining())  # urllib3 has set the time limit of connecting
+        self._sock.settimeout(remaining())  # replaces the connect timeout that urllib3 set
         self._sock.sendall(data)
 
     def makefile(self, mode: str) -> io.BufferedReader:
@@ -111,7 +111,7 @@ class _DeadlineTLSConnection(HTTPSConnection):
 
 
 def tls_settings(options: HTTPOptions) -> dict[str, Any]:
-    """Return urllib3's arguments for TLS.  Raises OptionError for files that cannot be read."""
+    """Make urllib3's arguments for TLS.  Raises OptionError for files that cannot be read."""
     tls = TLSOptions() if options.tls is None or isinstance(options.tls, bool) else options.tls
     if not isinstance(tls, TLSOptions):
         return {"ssl_context": tls}
@@ -119,9 +119,9 @@ def tls_settings(options: HTTPOptions) -> dict[str, Any]:
 
 
 def open_pool(scheme: str, host: str, port: int, options: HTTPOptions, tls: dict[str, Any]) -> urllib3.PoolManager:
-    """Return a pool manager for one server: with *tls* of :func:`tls_settings`, through the environment's proxy or not.
+    """Make a pool manager for one server, with *tls* of :func:`tls_settings` and the environment's proxy.
 
-    Raises OptionError for a proxy of a kind that is not supported.
+    Raises OptionError for an unsupported kind of proxy.
     """
     settings: dict[str, Any] = {"maxsize": options.http_pool_size, "num_pools": 2, "block": False, **tls}
     proxy = proxy_for(scheme, host, port) if options.environment_proxies else None
@@ -138,15 +138,15 @@ def open_pool(scheme: str, host: str, port: int, options: HTTPOptions, tls: dict
 
 
 def basic(userinfo: str) -> str:
-    """Return the Authorization header for a URL's percent-encoded ``user:password``: UTF-8 as in RFC 7617."""
+    """Make the Authorization header for a URL's percent-encoded ``user:password``, in UTF-8 (RFC 7617)."""
     user, _, password = userinfo.partition(":")
     return "Basic " + b64encode(unquote_to_bytes(f"{user}:{password}")).decode("ascii")
 
 
 def proxy_for(scheme: str, host: str, port: int) -> str | None:
-    """Return the URL of the proxy in HTTP_PROXY, HTTPS_PROXY and NO_PROXY for this server, or None.
+    """Return the URL of this server's proxy from HTTP_PROXY, HTTPS_PROXY and NO_PROXY, or None.
 
-    Loopback addresses are never proxied, as in Go's net/http.  Raises OptionError for other than http and https.
+    Loopback addresses never use a proxy, as in Go's net/http.  Raises OptionError if the proxy is not http or https.
     """
     if is_loopback(host) or proxy_bypass(f"{host}:{port}") or proxy_bypass(host):
         return None
@@ -161,53 +161,53 @@ def proxy_for(scheme: str, host: str, port: int) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether *host* is this machine's loopback: localhost, 127.0.0.0/8 or ::1."""
+    """Whether *host* is a loopback address: localhost, 127.0.0.0/8 or ::1."""
     parts = host.split(".")
     return host.lower() in ("localhost", "::1") or (
         parts[0] == "127" and len(parts) == 4 and all(part.isdigit() for part in parts)
     )
 
 
-#: What urllib3 raised, or its innermost cause, and the error for the caller.  The first match counts.
+#: Exceptions of urllib3, or their innermost causes, with the error to raise and its text.  The first match counts.
 _TABLE: tuple[tuple[type[BaseException], type[HTTPError], str], ...] = (
     (urllib3.exceptions.NameResolutionError, HTTPConnectError, "the host name does not resolve"),
-    (urllib3.exceptions.NewConnectionError, HTTPConnectError, "no connection"),  # a kind of ConnectTimeoutError
+    (urllib3.exceptions.NewConnectionError, HTTPConnectError, "no connection"),  # a subclass of ConnectTimeoutError
     (urllib3.exceptions.ConnectTimeoutError, HTTPConnectError, "no connection in time"),
-    (urllib3.exceptions.ProxyError, HTTPConnectError, "the proxy gives no connection"),
+    (urllib3.exceptions.ProxyError, HTTPConnectError, "the proxy refused the connection"),
     (urllib3.exceptions.LocationParseError, HTTPConnectError, "the address cannot be used"),
-    (urllib3.exceptions.ReadTimeoutError, HTTPTimeout, "no whole answer in time"),
-    (TimeoutError, HTTPTimeout, "no whole answer in time"),
+    (urllib3.exceptions.ReadTimeoutError, HTTPTimeout, "no complete response in time"),
+    (TimeoutError, HTTPTimeout, "no complete response in time"),
     (urllib3.exceptions.SSLError, HTTPConnectError, "TLS failed"),
-    (http.client.IncompleteRead, HTTPConnectionLost, "the answer ended early"),
-    (ConnectionError, HTTPConnectionLost, "the connection ended before the answer"),  # RemoteDisconnected is one
-    (http.client.HTTPException, HTTPResponseError, "the answer is not HTTP"),
-    (ValueError, HTTPResponseError, "the answer is not HTTP"),  # of http.client, for a chunk of a negative size
-    (OSError, HTTPConnectionLost, "the connection ended before the answer"),
-    (TransportError, HTTPResponseError, "the answer is not understood"),
+    (http.client.IncompleteRead, HTTPConnectionLost, "the response is incomplete"),
+    (ConnectionError, HTTPConnectionLost, "the connection ended before the response"),  # also RemoteDisconnected
+    (http.client.HTTPException, HTTPResponseError, "the response is not HTTP"),
+    (ValueError, HTTPResponseError, "the response is not HTTP"),  # http.client: a chunk of negative size
+    (OSError, HTTPConnectionLost, "the connection ended before the response"),
+    (TransportError, HTTPResponseError, "the response is invalid"),
 )
 
 
 def translated(url: str, error: BaseException) -> HTTPError:
-    """Return the HTTPError for what urllib3 raised in a call to *url*."""
+    """Translate an exception that urllib3 raised in a call to *url* into an HTTPError."""
     cause = _innermost(error)
     if "CERTIFICATE_VERIFY_FAILED" in str(cause):
-        remedy = "; name its CA in TLSOptions(ca_file=...)"
+        remedy = "; set TLSOptions(ca_file=...) to its CA"
         if "mismatch" in str(cause):
-            remedy = "; set TLSOptions(server_hostname=...) to the name it is for"
+            remedy = "; set TLSOptions(server_hostname=...) to the certificate's host name"
         elif "expired" in str(cause) or "not yet valid" in str(cause):
             remedy = ""
         return HTTPCertificateError(url, f"the certificate does not verify: {_reason(cause)}{remedy}")
     for theirs, ours, why in _TABLE:
         if isinstance(error, theirs) or isinstance(cause, theirs):
             port = urllib3.util.parse_url(url).port
-            # The TCP ports of nsqd and nsqlookupd close the connection of a client that speaks HTTP.
+            # nsqd and nsqlookupd close an HTTP client's connection to their TCP ports.
             hint = f"; is {port} a TCP port, and the HTTP port {port + 1}?" if port and "ended before" in why else ""
             return ours(url, f"{why}: {_reason(cause)}{hint}")
     return HTTPError(url, _reason(cause))
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the first cause of *error*.  ``__context__`` is not followed: it may be the caller's own exception."""
+    """Return the innermost cause of *error*, without ``__context__``, which may be an exception of the caller."""
     for _ in range(10):
         arguments = [argument for argument in error.args if isinstance(argument, BaseException)]
         inner = getattr(error, "original_error", None) or error.__cause__ or (arguments[0] if arguments else None)
@@ -218,7 +218,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _reason(cause: BaseException) -> str:
-    """Return the text of *cause*, without urllib3's own texts, which contain URLs and reprs of objects."""
+    """Return the text of *cause*, but not urllib3's own texts, which contain URLs and reprs of objects."""
     text = getattr(cause, "verify_message", None) or getattr(cause, "strerror", None)
     if not text:
         text = type(cause).__name__ if isinstance(cause, TransportError) else str(cause) or type(cause).__name__

@@ -230,7 +230,7 @@ def test_no_proxy_and_loopback_are_not_proxied(clean_proxies: pytest.MonkeyPatch
             with NsqdClient(address, http_retries=0) as client:
                 assert client.ping() == "OK"
         name = socket.gethostname()
-        ping_fails(errors.HTTPConnectError, "the proxy gives no connection", "proxied.example", http_retries=0)
+        ping_fails(errors.HTTPConnectError, "the proxy refused the connection", "proxied.example", http_retries=0)
         clean_proxies.setenv("no_proxy", f"{name},.example")
         ping_fails(errors.HTTPConnectError, "does not resolve", "proxied.example", http_retries=0)
 

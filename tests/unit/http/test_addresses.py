@@ -88,7 +88,7 @@ def test_no_secret_is_in_the_error_about_a_url(url: Any) -> None:
 
 
 def test_contradictions_are_refused() -> None:
-    with pytest.raises(OptionError, match="contradicts http://host; write https://"):
+    with pytest.raises(OptionError, match="contradicts http://host; use https://"):
         NsqdClient("http://host", tls=TLSOptions())
     with pytest.raises(OptionError, match="contradicts the user and password"):
         NsqdClient("https://u:p@host", auth_token="t")

@@ -71,7 +71,7 @@ def test_any_bytes_are_json_or_a_typed_error(body: bytes) -> None:
 def test_an_error_shows_the_type_and_the_start_of_what_came_instead_of_json() -> None:
     with pytest.raises(errors.HTTPResponseError) as caught:
         Reply(URL, 200, "text/html", b"<html>\r\n" + b"x" * 5000).json()
-    assert str(caught.value).startswith(f"{URL}: the answer is not JSON (text/html): '<html>")
+    assert str(caught.value).startswith(f"{URL}: the response is not JSON (text/html): '<html>")
     assert len(str(caught.value)) < 250
 
 
