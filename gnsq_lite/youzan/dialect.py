@@ -45,18 +45,15 @@ class YouzanDialect(Dialect):
     """NSQ as Youzan's servers speak it.  One per Reader or Writer.
 
     Args:
-        options: How; None: :class:`YouzanOptions` of the keywords.
-        keywords: Every field of YouzanOptions.
+        keywords: The fields of :class:`YouzanOptions`.
     """
 
     name = "youzan"
     lookupds_path = "/listlookup"
 
-    def __init__(self, options: YouzanOptions | None = None, *, clock: Clock = SYSTEM_CLOCK, **keywords: Any) -> None:
-        if options is not None and keywords:
-            raise OptionError("options", options, f"cannot be given together with {', '.join(sorted(keywords))}")
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK, **keywords: Any) -> None:
         try:
-            self.options = options or YouzanOptions(**keywords)
+            self.options = YouzanOptions(**keywords)
         except TypeError as error:
             raise OptionError("dialect", self.name, str(error)) from None
         self._clock = clock

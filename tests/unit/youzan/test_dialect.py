@@ -21,7 +21,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.youzan.commands import StartOffset
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.messages import PublishReceipt
-from gnsq_lite.youzan.options import ExtFilter, YouzanOptions
+from gnsq_lite.youzan.options import ExtFilter
 from tests.golden.youzan import answer, conversation
 
 OWNER = SimpleNamespace(read_at=0.0, topic="t", channel="c", address="a:1", msg_timeout=60.0, max_msg_timeout=900.0)
@@ -187,11 +187,9 @@ def test_an_answer_of_one_that_is_no_leader_reroutes() -> None:
     assert not dialect.should_reroute(BadTopicError("E"))
 
 
-def test_unknown_or_doubled_options_are_refused() -> None:
+def test_unknown_options_are_refused() -> None:
     with pytest.raises(OptionError, match="dialect"):
         YouzanDialect(colour="red")
-    with pytest.raises(OptionError, match="together"):
-        YouzanDialect(YouzanOptions(), ordered=True)
 
 
 @pytest.mark.rule("YZ-15")
