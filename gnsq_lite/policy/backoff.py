@@ -1,4 +1,4 @@
-"""When failing handlers slow a Reader down (BACK-1 to BACK-5), as a machine of three phases.
+"""Backoff of a Reader after handlers fail (BACK-1 to BACK-5), as a state machine with three phases.
 
 ::
 
@@ -10,8 +10,8 @@
        |                       success, level - 1 == 0                  |
        +----------------------------------------------------------------+
 
-In FLOWING every connection has its share of RDY, in PAUSED none has any, in PROBING one connection has RDY 1.  This
-machine only says which phase it is; :mod:`gnsq_lite.policy.rdy` says what is sent.
+In FLOWING each connection has its share of RDY, in PAUSED all connections have RDY 0, in PROBING one connection has RDY
+1.  This module only decides the phase; :mod:`gnsq_lite.policy.rdy` computes the RDY commands.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from gnsq_lite.errors import OptionError
 from gnsq_lite.options import BackoffOptions
 from gnsq_lite.policy.rng import Rng
 
-#: ``failure_ratio`` counts this many recent outcomes at the most, and starts no backoff before the lower number.
+#: Number of latest outcomes that ``failure_ratio`` counts, and number of outcomes needed before backoff can start.
 _RECENT, _FEWEST = 20, 10
 
 
 class Phase(Enum):
-    """What the connections may do now."""
+    """Phase of the backoff, which applies to all connections of a Reader."""
 
     FLOWING = "flowing"
-    """All have their RDY."""
+    """Each connection has its share of RDY."""
     PAUSED = "paused"
-    """All have RDY 0."""
+    """All connections have RDY 0."""
     PROBING = "probing"
-    """One has RDY 1; its message decides."""
+    """One connection has RDY 1; the outcome of its message decides the next phase."""
 
 
 class Backoff:
-    """Counts failures, and says when to stop, to try and to go on.
+    """Counts failures, and decides when to pause, to probe and to resume.
 
-    The level is the number of failures not yet made up for by successes, one counted per pause.  It never passes
-    :attr:`highest_level`, the first level whose exponential pause reaches ``longest``: more failures than that change
-    nothing, and that many successes end the backoff whatever went before.  That holds for every strategy.
+    After each pause one outcome changes the level: a failure raises it by 1, a success lowers it by 1.  The level never
+    exceeds :attr:`highest_level`, the first level whose exponential pause reaches ``longest``.  So further failures
+    change nothing, and that many successes always end the backoff.  This holds for every strategy.
     """
 
     def __init__(self, options: BackoffOptions, *, clock: Clock, rng: Rng) -> None:
@@ -54,29 +54,29 @@ class Backoff:
         self.highest_level = _highest_level(options)
         self.level = 0
         self.phase = Phase.FLOWING
-        #: Why the last result of an own strategy was not used; None: it was.  The caller logs it.
+        #: Error of the user's strategy function at its last call, or None.  The caller logs the error.
         self.strategy_error: OptionError | None = None
-        #: The last outcomes in FLOWING, True for a success; and the successes of the Reader at the last call.
+        #: The last outcomes in FLOWING, True for a success; then the Reader's number of successes at the last call.
         self._recent: deque[bool] = deque(maxlen=_RECENT)
         self._successes = 0
 
     @property
     def resume_at(self) -> float | None:
-        """The clock's time from which :meth:`tick` ends the pause; None when there is no pause."""
+        """Time from which :meth:`tick` ends the pause; None without a pause."""
         return self._resume_at if self.phase is Phase.PAUSED else None
 
     def left(self) -> float:
-        """Return the seconds until the pause is over; 0.0 when there is none."""
+        """Return the seconds until the pause is over; 0.0 without a pause."""
         return 0.0 if self.resume_at is None else max(0.0, self.resume_at - self._clock.now())
 
     def record(self, success: bool, successes: int = 0) -> Phase:
-        """Take the outcome of one message; return the phase to be in now.
+        """Record the outcome of one message; return the new phase.
 
-        During a pause outcomes do not count, also when its time is over but :meth:`tick` has not said so: the pause
-        is answered by one outcome, the first after it (BACK-3).
+        Outcomes during a pause are ignored, until :meth:`tick` has ended the pause.  Then the first outcome decides
+        (BACK-3).
 
-        *successes* is how many messages succeeded so far.  In FLOWING a caller may record failures only: what
-        *successes* grew by since the last call are the outcomes before this one.
+        *successes* is the number of messages that succeeded so far.  In FLOWING a caller may record only failures: the
+        growth of *successes* since the last call gives the successes before this outcome.
         """
         passed, self._successes = successes - self._successes, max(successes, self._successes)
         if self.phase is Phase.PAUSED or not self._options.enabled:
@@ -90,7 +90,7 @@ class Backoff:
         if level == 0:
             self.reset()
         else:
-            pause = self._pause(level)  # may run the user's code: before any change of state
+            pause = self._pause(level)  # may raise in user code: call it before the state changes
             self.level, self.phase, self._resume_at = level, Phase.PAUSED, self._clock.now() + pause
         return self.phase
 
@@ -100,18 +100,18 @@ class Backoff:
         return not ratio or (len(recent) >= _FEWEST and recent.count(False) >= ratio * len(recent))
 
     def tick(self) -> Phase:
-        """Return the phase to be in now: a pause whose time is over becomes PROBING."""
+        """Change to PROBING if the pause is over; return the phase."""
         if self.phase is Phase.PAUSED and self._clock.now() >= self._resume_at:
             self.phase = Phase.PROBING
         return self.phase
 
     def reset(self) -> None:
-        """Forget all failures."""
+        """Reset the level and the outcomes."""
         self.level, self.phase = 0, Phase.FLOWING
         self._recent.clear()
 
     def _pause(self, level: int) -> float:
-        """Return the seconds to pause at *level*: 0 to ``longest``, whatever an own strategy answers."""
+        """Return the pause at *level* in seconds: 0 to ``longest``, for any result of the user's strategy function."""
         longest = self._options.longest
         exponential = min(longest, math.ldexp(self._options.unit, level - 1))
         strategy = self._options.strategy
@@ -122,11 +122,11 @@ class Backoff:
         self.strategy_error = None
         try:
             result = strategy(level)
-            seconds = float(result)  # what it gives may be anything
-        except Exception as error:  # the user's code; flow control must go on
+            seconds = float(result)  # the result may be any object
+        except Exception as error:  # an error in user code must not stop flow control
             seconds, why = math.nan, f"failed at level {level}: {error!r}"
         else:
-            why = f"gave {result!r} at level {level}"
+            why = f"returned {result!r} at level {level}"
         if math.isnan(seconds):
             self.strategy_error = OptionError("strategy", strategy, f"{why}; the exponential pause is used")
             return exponential

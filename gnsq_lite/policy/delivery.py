@@ -1,23 +1,23 @@
-"""How much of its share of RDY a connection uses, so that nsqd sends a message when it has one.
+"""Chooses how much of its share a connection uses as RDY, so that nsqd sends each message without delay.
 
-**RDY decides when nsqd sends.**  What nsqd writes to a consumer gathers in a buffer.  nsqd flushes it when it is full,
-when ``output_buffer_timeout`` ticks, and at once when the consumer is not ready for more: when its messages in flight,
-those in the buffer included, have reached its RDY (``messagePump``, nsqd/protocol_v2.go @v1.3.0).  With all of a large
-share as RDY a message waits for the tick.  With RDY one above what is in flight it comes at once, but each message
-costs a round trip.
+**RDY decides when nsqd sends.**  nsqd writes messages into an output buffer.  nsqd flushes the buffer when it is full,
+when ``output_buffer_timeout`` ticks, and at once when the messages in flight, including messages in the buffer, have
+reached the consumer's RDY (``messagePump``, nsqd/protocol_v2.go @v1.3.0).  If RDY is a large share, a message waits for
+the tick.  If RDY is one more than the messages in flight, each message arrives at once, but costs a round trip.
 
-**The window** is by how many messages RDY is kept above what is in flight.  There are three states:
+**The window** is RDY minus the messages in flight.  There are three states:
 
 - *Backlog*: the newest message was published more than :data:`BACKLOG` seconds ago.  The window is the whole share.
-- *Flow*: messages come.  The window is the number that comes, at the rate of the last reads, in :data:`SPAN`, or in the
-  age of the newest message if that is longer.
-- *Silence*: nothing came for :data:`SPAN`.  The window is 1.  If nsqd holds messages back, a lower RDY makes it flush.
+- *Flow*: messages arrive.  The window is the number of messages that arrive, at the rate of the last reads, in
+  :data:`SPAN`, or in the age of the newest message if that is longer.
+- *Silence*: no message arrived for :data:`SPAN`.  The window is 1.  If nsqd has buffered messages, the lower RDY makes
+  nsqd flush.
 
-The age needs clocks of nsqd and consumer that agree within :data:`BACKLOG`.  Where they do not, messages still come
-soon, because each silence makes nsqd flush.
+The age is right only if the clocks of nsqd and the consumer agree within :data:`BACKLOG`.  Otherwise messages still
+arrive soon, because each silence makes nsqd flush.
 
-**Few commands.**  RDY is sent when half of the window is used up or it is twice too large, and goes out with FINs where
-there are some.  At the whole share nothing is done per read: ticks look at the counts, ever more rarely.
+**Few commands.**  A new RDY is sent when half of the window is used or the window is twice too large, with FINs if
+possible.  While RDY is the whole share, reads cost no time: ticks check the counts, at growing intervals.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from collections import deque
 
 from gnsq_lite.clock import Clock
 
-#: Seconds for which messages may gather at nsqd at a steady rate; also the shortest time between two ticks.
+#: Seconds for which nsqd may buffer messages at a steady rate; also the shortest time between two ticks.
 SPAN = 0.001
-#: Seconds between two ticks, at most, while messages come and the whole share is used.  A tick wakes the process.
+#: Longest time between two ticks, in seconds, while messages arrive and RDY is the whole share.
 SLOWEST_TICK = 0.016
-#: Age in seconds from which a message shows that there is a backlog.
+#: Age of a message, in seconds, above which the channel has a backlog.
 BACKLOG = 0.1
-#: Seconds in which the whole share is used after messages expired: nsqd may count them for some time yet.
+#: Seconds of using the whole share after messages expired, because nsqd may still count them as in flight.
 CAREFUL = 60.0
-#: Reads from which the rate is taken.
+#: Number of reads over which the rate is measured.
 _READS = 4
 
 
 class Delivery:
-    """Chooses the RDY of one connection within the limit it is given.
+    """Chooses the RDY of one connection, up to a limit.
 
-    The caller reports each read and each write of answers, but neither while :attr:`is_full`.  After each call it sends
-    :attr:`ready` if that has changed, and calls :meth:`tick` in :attr:`tick_after` seconds unless that is None.
+    The caller reports each read and each write of answers, unless :attr:`is_full`.  After each call the caller sends
+    :attr:`ready` if it has changed, and calls :meth:`tick` after :attr:`tick_after` seconds unless that is None.
     """
 
     __slots__ = (
@@ -65,16 +65,16 @@ class Delivery:
         self._limit = self._in_flight = self._received = 0
         self._window = 1
         self._read_at = clock.now()
-        #: When the last reads came, and how many messages had come by then.
+        #: Times of the last reads, each with the number of messages received until then.
         self._reads: deque[tuple[float, int]] = deque([(self._read_at, 0)], _READS)
         self._careful_until = float("-inf")
-        #: Handlers take longer than SPAN, so RDY goes up at once with what is in flight.
+        #: Whether handlers take longer than SPAN, so that RDY rises with each read and not with the answers.
         self._is_slow = False
-        #: The RDY that nsqd is to have.
+        #: RDY to send.
         self.ready = 0
-        #: Whether the whole limit is used, so that only ticks are of use; with a limit of one, not even they.
+        #: Whether RDY is the whole limit, so that the caller need only call tick(); with a limit of 1 not even that.
         self.is_full = True
-        #: Seconds until the next tick; None: there is nothing to do before something happens.
+        #: Seconds until the next tick; None: no tick is needed.
         self.tick_after: float | None = None
 
     def set_limit(self, limit: int, in_flight: int) -> None:
@@ -83,9 +83,9 @@ class Delivery:
         self._set(min(limit, in_flight + self._window))
 
     def received(self, count: int, in_flight: int, age: float) -> None:
-        """A read brought *count* messages, the last *age* seconds old.
+        """Record a read of *count* messages; the last message is *age* seconds old.
 
-        Where handlers answer within SPAN, RDY follows with the answers, which leave no more in flight than before.
+        If handlers answer within SPAN, RDY changes only with the answers.
         """
         now = self._clock.now()
         since, before = self._reads[0]
@@ -99,22 +99,22 @@ class Delivery:
             self._plan()
 
     def answered(self, in_flight: int) -> None:
-        """Answers go out now, and leave *in_flight*; the RDY goes with them."""
+        """Record that answers are being sent, after which *in_flight* messages are left; send RDY with them."""
         self._in_flight = in_flight
         if not in_flight and self._clock.now() - self._read_at < SPAN:
             self._is_slow = False
         self._adjust()
 
     def expired(self, in_flight: int) -> None:
-        """Messages are counted in flight no more, but perhaps by nsqd."""
+        """Record that messages expired, which nsqd may still count as in flight."""
         self._in_flight, self._careful_until = in_flight, self._clock.now() + CAREFUL
         self._set(self._limit)
         self.tick_after = CAREFUL
 
     def tick(self, received: int, in_flight: int, age: float) -> None:
-        """Look at the counts: *received* messages since the connection was opened.
+        """Check the counts: *received* is the number of messages since the connection was opened.
 
-        *age* is of the last one, when it was read.
+        *age* is the age of the last message when it was read.
         """
         now = self._clock.now()
         if now < self._careful_until:
@@ -124,7 +124,7 @@ class Delivery:
         count, elapsed = received - self._received, now - self._read_at
         if self.is_full and count and self._limit > 1:
             self._received, self._read_at = received, now
-            self._flow(elapsed, 2 * count, age)  # twice: a share that is nearly used up is not left
+            self._flow(elapsed, 2 * count, age)  # twice, so that a window near the whole share stays
             if self._window == self._limit:
                 self.tick_after = min(2.0 * (self.tick_after or SPAN), SLOWEST_TICK)
                 return
@@ -139,13 +139,13 @@ class Delivery:
         self._adjust()
 
     def _flow(self, seconds: float, count: int, age: float) -> None:
-        """Choose the window by the rate and the age of the messages."""
-        # So many may wait at nsqd as come in the age of the newest; reading at the rate of publishes would leave them.
+        """Choose the window from the rate and the age of messages."""
+        # As many messages may wait at nsqd as arrive in the age of the newest; a smaller window would never catch up.
         waiting = self._limit if age > BACKLOG else int(max(SPAN, age) * count / max(seconds, 1e-6))
         self._window = max(1, min(waiting, self._limit))
 
     def _adjust(self) -> None:
-        """Change RDY where half of the window is used up, or it is twice too large."""
+        """Change RDY if half of the window is used, or if the window is twice too large."""
         room = self.ready - self._in_flight
         if 2 * room <= self._window or room >= 2 * self._window:
             self._set(min(self._limit, self._in_flight + self._window))

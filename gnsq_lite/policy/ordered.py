@@ -1,15 +1,15 @@
-"""Ordered consumption of one partition: one message at a time, a failed one again before any later one (YZ-6).
+"""Consumes one partition in order: one message at a time, and a failed message again before later messages (YZ-6).
 
-The server sends the next message only after FIN.  What it leaves to the client:
+The server sends the next message only after FIN.  Two cases are left to the client:
 
-* It ignores ``REQ`` with a delay on an ordered channel, without a word: the message would come back only after
+* The server silently ignores ``REQ`` with a delay on an ordered channel, and would send the message only after
   msg_timeout (protocol_v2.go:1298).  So the client keeps a failed message for the delay, in flight and unanswered, and
-  then sends ``REQ 0``, which brings it back at once.  A delay that does not fit before the message's deadline is cut:
-  after the deadline the server would send it anyway, maybe to another consumer.
-* A message that timed out while its handler still ran comes again: it must wait for that handler to end.  Where that
-  handler succeeds, its FIN counts for the new delivery too, which has the same id.
+  then sends ``REQ 0``, after which the server sends the message at once.  The delay is cut to end before the message's
+  deadline: after the deadline the server would send the message anyway, perhaps to another consumer.
+* The server sends a message again that timed out while its handler still ran.  The new delivery must wait until the
+  handler returns.  If the handler succeeds, its FIN also answers the new delivery, which has the same id.
 
-The policy holds one connection's state.  It never yields; its caller sends the commands.
+The policy has the state of one connection.  It never switches greenlets; the caller sends the commands.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gnsq_lite.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Give the message to the handler."""
+    """Call the handler with the message."""
 
     message: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep the message for *seconds*, then ask :meth:`OrderedPartition.release`."""
+    """Keep the message for *seconds*, then call :meth:`OrderedPartition.release`."""
 
     message: Any
     seconds: float
@@ -45,7 +45,7 @@ class SendBack:
 
 @dataclass(frozen=True, slots=True)
 class CountOut:
-    """The message is in flight no more: what was sent for another delivery of it has answered this one."""
+    """Remove the message from the count in flight: the answer to another delivery has answered this delivery."""
 
     message: Any
 
@@ -54,9 +54,9 @@ Decision = Handle | Hold | SendBack | CountOut
 
 
 class OrderedPartition:
-    """The messages of one partition on one connection.
+    """Messages of one partition on one connection.
 
-    Every method returns what to do now, in order.
+    Each method returns the actions to do now, in order.
     """
 
     __slots__ = ("_again", "_clock", "_closes", "_current", "_held", "_queue", "_returned")
@@ -64,13 +64,13 @@ class OrderedPartition:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._current: Any | None = None
-        self._again: Any | None = None  # a newer delivery of the current one
+        self._again: Any | None = None  # a newer delivery of the current message
         self._queue: deque[Any] = deque()
         self._held = self._closes = False
-        self._returned = False  # the handler ended without an answer
+        self._returned = False  # the handler returned without an answer
 
     def arrived(self, message: Any) -> list[Decision]:
-        """Take a message from the server."""
+        """Handle a message from the server."""
         current = self._current
         if current is None or message.id != current.id:
             self._queue.append(message)
@@ -78,23 +78,23 @@ class OrderedPartition:
         before, self._again = self._again, message
         counted_out: list[Decision] = [] if before is None else [CountOut(before)]
         if self._returned and not self._held:
-            # nobody answered in time and nobody is at it: the answer, should it come, would come too late
+            # No handler runs, and the message timed out without an answer: any later answer would be too late.
             return counted_out + self._hand_out_again()
         return counted_out
 
     def finished(self, message: Any) -> list[Decision]:
-        """The message was answered with FIN; the caller sends it."""
+        """Handle a message's FIN, which the caller sends."""
         return self._end(message)
 
     def answered_late(self, message: Any, *, finished: bool) -> list[Decision]:
-        """The message's handler answered when its time was over; the caller has sent that, for what it is worth.
+        """Handle an answer after the message's deadline, which the caller has sent anyway.
 
-        Where the server has sent the message again, it is the answer to that.
+        If the server has sent the message again, this answer applies to the new delivery.
         """
         return self._end(message, back=not finished)
 
     def failed(self, message: Any, delay: float) -> list[Decision]:
-        """The message is to be sent again after *delay* seconds."""
+        """Handle a failed message, which is due again after *delay* seconds."""
         current = self._current
         if current is None or current.id != message.id or self._held:
             return [SendBack(message)]
@@ -110,26 +110,26 @@ class OrderedPartition:
         return [*older, Hold(newest, seconds)]
 
     def release(self, message: Any) -> list[Decision]:
-        """The pause of a held message is over, or the consumer closes."""
+        """Send back a held message, because its delay is over or the consumer closes."""
         if not self._held or self._current is None or self._current.id != message.id:
             return []
         return [SendBack(self._current), *self._end(message, back=True)]
 
     def handler_returned(self, message: Any) -> list[Decision]:
-        """The handler ended, maybe without an answer: it answers later, or the message had timed out."""
+        """Handle the return of a handler, perhaps without an answer: after enable_async(), or after a time-out."""
         if self._current is not message or self._held:
             return []
         self._returned = True
         return self._hand_out_again() if self._again is not None else []
 
     def expired(self, message: Any) -> list[Decision]:
-        """The message's time had passed before its handler began: nobody will answer it."""
+        """Handle a message that timed out before its handler began, so that no answer will follow."""
         if self._current is not message or self._held:
             return []
         return self._hand_out_again() if self._again is not None else self._end(message)
 
     def close(self) -> list[Decision]:
-        """The consumer closes: what is held or waits goes back at once, in order; so does what fails from now on."""
+        """Send back held and waiting messages at once, in order; later failures are sent back at once too."""
         self._closes = True
         decisions: list[Decision] = []
         if self._held and self._current is not None:
@@ -153,7 +153,7 @@ class OrderedPartition:
         again: list[Decision] = [] if self._again is None else [CountOut(self._again)]
         self._current = self._again = None
         self._held = self._returned = False
-        if back:  # what waits is later than what goes back: it has to come after it
+        if back:  # waiting messages must follow the message that is sent back
             behind, self._queue = self._queue, deque()
             return [*again, *(SendBack(later) for later in behind)]
         return again + self._next()

@@ -1,22 +1,22 @@
-"""How many messages may be in flight so that no more than so many a second come.  Pure: the clock is given.
+"""Limits the messages in flight so that messages arrive at most at a given rate.  Pure: the clock is an argument.
 
-A bucket of tokens: one is taken by each message that comes, and they come back at the rate.  What may be in flight is
-never more than there are tokens, so a burst is no larger than the bucket.  nsqd learns of it a moment later, and may
-have sent more by then: the bucket goes below nothing, and the pause is longer by that much.  So the rate holds in the
-long run however fast messages are answered.
+This is a token bucket: each received message takes one token, and tokens are added at the rate.  The messages in flight
+are at most the tokens in the bucket, so a burst is at most as large as the bucket.  nsqd receives a lower RDY a moment
+later, and may have sent more messages by then: the number of tokens becomes negative, and the pause longer.  So the
+average rate holds, however fast messages are answered.
 """
 
 from __future__ import annotations
 
 from gnsq_lite.clock import Clock
 
-#: The bucket holds what comes in this many seconds; what comes back is given out when it is a tenth of that.
+#: Size of the bucket, in seconds at the rate; and the step in which the limit is raised, as a share of the bucket.
 _BURST = 1.0
 _PART = 0.1
 
 
 class RateLimit:
-    """Of one Reader; *rate* is messages a second."""
+    """Rate limit of one Reader; *rate* is in messages per second."""
 
     def __init__(self, rate: float, clock: Clock) -> None:
         self._rate, self._clock = rate, clock
@@ -28,26 +28,26 @@ class RateLimit:
 
     @property
     def tokens(self) -> float:
-        """What is in the bucket now; below 0, where more came than was allowed."""
+        """Tokens in the bucket now; negative if more messages arrived than were allowed."""
         return min(self._most, self._tokens + (self._clock.now() - self._at) * self._rate)
 
     @property
     def next_tick(self) -> float | None:
-        """When :meth:`tick` will allow more; None: all that there can be is allowed."""
+        """Time at which :meth:`tick` will allow more messages; None if the limit is at its maximum."""
         if self.allowed >= int(self._most):
             return None
         return self._at + max(0.0, self._wanted() - self._tokens) / self._rate
 
     def _wanted(self) -> float:
-        """Tokens at which more is allowed: not each by itself, or every message would cost a RDY."""
+        """Return the tokens at which the limit is raised; steps above 1 avoid one RDY per message."""
         return min(float(int(self._most)), self.allowed + self._least)
 
     def received(self, count: int) -> None:
-        """So many messages have come."""
+        """Record that *count* messages arrived."""
         self._tokens, self._at = self.tokens - count, self._clock.now()
         self.allowed = min(self.allowed, max(0, int(self._tokens)))
 
     def tick(self) -> None:
-        """Allow what has come back, if it is worth it."""
+        """Raise the limit, if enough tokens were added."""
         if self.tokens + 1e-9 >= self._wanted():
             self.allowed = max(self.allowed, int(self.tokens + 1e-9))

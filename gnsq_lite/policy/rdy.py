@@ -1,32 +1,32 @@
 """Divides max_in_flight among connections (RDY-1 to RDY-8), and chooses the connection of a probe (BACK-2).
 
 **A window, not a countdown.**  Since 0.2.20 nsqd sends while a client has fewer messages in flight than its RDY, and
-does not count RDY down (``IsReadyForMessages``, nsqd/client_v2.go @v1.3.0).  So a RDY is sent when the share of a
-connection changes and not for each message.  Nothing else is done for a message either: each connection counts its
-own, and its counts are looked at when something is to be decided.  Servers that answer IDENTIFY with a plain OK may
-count down: they are added with ``counts_down=True`` and get a fresh RDY when what is left is 0 or under 25 % of the
-last one (RDY-2).
+does not count RDY down (``IsReadyForMessages``, nsqd/client_v2.go @v1.3.0).  So RDY is sent when the share of a
+connection changes, and not for each message.  The allocator does no other work per message either: each connection
+counts its messages, and the allocator reads the counts when it decides.  Servers that reply to IDENTIFY with a plain OK
+may count down: they are added with ``counts_down=True``, and get a new RDY when the rest of the last RDY is 0 or below
+25 % (RDY-2).
 
-**What is charged.**  A connection costs ``max(RDY, in flight)``, and the sum over all never grows beyond
-``max_in_flight``.  nsqd does not confirm a RDY: for :attr:`settle` seconds after RDY was taken back, messages sent
-under the old one may still arrive, and another nsqd must not have a higher RDY yet.  So RDY that was taken back stays
-charged for that long, less the messages answered meanwhile, and only then goes to other connections.
+**Charges.**  The charge of a connection is ``max(RDY, in flight)``, and the sum of all charges never grows above
+``max_in_flight``.  nsqd does not confirm RDY: for :attr:`settle` seconds after RDY was lowered, messages sent under the
+old RDY may still arrive, so the RDY of another connection must not rise yet.  The old RDY stays charged for this time,
+minus the messages answered meanwhile, and only then goes to other connections.
 
-**Shares** (at least one RDY for each connection).  ``max_in_flight // connections`` each, the remainder one each to
-some, what a ``max_rdy_count`` leaves over to the others.  A new connection gets RDY 1 at once where that is free, and
-its share :attr:`settle` seconds later with everybody's: connections that come together cost one new division, not one
-each, and the first one to arrive does not take all.
+**Shares** (at least one RDY for each connection).  Each share is ``max_in_flight // connections``.  Some connections
+get one more, from the remainder, and a ``max_rdy_count`` below the share leaves RDY to the others.  A new connection
+gets RDY 1 at once if it is free, and its share :attr:`settle` seconds later, when all shares are computed.  So
+connections that open together cause one new division, and the first of them does not get the whole budget.
 
-**Turns** (fewer RDY than connections).  RDY 1 for some; the others wait.  While others wait, a connection that could
-have received but did not for ``idle_timeout`` seconds gives its RDY back, and so does any other, idle or not, after
-``low_ready_timeout`` seconds.  What is free goes to those that wait, in rounds: all that wait when a round begins, in
-random order.
+**Turns** (fewer RDY than connections).  Some connections have RDY 1; the others wait.  While connections wait, a
+connection that was able to receive but received nothing for ``idle_timeout`` seconds yields its RDY, and each
+connection yields after ``low_ready_timeout`` seconds, idle or not.  Free RDY goes to waiting connections in rounds: a
+round serves all connections that wait at its start, in random order.
 
 **The bound.**  With n connections, a budget of m RDY, messages answered h seconds after they arrive, and ticks on
-time, a connection waits at most ``2 * ceil(n / m) * (low_ready_timeout + settle + h)`` seconds for its turn, whoever
-comes or goes meanwhile (n is the most there were); where the others are idle, ``idle_timeout`` stands in for
-``low_ready_timeout``.  Two rounds, because it may have begun to wait just after one began; on average it is half of
-one.
+time, a connection waits at most ``2 * ceil(n / m) * (low_ready_timeout + settle + h)`` seconds for its turn, even if
+connections open or close meanwhile (n is the highest number).  If the other connections are idle, ``idle_timeout``
+replaces ``low_ready_timeout``.  The factor 2: a connection may begin to wait just after a round began.  On average a
+connection waits half a round.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = ["Counts", "Key", "ReadyAllocator", "SetReady"]
 class ReadyAllocator:
     """Divides ``max_in_flight`` among connections.  Each method returns the RDY commands to send, in order.
 
-    Reductions come first, and nothing is returned that changes nothing.  The caller sends what is returned, and calls
-    :meth:`tick` when :attr:`next_tick` has come; any call may move :attr:`next_tick`.  While :attr:`watches`, and of a
-    connection with more in flight than its RDY always, it tells of what comes and goes, once per read and once per
-    flush; else that changes no RDY, and the connections' counts are enough.  A key stands for one connection, not for
-    an address: calls with a key that was removed are ignored, so late answers do not count for the next connection.
+    Reductions come first, and only changed RDYs are returned.  The caller sends the commands, and calls :meth:`tick` at
+    :attr:`next_tick`, which any call may change.  The caller reports received and answered messages, once per read and
+    once per flush, while :attr:`watches` is True, and always for a connection with more messages in flight than RDY.
+    Otherwise messages change no RDY, and the connections' counts suffice.  A key identifies one connection, not an
+    address: calls with a removed key are ignored, so late answers do not count for the next connection.
     """
 
     def __init__(
@@ -62,37 +62,37 @@ class ReadyAllocator:
         low_ready_timeout: float = 30.0,
         settle: float = 0.1,
     ) -> None:
-        """Start with no connection.
+        """Start without connections.
 
         Args:
-            idle_timeout: Seconds without a message after which a connection yields to one that waits.
-            low_ready_timeout: Seconds after which it yields although it has messages.
-            settle: Seconds in which RDY that was taken back has surely reached nsqd, and what nsqd sent before has
-                arrived: a few round trips.  Also the time for which changes are gathered.  0: all at once.
+            idle_timeout: Seconds without a message after which a connection yields to a waiting connection.
+            low_ready_timeout: Seconds after which a connection yields even if it receives messages.
+            settle: Seconds within which a lowered RDY reaches nsqd and earlier messages arrive: a few round trips.
+                Also the time for which changes are collected.  0: apply each change at once.
         """
         self._clock, self._rng = clock, rng
         self._idle, self._low, self.settle = idle_timeout, low_ready_timeout, settle
         self._max = max(0, max_in_flight)
-        #: What backoff says.
+        #: Phase of the backoff.
         self.phase = Phase.FLOWING
         self._connections: dict[Key, ReadyState] = {}
         self._round: list[Key] = []  # connections that wait in this round, the next one last
-        #: The sum of all charges: the most messages that can be in flight by the RDYs that were sent.  At most
-        #: ``max_in_flight``; after that was lowered, its value before, and falling.
+        #: Sum of all charges: the most messages that can be in flight under the RDYs that were sent.  It is at most
+        #: ``max_in_flight``; after ``max_in_flight`` was lowered, it falls from the old value to the new one.
         self.charged = 0
-        #: Whether a connection has less than it should, because others still have messages out.
+        #: Whether a connection has less than its share, because others still have messages in flight.
         self.owed = False
         #: Whether messages and answers may change a RDY, so that the caller must report them.
         self.watches = False
         self._hungry = False  # a connection has no RDY at all
-        self._turns = False  # RDY goes round
-        #: The clock's time at which :meth:`tick` has something to do; None: nothing, unless something happens.
+        self._turns = False  # connections take turns
+        #: Time at which to call :meth:`tick`; None: no tick is needed.
         self.next_tick: float | None = None
 
-    # -- what happened ----------------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------------
 
     def add(self, key: Key, max_rdy_count: int, counts: Counts, *, counts_down: bool = False) -> list[SetReady]:
-        """Take in a connection that nsqd has let subscribe.  Raises ValueError for a key that is in use."""
+        """Add a subscribed connection.  Raises ValueError for a key that is in use."""
         if key in self._connections:
             raise ValueError(f"connection {key!r} was added before")
         now = self._clock.now()
@@ -106,7 +106,7 @@ class ReadyAllocator:
         return grown + self._reconsider(now)
 
     def remove(self, key: Key) -> list[SetReady]:
-        """Forget a connection that is gone; what it had goes to the others.  An unknown key is ignored."""
+        """Remove a closed connection, and divide its RDY among the others.  An unknown key is ignored."""
         connection = self._connections.pop(key, None)
         if connection is None:
             return []
@@ -114,12 +114,12 @@ class ReadyAllocator:
         return self._reconsider(self._clock.now())
 
     def set_max_in_flight(self, count: int) -> list[SetReady]:
-        """Set the budget; 0 stops the flow (RDY-8).  Less than what is in flight: nothing grows until that is down."""
+        """Set the budget; 0 pauses (RDY-8).  While more messages are in flight than the budget, no RDY grows."""
         self._max = max(0, count)
         return self._evaluate(self._clock.now())
 
     def set_max_rdy_count(self, key: Key, count: int) -> list[SetReady]:
-        """Set the limit of one connection (RDY-5).  An unknown key is ignored."""
+        """Set the highest RDY of one connection (RDY-5).  An unknown key is ignored."""
         connection = self._connections.get(key)
         if connection is None or connection.limit == max(0, count):
             return []
@@ -127,10 +127,10 @@ class ReadyAllocator:
         return self._evaluate(self._clock.now())
 
     def rest(self, key: Key, resting: bool) -> list[SetReady]:
-        """Let a connection rest with the message it has, RDY 0 and free of charge; or have it go on, at once (YZ-6).
+        """Let a connection rest with its message, with RDY 0 and no charge, or let it resume at once (YZ-6).
 
-        Others may have its RDY meanwhile; where RDY goes round, one of them yields when it goes on.  An unknown key is
-        ignored.
+        Other connections may get its RDY meanwhile; if connections take turns, one of them yields at the resume.  An
+        unknown key is ignored.
         """
         connection = self._connections.get(key)
         if connection is None or connection.resting == resting:
@@ -149,7 +149,7 @@ class ReadyAllocator:
         return changes
 
     def received(self, key: Key, count: int) -> list[SetReady]:
-        """Take that *count* messages arrived, which its counts show.  O(1)."""
+        """Record that *count* messages arrived, which the connection has counted.  O(1)."""
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
@@ -163,50 +163,50 @@ class ReadyAllocator:
         return changes
 
     def answered(self, key: Key, count: int) -> list[SetReady]:
-        """Take that *count* messages are out of flight: answered, or given up by nsqd.  O(1) unless :attr:`owed`."""
+        """Record that *count* messages left flight: answered, or timed out.  O(1) unless :attr:`owed`."""
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
         if self._turns and connection.in_flight + count >= connection.size:
-            connection.stir(self._clock.now())  # it could not receive until now: that was not idleness
-        # nsqd handles a RDY that was sent before these answers first: they make no room under the old one.
+            connection.stir(self._clock.now())  # it could not receive until now, so it was not idle
+        # nsqd reads a RDY that was sent before these answers first: they allow no new message under the old RDY.
         connection.reserved = max(0, connection.reserved - count)
-        if connection.charge > connection.size:  # else RDY is what it costs, whatever is in flight
+        if connection.charge > connection.size:  # otherwise the charge is RDY
             self.charged += connection.recharge()
         changes: list[SetReady] = []
         if connection.counts_down:
             connection.refresh(changes)
         if self.charged > self._max and connection.size > connection.in_flight:
-            changes += self._evaluate(self._clock.now())  # too much is out: what was answered is not to come again
+            changes += self._evaluate(self._clock.now())  # over the budget: answered messages must not be replaced
         elif self.owed and self.charged < self._max:
             now = self._clock.now()
-            # A connection without RDY gets it at once; one with a part gets the rest in few commands.
+            # A connection without RDY gets RDY at once; a connection with a part of its share gets the rest later.
             changes += self._evaluate(now) if self._hungry else self._reconsider(now)
         elif self.watches:
             self._watch()
         return changes
 
     def pause(self) -> list[SetReady]:
-        """Stop the flow: RDY 0 to all, until :meth:`probe` or :meth:`resume` (BACK-1)."""
+        """Set RDY 0 on all connections, until :meth:`probe` or :meth:`resume` (BACK-1)."""
         self.phase = Phase.PAUSED
         return self._evaluate(self._clock.now())
 
     def probe(self) -> list[SetReady]:
-        """RDY 1 on the connection that delivered last, 0 on all others (BACK-2).  With a budget of 0 there is no probe.
+        """Set RDY 1 on the connection that delivered last, RDY 0 on all others (BACK-2); with a budget of 0, no probe.
 
-        Of the connections with nothing in flight, if there are any: nsqd sends nothing to another.  A connection that
-        stays idle for ``idle_timeout`` passes the RDY on to the one that delivered last before it.
+        Connections without messages in flight come first, because nsqd sends no message to others.  A connection that
+        stays idle for ``idle_timeout`` passes RDY 1 on to the connection that delivered last before it.
         """
         self.phase, self._round = Phase.PROBING, []
         return self._evaluate(self._clock.now())
 
     def resume(self) -> list[SetReady]:
-        """Let all flow again (BACK-4)."""
+        """Give all connections their shares again (BACK-4)."""
         self.phase = Phase.FLOWING
         return self._evaluate(self._clock.now())
 
     def tick(self) -> list[SetReady]:
-        """Do what time has made due.  Cheap when nothing is."""
+        """Do the actions that are due now; cheap if none is due."""
         now = self._clock.now()
         if self.next_tick is not None and now >= self.next_tick:
             return self._evaluate(now)
@@ -224,25 +224,25 @@ class ReadyAllocator:
 
     @property
     def total_ready(self) -> int:
-        """The sum of RDY over all connections."""
+        """Sum of RDY over all connections."""
         return sum(connection.size for connection in self._connections.values())
 
     def ready(self, key: Key) -> int:
-        """Return the RDY of a connection: the last one sent; for a server that counts down, RDY + in flight then.
+        """Return the last RDY of a connection; for a server that counts down, plus the messages in flight then.
 
-        0 for one that is not taken in.
+        Return 0 for an unknown key.
         """
         connection = self._connections.get(key)
         return 0 if connection is None else connection.size
 
     def is_starved(self) -> bool:
-        """Return whether a connection has 85 % or more of its RDY in flight: few or no more will come (RDY-7)."""
+        """Return whether a connection has 85 % or more of its RDY in flight, so that few more will arrive (RDY-7)."""
         return any(c.in_flight > 0 and c.in_flight >= 0.85 * c.size for c in self._connections.values())
 
     # -- decisions --------------------------------------------------------------------------------------------------
 
     def _reconsider(self, now: float) -> list[SetReady]:
-        """Evaluate once the changes that come together have come."""
+        """Schedule an evaluation after *settle* seconds, to collect changes that happen together."""
         if self.settle <= 0:
             return self._evaluate(now)
         if self.next_tick is None or self.next_tick > now + self.settle:
@@ -250,7 +250,7 @@ class ReadyAllocator:
         return []
 
     def _evaluate(self, now: float) -> list[SetReady]:
-        """Give each connection its RDY, as far as the budget is free, and plan the next tick."""
+        """Give each connection its RDY, if the budget allows it, and schedule the next tick."""
         self._release(now)
         eligible = [c for c in self._connections.values() if c.limit and not c.resting]
         self.next_tick = None
@@ -258,7 +258,7 @@ class ReadyAllocator:
             self._turns = False
             changes = self._share(now, eligible)
         else:
-            if not self._turns:  # from now on others wait: the turns begin
+            if not self._turns:  # connections wait from now on: the turns begin
                 self._turns = True
                 for connection in eligible:
                     connection.since = now
@@ -268,11 +268,11 @@ class ReadyAllocator:
             self._wake_by(c.reserved_until for c in self._connections.values() if c.reserved)
         self._watch()
         if self.owed and not self._turns and self.charged < self._max:
-            self._wake_by([now + self.settle])  # a server that counts down has its RDY 1, and gets the rest
+            self._wake_by([now + self.settle])  # a server that counts down has RDY 1, and now gets the rest
         return changes
 
     def _release(self, now: float) -> None:
-        """Bring the charges up to date; RDY that was taken back long enough ago costs nothing any more."""
+        """Update the charges; RDY that was lowered *settle* seconds ago is no longer charged."""
         for connection in self._connections.values():
             if connection.reserved and now >= connection.reserved_until:
                 connection.reserved = 0
@@ -317,10 +317,10 @@ class ReadyAllocator:
         return changes
 
     def _cut(self, now: float, sizes: Mapping[ReadyState, int]) -> list[SetReady]:
-        """Take back what is above *sizes*, 0 for those not named, and then what in flight does not leave free.
+        """Lower RDY to *sizes*, 0 for connections not in *sizes*; then lower unused RDY until the budget holds.
 
-        The second is for a budget that was lowered with messages out: RDY that is not used is taken from all, so that
-        what is in flight does not grow.
+        The second step is for a budget that was lowered while messages were in flight, so that no further messages
+        arrive.
         """
         keep = {c: min(c.size, sizes.get(c, 0)) for c in self._connections.values()}
         over = sum(max(size, c.in_flight) for c, size in keep.items() if not c.resting) - self._max
@@ -342,24 +342,24 @@ class ReadyAllocator:
             self.charged += connection.recharge()
 
     def _yielding(self, holders: list[ReadyState], wanted: int, now: float) -> list[ReadyState]:
-        """Return at most *wanted* holders whose turn is over: idle ones first, then those that had it longest."""
+        """Return at most *wanted* holders whose turn is over: idle holders first, then those with the longest turn."""
         over = [c for c in holders if now >= self._turn_ends(c, now)]
         over.sort(key=lambda c: (now < self._idle_ends(c, now), c.since))
         return over[: max(0, wanted)]
 
     def _turn_ends(self, connection: ReadyState, now: float) -> float:
         idle_ends = self._idle_ends(connection, now)
-        if self.phase is Phase.PROBING:  # the message that is out decides, however long it takes
+        if self.phase is Phase.PROBING:  # wait for the outcome of the message in flight, without a limit
             return idle_ends
         return min(idle_ends, connection.since + self._low)
 
     def _idle_ends(self, connection: ReadyState, now: float) -> float:
-        if connection.in_flight >= connection.size:  # it cannot receive; asked again later
+        if connection.in_flight >= connection.size:  # it cannot receive; check again later
             return now + self._idle
         return connection.active + self._idle
 
     def _next_in_round(self, waiting: dict[Key, ReadyState]) -> ReadyState:
-        """Take the next connection out of *waiting*; for a probe as :meth:`probe` has it."""
+        """Remove and return the next connection of *waiting*; for a probe, see :meth:`probe`."""
         if not self._round:
             self._round = shuffled(self._rng, waiting)
         if self.phase is Phase.PROBING:
@@ -379,7 +379,7 @@ class ReadyAllocator:
 
 
 def even_split(budget: int, limits: Sequence[int], current: Sequence[int]) -> list[int]:
-    """Split *budget* evenly; no share exceeds its limit, and what a limit leaves over goes to the others.
+    """Split *budget* evenly; no share exceeds its limit, and RDY above a limit goes to the other shares.
 
     No two shares below their limits differ by more than one.  The remainder goes, one each, to the takers that have the
     most now (*current*), so that a small change of the budget or of the number of takers changes few shares.  The sum

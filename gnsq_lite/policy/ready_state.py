@@ -1,4 +1,4 @@
-"""The RDY of one connection: how many messages it may have in flight, and what that costs the budget."""
+"""The RDY of one connection, and its charge: the part of max_in_flight that the connection uses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Key = Hashable
 
 
 class Counts(Protocol):
-    """What a connection counts for itself."""
+    """Counts that a connection keeps."""
 
-    #: Messages that are neither answered nor given up by nsqd.
+    #: Messages in flight: neither answered nor timed out.
     count: int
-    #: The clock's time of the last read that brought messages.
+    #: Time of the last read that received messages.
     received_at: float
 
 
@@ -27,7 +27,7 @@ class SetReady:
 
 
 class ReadyState:
-    """What the allocator knows of one connection.  The methods that take *out* append the RDY to send to it."""
+    """The allocator's state of one connection.  Methods with the parameter *out* append the RDY to send to *out*."""
 
     __slots__ = (
         "_active",
@@ -48,47 +48,47 @@ class ReadyState:
 
     def __init__(self, key: Key, limit: int, counts: Counts, *, counts_down: bool, now: float) -> None:
         self.key, self.limit, self.counts, self.counts_down = key, limit, counts, counts_down
-        self.size = 0  # messages it may have in flight: the last RDY, but for servers that count down
+        self.size = 0  # allowed messages in flight: the last RDY, unless the server counts down
         self.sent = 0  # the last RDY
-        self.left = 0  # what is left of it at a server that counts down
-        self.reserved, self.reserved_until = 0, now  # messages that may still come under a RDY that was taken back
-        self.charge = 0  # what it costs the budget
-        self.resting = False  # its message waits for a pause to end: it gets no RDY, and costs nothing
-        self.greeted = False  # a RDY was sent, and RDY 1 first (RDY-1)
-        self.since = self._active = now  # begin of its turn; last sign, but for messages, that it is not idle
+        self.left = 0  # rest of the last RDY at a server that counts down
+        self.reserved, self.reserved_until = 0, now  # messages that may still arrive under an earlier, higher RDY
+        self.charge = 0  # part of max_in_flight that the connection uses
+        self.resting = False  # its message waits for its delay to pass: RDY 0, and no charge
+        self.greeted = False  # the first RDY was sent, which is always RDY 1 (RDY-1)
+        self.since = self._active = now  # start of its turn; last activity other than messages
 
     @property
     def in_flight(self) -> int:
-        """Its messages in flight."""
+        """Messages in flight on the connection."""
         return self.counts.count
 
     @property
     def active(self) -> float:
-        """When it was last seen not to be idle."""
+        """Time of the last activity."""
         return max(self._active, self.counts.received_at)
 
     def stir(self, now: float) -> None:
-        """Take that it is not idle now."""
+        """Record activity."""
         self._active = now
 
     def recharge(self) -> int:
-        """Bring the charge up to date; return by how much it changed."""
+        """Update the charge; return its change."""
         charge = 0 if self.resting else max(self.size, self.in_flight, self.reserved)
         change = charge - self.charge
         self.charge = charge
         return change
 
     def shrink(self, size: int, now: float, settle: float, out: list[SetReady]) -> None:
-        """Take RDY back; what it was stays charged for *settle* seconds."""
+        """Lower RDY; the old value stays charged for *settle* seconds."""
         if settle > 0:
             self.reserved, self.reserved_until = max(self.reserved, self.size), now + settle
         self.size = size
         self._send(out)
 
     def grow(self, size: int, now: float, out: list[SetReady]) -> None:
-        """Give RDY: 1 first on a new connection.
+        """Raise RDY; on a new connection, send RDY 1 first.
 
-        A server that counts down adds what it sent under the first to the second: it gets the 1 only, for now.
+        A server that counts down gets only RDY 1 at first: messages sent under RDY 1 would add to the second RDY.
         """
         if not self.size:
             self.since = self._active = now
@@ -102,14 +102,14 @@ class ReadyState:
         self._send(out)
 
     def refresh(self, out: list[SetReady]) -> None:
-        """Renew the RDY of a server that counts it down, when little of it is left (RDY-2)."""
+        """Renew the RDY of a server that counts down, when less than 25 % of it is left (RDY-2)."""
         little = self.left == 0 or self.left < 0.25 * self.sent
         if self.counts_down and little and self.size - self.in_flight > self.left:
             self._send(out)
 
     def _send(self, out: list[SetReady]) -> None:
         count = self.size
-        if self.counts_down:  # what is in flight was taken from the count already
+        if self.counts_down:  # the server has subtracted the messages in flight
             count = max(0, count - self.in_flight)
             if count == self.left:
                 return

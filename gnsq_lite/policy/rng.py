@@ -1,4 +1,4 @@
-"""The source of random numbers of a policy.  ``random.Random`` fits."""
+"""Interface of the source of random numbers of a policy; ``random.Random`` implements it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ T = TypeVar("T")
 
 
 class Rng(Protocol):
-    """Random numbers."""
+    """Source of random numbers."""
 
     def random(self) -> float:
         """Return a float, 0.0 <= x < 1.0."""
 
 
 def shuffled(rng: Rng, items: Iterable[T]) -> list[T]:
-    """Return *items* in random order, each order with the same chance."""
+    """Return *items* in random order; all orders have the same probability."""
     result = list(items)
     for last in range(len(result) - 1, 0, -1):
         other = int(rng.random() * (last + 1))

@@ -1,7 +1,7 @@
-"""Which endpoints get nothing that another one could take (PUB-4): pure.
+"""Remembers endpoints to avoid while another endpoint is available (PUB-4).  Pure.
 
-An nsqd that cannot be reached, or that is silent, is avoided with all partitions that it leads, so that only the first
-publish to it waits.  After an error that concerns one partition, only that partition is avoided there.
+The Writer avoids an unreachable or silent nsqd with all partitions that it leads, so that only the first publish to the
+nsqd waits.  After an error of one partition, the Writer avoids only this partition on the nsqd.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gnsq_lite.options import Address
 
 
 class Addressed(Hashable, Protocol):
-    """A node, or a partition on one."""
+    """A node, or a partition on a node."""
 
     @property
     def address(self) -> Address:
@@ -21,23 +21,23 @@ class Addressed(Hashable, Protocol):
 
 
 class Shunned:
-    """Endpoints to avoid, unless a key or a partition allows no other."""
+    """Endpoints to avoid, unless the publish's key or partition allows no other endpoint."""
 
     def __init__(self) -> None:
         self._endpoints: set[Addressed] = set()
         self._nodes: set[Address] = set()
 
     def add(self, endpoint: Addressed, *, whole_node: bool) -> None:
-        """Avoid an endpoint; with *whole_node* also every other endpoint at its address."""
+        """Avoid an endpoint; with *whole_node* avoid all endpoints at its address."""
         self._endpoints.add(endpoint)
         if whole_node:
             self._nodes.add(endpoint.address)
 
     def discard(self, endpoint: Addressed) -> None:
-        """Use an endpoint that answers again, and others at its address that were not added themselves."""
+        """Use an endpoint that responds again, and endpoints at its address that were not added themselves."""
         self._endpoints.discard(endpoint)
         self._nodes.discard(endpoint.address)
 
     def has(self, endpoint: Addressed) -> bool:
-        """Return whether an endpoint is to be avoided."""
+        """Return whether to avoid an endpoint."""
         return endpoint in self._endpoints or endpoint.address in self._nodes
