@@ -96,7 +96,7 @@ def test_a_publish_raises_though_another_nsqd_of_the_cluster_is_away(youzan: You
         raises_at_once(lambda: writer.publish("t", b"x"))
 
 
-def test_a_reader_goes_on_beside_a_youzan_nsqd_found_later_and_tries_it_at_the_longest_interval(
+def test_a_reader_consumes_beside_a_youzan_nsqd_found_later_which_it_tries_at_each_poll(
     youzan: YouzanBroker,
 ) -> None:
     got: list[bytes] = []
@@ -116,13 +116,10 @@ def test_a_reader_goes_on_beside_a_youzan_nsqd_found_later_and_tries_it_at_the_l
         with reader, Writer(plain.nsqd_tcp_address) as writer:
             wait_for(lambda: reader.stats().connections)
             lists(lookupd, plain, youzan)
-            wait_for(lambda: len(errors) == 2)
-            asked = len(lookupd.requests)
-            wait_for(lambda: len(lookupd.requests) > asked + 5)
+            wait_for(lambda: len(errors) >= 4)
             writer.publish("t", b"x")
             wait_for(lambda: got)
             assert {type(error) for error in errors} == {WrongDialectError}
-            assert len(errors) == 2  # one for each nsqd
 
 
 @pytest.mark.parametrize("in_loop", [False, True])
