@@ -73,7 +73,7 @@ def _pool_of(hub: Hub) -> ThreadPool:
 
 
 def after_fork() -> None:
-    """Make a forked child's pools and hub anew; a second call in the same process does nothing.
+    """Replace pools and hub in a forked child; a second call in the same process does nothing.
 
     The threads of the pools are gone there, and an unpatched os.fork() leaves a hub that other threads cannot wake.
     Python's hook calls it, and after a fork in C :mod:`gnsq_lite.net.io_thread`.

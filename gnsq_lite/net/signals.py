@@ -83,7 +83,7 @@ def until_signal(
 def or_sigterm(ended: Completion, close: Callable[..., Any], timeout: float | None) -> bool:
     """Wait for *ended*, at most *timeout* seconds; return whether it came.
 
-    SIGTERM, where nobody handles it, acts as in :func:`until_signal`, and what it closes is waited for.
+    SIGTERM acts as in :func:`until_signal` if the program has no handler for it; the wait includes the closing.
     """
     stages = Stages()
     with stages.listening((number, stages.ask) for number in _unhandled([signal.SIGTERM])):

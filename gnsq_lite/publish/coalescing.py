@@ -60,7 +60,7 @@ class Gathering(Publish):
         if greenlet in self._apart:
             return self._apart[greenlet].wait_in(greenlet)
         error: Any = self._error
-        raise error.with_traceback(None)  # all callers share it: none is to see the traceback of another
+        raise error.with_traceback(None)  # the callers share the error, but not a traceback
 
     def finish(self) -> None:
         """Accept no more publishes, and drop those that were given up."""
@@ -103,7 +103,7 @@ class Gathering(Publish):
                 self.loop.resume_once(who)
 
     def come_apart(self, error: BaseException) -> list[Publish]:
-        """Return the publishes without an outcome, each to be sent alone: nsqd took none because of one of them."""
+        """Return the publishes without an outcome, to send each alone: nsqd refused all because of one of them."""
         apart = []
         for who, body in zip(self.waiters, self.bodies, strict=True):
             publish = who

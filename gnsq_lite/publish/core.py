@@ -156,7 +156,7 @@ class WriterCore:
         return publish.result()
 
     def carry_nowait(self, publish: Publish) -> Publication:
-        """Carry out a publish that nobody waits for; return its handle.  Raises BacklogFull, ClosedError."""
+        """Start a publish in the background; return its handle.  Raises BacklogFull, ClosedError."""
         try:
             with self.loop.guard:
                 self.outcomes.reserve(publish, len(publish.bodies[0]))

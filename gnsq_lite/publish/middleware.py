@@ -48,7 +48,7 @@ class PublishMiddleware:
         """Run before the publish.  If it raises an Exception, nothing is sent, and the publish raises NotSent."""
 
     def after(self, call: PublishCall, error: BaseException | None) -> None:
-        """Run when the publish has its outcome: None is nsqd's OK.  What it raises is logged.
+        """Run when the publish has its outcome: None is nsqd's OK.  Errors of this hook are logged.
 
         After ``publish_nowait`` it runs in the I/O thread and must not block or wait for anything.
         """

@@ -208,7 +208,7 @@ class Outcomes:
     """Of one Writer; in the loop's thread, but for :meth:`reserve` and :attr:`backlog`.
 
     Args:
-        max_pending: Bytes that publishes nobody waits for may have without an outcome.
+        max_pending: Maximum bytes of background publishes without an outcome.
         error: Returns the error of a publish whose deadline has passed.
         on_expired: Called after deadlines have passed.
     """
@@ -304,7 +304,7 @@ class Outcomes:
 
     @property
     def backlog(self) -> int:
-        """Bytes without an outcome that nobody waits for; from any thread."""
+        """Return the bytes of background publishes without an outcome; may be called from any thread."""
         return self._reserved - self._released
 
     def reserve(self, publish: Publish, size: int) -> None:
@@ -391,7 +391,7 @@ class Publication:
         """Call *callback* with this publication when it has its outcome, or at once if it already has one.
 
         It is called once, in the I/O thread, or at once in the caller's.  It must not block or wait for anything, but
-        may call ``publish_nowait``.  What it raises is logged.
+        may call ``publish_nowait``.  Its errors are logged.
         """
         publish, left = self._publish, [callback]
 

@@ -173,7 +173,7 @@ def requeue(message_id: bytes, delay_s: float) -> bytes:
 
 
 def touch(message_id: bytes) -> bytes:
-    """TOUCH: nsqd's time-out of the message starts anew.  "TOUCH"  Raises OptionError as :func:`finish` does."""
+    """TOUCH: restart nsqd's time-out of the message.  "TOUCH"  Raises OptionError as :func:`finish` does."""
     if len(message_id) != MESSAGE_ID_LENGTH:
         raise _bad_id(message_id)
     return b"TOUCH " + message_id + b"\n"

@@ -189,7 +189,7 @@ class FrameDecoder(Generic[MessageT]):
             at = end
 
     def _end(self, data: bytes, at: int) -> int:
-        """Return where the frame at *at* ends, as far as can be told.  Raises ProtocolError."""
+        """Return the end of the frame at *at*, or the bytes needed to know it.  Raises ProtocolError."""
         known = len(data) - at
         if known < SIZE_LENGTH:
             return at + SIZE_LENGTH

@@ -1,4 +1,4 @@
-"""IDENTIFY: what this client asks for, and what nsqd grants (NEG-1 to NEG-4).
+"""IDENTIFY: the features that the client requests and nsqd grants (NEG-1 to NEG-4).
 
 Seconds become milliseconds here, and milliseconds seconds.  The reply comes from the network: every key is checked, and
 what nsqd could not have sent is an :class:`~gnsq_lite.errors.ProtocolError`.

@@ -30,7 +30,7 @@ _MOST_OF_LZ4, _MOST_OF_SNAPPY = 255, 64
 
 
 def pack(body: bytes, codec: Codec) -> tuple[bytes, dict[str, str]] | None:
-    """Return *body* compressed and the headers that say so; None where it would not be smaller."""
+    """Return the compressed *body* and the headers that name the codec, or None if it would not be smaller."""
     if codec == "gzip":
         packed = gzip.compress(body, 6, mtime=0)
     elif codec == "snappy":
@@ -43,7 +43,7 @@ def pack(body: bytes, codec: Codec) -> tuple[bytes, dict[str, str]] | None:
 
 
 def codec_of(headers: Mapping[str, Any] | None) -> str | None:
-    """Return the number of the codec that *headers* name; None where they name none."""
+    """Return the number of the codec in *headers*, or None."""
     number = (headers or {}).get(CODEC_KEY)
     return number if isinstance(number, str) and number else None
 

@@ -101,14 +101,14 @@ class YouzanDialect(Dialect):
             log.warning("%s has %d partitions, and none of the numbers %s yet (partitions=)", topic, count, absent)
 
     def named_endpoints(self, nsqds: Iterable[Endpoint]) -> list[Endpoint]:
-        """Return the partitions to read of nsqds that nobody lists partitions of; as they are where none is named."""
+        """Return each of *nsqds* once for each number in ``partitions=``; unchanged without that option."""
         chosen = self.options.partitions
         if chosen is None:
             return list(nsqds)
         return [Endpoint(e.host, e.port, number) for e in nsqds for number in sorted(set(chosen))]
 
     def layout_of(self, topic: str) -> TopicLayout:
-        """Return what nsqlookupd said last of *topic*; an empty layout before."""
+        """Return the layout of *topic* in nsqlookupd's last answer, or an empty layout."""
         return self._layouts.get(topic, EMPTY)
 
     # -- consuming
@@ -237,7 +237,7 @@ class YouzanDialect(Dialect):
         return b"" if headers is None and trace_id is None else encode_headers(headers or {}, trace_id)
 
     def prepare(self, request: PublishRequest) -> PublishRequest:
-        """Return the publish with its trace id drawn: one for every time it is sent, so that doubles can be told."""
+        """Return the publish with a random trace id, the same in each attempt, so that duplicates can be recognized."""
         trace_id = self._trace_id(request)
         return request if trace_id == request.trace_id else replace(request, trace_id=trace_id)
 
@@ -266,7 +266,7 @@ class YouzanDialect(Dialect):
         return next(self._trace_ids) if self.options.trace and not has_trace_id(request.headers) else None
 
     def receipt(self, request: PublishRequest, body: bytes) -> Any:
-        """Return the :class:`PublishReceipt` of a traced publish (YZ-9); None for OK.  Raises ProtocolError."""
+        """Return the :class:`PublishReceipt` of a traced publish (YZ-9), or None for OK.  Raises ProtocolError."""
         return None if body == OK else parse_trace_reply(body)
 
     should_reroute = staticmethod(should_reroute)

@@ -62,9 +62,9 @@ EMPTY = TopicLayout()
 
 
 def lookup_path(topic: str, role: Role) -> str:
-    """Return path and query to ask for a topic (YZ-2).
+    """Return the path and query of a topic's lookup (YZ-2).
 
-    Readers ask for metainfo too: extend_support must follow the topic (YZ-15).
+    Readers request metainfo too, because extend_support must match the topic (YZ-15).
     """
     access = "w" if role == "write" else "r"
     return f"/lookup?topic={quote(topic, safe='')}&access={access}&metainfo=true"
@@ -97,7 +97,7 @@ def parse_layout(document: Any) -> TopicLayout:
 
 
 def parse_lookupds(data: Any) -> tuple[Address, ...]:
-    """Return the HTTP addresses of ``/listlookup``, the leader first; none where nsqlookupd is in no cluster.
+    """Return the HTTP addresses of ``/listlookup``, the leader first; empty if nsqlookupd is in no cluster.
 
     Raises HTTPResponseError.
     """

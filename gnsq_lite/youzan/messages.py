@@ -97,7 +97,7 @@ class YouzanMessage(Message):
         trace_id: What the publisher gave for tracing, else 0.
         partition: The partition it came from.
         queue_offset, raw_size: Its place in the partition's queue and its size there; None on a plain SUB.
-        header_bytes: The ext header as it came; None without one.
+        header_bytes: The received ext header, or None.
     """
 
     __slots__ = ("_headers", "header_bytes", "partition", "queue_offset", "raw_size")
@@ -128,7 +128,7 @@ class YouzanMessage(Message):
 
     @property
     def headers(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """The ext headers; None on a message without.
+        """The ext headers, or None if the message has no headers.
 
         Empty where the publisher sent what is no JSON object: ``header_bytes`` has it.
         """
@@ -138,7 +138,7 @@ class YouzanMessage(Message):
 
     @property
     def tag(self) -> str | None:
-        """The tag it was dispatched by (YZ-16); None without one."""
+        """The tag by which nsqd dispatched it (YZ-16), or None."""
         tag = (self.headers or {}).get(TAG_KEY)
         return tag if isinstance(tag, str) else None
 
@@ -163,7 +163,7 @@ class PlacedMessage(YouzanMessage):
 
 
 class CompressedMessage(YouzanMessage):
-    """A message whose headers say that its body is compressed: unpacked when the handler asks for it.
+    """A message with a compressed body (by its headers), which is decompressed at the first access.
 
     Its ``body`` raises CompressedBodyError for what cannot be unpacked; ``raw_body`` has it as it came.  ``headers``
     are without the two that speak of the compression.

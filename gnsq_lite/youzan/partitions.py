@@ -92,7 +92,7 @@ def partition_for(
 
     Raises:
         OptionError: the topic has no such partition, or as :func:`check_place`.
-        NotSent: a key is given and nobody knows how many partitions there are; nothing was sent.
+        NotSent: there is a key, but the number of partitions is unknown; nothing was sent.
     """
     check_place(key, partition, mapping)
     if partition is not None:

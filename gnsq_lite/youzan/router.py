@@ -49,7 +49,7 @@ class _Topic:
         self.lookup: Lookup | None = None
         #: The leader of each partition that publishes go to.
         self.leaders: dict[int, Endpoint] = {}
-        #: The nsqds where nobody tells of partitions; and all that a publish without a key may go to.
+        #: The nsqds without listed partitions; and all endpoints for publishes without a key.
         self.nodes: tuple[Endpoint, ...] = ()
         self.endpoints: tuple[Endpoint, ...] = ()
         #: Leaders that refused a publish or were lost, until an nsqlookupd lists them and no other one.
@@ -159,7 +159,7 @@ class LeaderRouter:
         """Yield the endpoints that may take a publish, the best first."""
         if partition >= 0:
             leader = topic.leaders.get(partition)
-            if leader is None and len(topic.nodes) == 1:  # a server alone: nobody lists partitions
+            if leader is None and len(topic.nodes) == 1:  # a single nsqd without listed partitions
                 leader = Endpoint(*topic.nodes[0].address, partition)
             if leader is not None:
                 yield leader
@@ -194,7 +194,7 @@ class LeaderRouter:
             is_led = True
             if self._host.send_to(endpoint, publish):
                 return True
-        if topic.lookups is None and not is_led:  # nobody will tell of another one
+        if topic.lookups is None and not is_led:  # no nsqlookupd can name another leader
             self._host.fail(publish, publish.last_error or self.not_sent(publish, NotSent(_NO_LEADER)))
             return True
         return False
@@ -229,9 +229,9 @@ class LeaderRouter:
     def _learned(self, topic: _Topic, answer: Lookup) -> None:
         """Take an answer; change the leaders that it changes, and send what waits for those.
 
-        Where nsqlookupds differ, nothing tells which answer is newer.  So a leader goes on that anyone lists, until it
-        refuses a publish or is lost; then what another one lists comes first.  An nsqlookupd that lists nothing may
-        have just started: while none lists anything, the known leaders go on.
+        If nsqlookupds differ, the newer answer is unknown.  So a leader that any nsqlookupd lists stays in use until it
+        refuses a publish or is lost; then a leader from another nsqlookupd is preferred.  An nsqlookupd that lists no
+        leader may have just started: while none lists a leader, the known leaders stay in use.
         """
         before = topic.layout.partition_num
         if answer.endpoints or topic.lookup is None:
@@ -274,7 +274,7 @@ class LeaderRouter:
             self._learned(topic, topic.lookup)
 
     def _look_again(self, topic: _Topic) -> None:
-        """Ask the nsqlookupds, at once if they were not just asked."""
+        """Query the nsqlookupds, at once unless they were just queried."""
         if topic.timer is None and topic.lookups is not None and not self._closed:
             pause = max(0.0, topic.asked_at + _PAUSE - self._clock.now())
             topic.timer = self._host.call_later(pause, lambda: self._ask(topic))

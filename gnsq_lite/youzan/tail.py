@@ -19,8 +19,8 @@ class Publisher(Protocol):
 def to_tail(writer: Publisher) -> Callable[[Message], None]:
     """Return an ``on_give_up`` that publishes the message again, to the same partition and with its headers.
 
-    The message is finished once that succeeded, and requeued where it did not; at least once: a crash between the two
-    leaves both.  Its attempts start anew.  Later messages of its key are handled before it: the order is given up.
+    The message is finished after nsqd's OK, and requeued if the publish fails; at least once: after a crash in between
+    both messages exist.  Attempts start at 1 again.  Later messages of its key are handled first: the order is lost.
     """
 
     def give_up(message: Message) -> None:
