@@ -45,7 +45,7 @@ class DyingReader(NsqStreamReader):
 def server(tmp_path: Path) -> Iterator[ServerHandle]:
     """A real nsqd whose queue is on the disk and is synced late; the embedded one where there is none."""
     if servers.nsqd_program() is None:
-        with embedded_nsqd() as embedded:
+        with embedded_nsqd(msg_timeout=3.0) as embedded:
             yield embedded
         return
     late = {"mem_queue_size": 0, "sync_every": 100_000, "sync_timeout": "60s", "msg_timeout": "3s"}
