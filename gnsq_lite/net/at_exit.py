@@ -1,8 +1,8 @@
 """Closes all Readers and Writers when Python exits, then stops the I/O thread.
 
-Messages in flight go back with REQ 0 at once, those of running handlers too, because their threads end with the
-process.  Publishes that are on their way get their outcome.  A process that is killed gives nothing back; nsqd requeues
-its messages.
+Readers requeue all messages in flight at once with REQ 0, also messages of running handlers: handler threads end with
+the process.  Writers wait for the outcome of publishes under way.  A killed process sends no REQ; nsqd requeues its
+messages after their timeout.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gnsq_lite.net.waiting import run_in_loop
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Seconds for all Readers and Writers together.
+#: Seconds to close all Readers and Writers together.
 PATIENCE = 3.0
-#: Seconds more for the loop to report.
+#: Extra seconds until the loop must return the result.
 _GRACE = 0.5
 
 
@@ -30,13 +30,13 @@ _is_registered = True
 
 
 def close_at_exit(core: Core) -> None:
-    """Add *core* to its loop's, which are closed when Python exits; held weakly."""
+    """Close *core* when Python exits.  Only a weak reference to *core* is kept."""
     global _is_registered
     core.loop.cores.add(core)
     _loops.add(core.loop)
     if not _is_registered:
         _is_registered = True
-        atexit.unregister(_close_all)  # a child of os.fork() has it from its parent, one of multiprocessing does not
+        atexit.unregister(_close_all)  # a child of os.fork() inherits it, a child of multiprocessing does not
         atexit.register(_close_all)
 
 
@@ -65,7 +65,7 @@ def _close(cores: list[Core]) -> int:
 
 
 def _forget_all() -> None:
-    """In a forked child: the Readers and Writers are the parent's."""
+    """Drop all Readers and Writers in a forked child: they belong to the parent."""
     global _is_registered
     _is_registered = False
     for loop in _loops:
@@ -73,5 +73,5 @@ def _forget_all() -> None:
     _loops.clear()
 
 
-atexit.register(_close_all)  # before the functions of the program, which run first
+atexit.register(_close_all)  # registered before the program's own atexit functions, so it runs after them
 on_fork(_forget_all)

@@ -1,8 +1,7 @@
-"""A connection to one nsqd that one thread uses at a time: a command goes out, its answer comes back.
+"""A connection to one nsqd that one thread uses at a time: it sends a command and reads the response.
 
-The thread blocks in the system's calls.  The connection asks nsqd for no heartbeats, so nothing is read between two
-commands.  Errors are the library's own, and name the nsqd.  What a signal handler raises passes through, TimeoutError
-too.
+The thread blocks in system calls.  The connection disables heartbeats in IDENTIFY, so nothing is read between two
+commands.  Errors are NSQErrors that name the nsqd.  An exception of a signal handler passes through, also TimeoutError.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ from gnsq_lite.options import Address, ConnectionOptions
 from gnsq_lite.wire.constants import FRAME_ERROR, HEARTBEAT, OK
 from gnsq_lite.wire.frames import OK_BYTES, Frame
 
-#: Bytes of one read: nsqd's answers to a producer are short.
+#: Bytes of one read: nsqd's responses to a producer are short.
 _READ_SIZE = 4096
-#: Seconds without traffic after which the system probes the peer, and between two probes; probes until it is given up.
+#: TCP keepalive: idle seconds before the first probe, seconds between probes, unanswered probes until the reset.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-#: The first byte of Linux's ``struct tcp_info`` is the state, bytes 128 to 135 count the received bytes.  getsockopt()
-#: holds the GIL where poll() releases it; each release costs a switch of threads, a fifth of the CPU of 50 threads.
+#: The first byte of Linux's ``struct tcp_info`` is the state; bytes 128 to 135 count the received bytes.  poll()
+#: releases the GIL, getsockopt() does not.  Each release costs a thread switch: a fifth of the CPU of 50 threads.
 _TCP_INFO = socket.TCP_INFO if sys.platform == "linux" else None
 _ESTABLISHED = b"\1"
 
 
 class DeadlinePassed(Exception):
-    """A call was not done by its deadline."""
+    """A call did not finish by its deadline."""
 
 
 class BlockingStream(ByteStream):
-    """A connected stream.  *sock* belongs to it from now on."""
+    """A connected stream that blocks its thread.  It owns *sock*."""
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         super().__init__(sock, address)
-        #: When :meth:`read` and :meth:`write` end, in seconds of the monotonic clock.
+        #: Deadline of :meth:`read` and :meth:`write`, in seconds of the monotonic clock.
         self.deadline = float("inf")
-        #: Seconds that one call of the system may take now.
+        #: Current time limit of one system call, in seconds.
         self.limit = 0.0
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
@@ -56,12 +55,12 @@ class BlockingStream(ByteStream):
         for name, value in _KEEPALIVE.items():
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        #: Send some bytes as they are, return how many; receive at most so many.  An OSError is for :meth:`fail`.
+        #: ``sock.send`` and ``sock.recv``, without TLS.  The caller passes their OSErrors to :meth:`fail`.
         self.send: Callable[[bytes | memoryview], int] = sock.send
         self.receive: Callable[[int], bytes] = sock.recv
 
     def set_limit(self, seconds: float) -> None:
-        """Let each call of the system take at most *seconds*."""
+        """Limit each system call to *seconds*."""
         self.limit = seconds
         whole = int(seconds)
         packed = struct.pack("ll", whole, max(int((seconds - whole) * 1e6), 0 if whole else 1000))
@@ -87,7 +86,7 @@ class BlockingStream(ByteStream):
         return data
 
     def read_now(self) -> bytes:
-        """Return what has come and can be decrypted, maybe b"", without waiting.  Raises NSQConnectionError."""
+        """Return the received bytes, decrypted, maybe b"".  Does not block.  Raises NSQConnectionError."""
         try:
             return self.decrypt(self._sock.recv(_READ_SIZE, DONTWAIT))
         except BlockingIOError:
@@ -100,7 +99,7 @@ class BlockingStream(ByteStream):
         self.send_raw(data if self.tls is None else self.tls.encrypt(data))
 
     def send_raw(self, data: bytes) -> None:
-        """Send *data* as it is.  Raises NSQConnectionError, DeadlinePassed."""
+        """Send *data* without encryption.  Raises NSQConnectionError, DeadlinePassed."""
         rest: bytes | memoryview = data
         while rest:
             self._limit_to_deadline()
@@ -112,15 +111,15 @@ class BlockingStream(ByteStream):
             rest = memoryview(rest)[sent:]
 
     def fail(self, error: OSError) -> NoReturn:
-        """Raise the library's error, or DeadlinePassed, for what :attr:`send` or :attr:`receive` raised."""
+        """Convert *error*, raised by :attr:`send` or :attr:`receive`, to NSQConnectionError or DeadlinePassed."""
         if isinstance(error, BlockingIOError):
             raise DeadlinePassed from None
-        if isinstance(error, TimeoutError) and error.errno is None:  # a signal handler's
+        if isinstance(error, TimeoutError) and error.errno is None:  # raised by a signal handler
             raise error
         raise lost(self.address, error) from error
 
     def is_quiet(self) -> bool:
-        """Return whether nothing waits to be read: no byte, no end of the stream, no error.  Never blocks."""
+        """Return whether a read would block: there is no byte, no EOF and no error.  Never blocks."""
         if _TCP_INFO is not None:
             info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 136)
             if info[:1] == _ESTABLISHED and info[128:] == self.bytes_in.to_bytes(8, sys.byteorder):
@@ -128,22 +127,22 @@ class BlockingStream(ByteStream):
         return not self._poll.poll(0)
 
     def shut_down(self) -> None:
-        """Let the thread that waits in this stream find its end; from another thread."""
+        """Shut the socket down, so that the thread that blocks on it reads EOF.  Thread-safe."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self, *, goodbye: bool = False) -> None:
-        """Close; a second call does nothing.  *goodbye*: send the end of TLS first."""
+        """Close the socket; a second call does nothing.  *goodbye*: send TLS close_notify first."""
         if goodbye:
             self._say_goodbye()
         self._sock.close()
 
 
 class BlockingConnection(BaseConnection):
-    """A connection to *endpoint*; :meth:`open` comes first.
+    """A blocking connection to *endpoint*.  Call :meth:`open` first.
 
     Args:
-        check_server: Called with nsqd's version and address; raises if nsqd is not to be used.
+        check_server: Called with nsqd's version and address; raises to reject the nsqd.
     """
 
     _stream: BlockingStream | None
@@ -156,18 +155,18 @@ class BlockingConnection(BaseConnection):
         check_server: Callable[[str, str], None] | None = None,
     ) -> None:
         super().__init__(Target(endpoint=endpoint, check_server=check_server), options, clock, _refuse_message)
-        #: When the command began that is not answered; 0.0: none.
+        #: Start time of the unanswered command; 0.0: there is none.
         self.busy_since = 0.0
-        #: Messages that nsqd took on it.
+        #: Messages that nsqd accepted on this connection.
         self.published = 0
         #: Whether bytes of the latest command were sent.
         self.is_sent = False
-        self._is_spoiled = False  # bytes came that answer no command, or it was closed
+        self._is_spoiled = False  # unexpected bytes arrived, or the connection was closed
 
     def open(self, address: Address, seconds: float, identify_extra: Mapping[str, Any]) -> None:
-        """Connect to *address* and shake hands, in *seconds* at most and within the options' own limits.
+        """Connect to *address* and do the handshake, within *seconds* and the time limits of the options.
 
-        Raises NSQConnectionError, NsqdError, ProtocolError; it is closed then.
+        Raises NSQConnectionError, NsqdError, ProtocolError; the connection is closed then.
         """
         options, ends = self.options, self.clock.now() + seconds
         self.target = replace(self.target, identify_extra=identify_extra)
@@ -186,14 +185,15 @@ class BlockingConnection(BaseConnection):
         self.opened_at = self.clock.now()
 
     def exchange(self, command: bytes, timeout: float, deadline: float) -> bytes:
-        """Send *command* and return the body of its answer.
+        """Send *command* and return the body of the response.
 
         Args:
-            timeout: Seconds for each call of the system, as long as all goes well.
-            deadline: When the exchange ends, by the clock.
+            timeout: Seconds for the first send and the first read.
+            deadline: Monotonic time by which all further sends and reads must end.
         Raises:
-            NsqdError: nsqd refused it; the connection may go on unless ``closes_connection``.
-            NSQConnectionError, ProtocolError, DeadlinePassed: close it; ``is_sent`` says whether nsqd may have it.
+            NsqdError: nsqd refused the command; the connection stays usable unless ``closes_connection``.
+            NSQConnectionError, ProtocolError, DeadlinePassed: close the connection.  If ``is_sent``, nsqd may have
+                received the command.
         """
         stream: Any = self._stream
         codec, tls = self._codec, stream.tls
@@ -222,14 +222,14 @@ class BlockingConnection(BaseConnection):
         return self._answer(stream.decrypt(answer))
 
     def _raise_reason(self, error: OSError) -> None:
-        """Raise the error frame that nsqd sent before it closed, if there is one, else *error*, of a failed write."""
+        """Raise the error frame that nsqd sent before it closed; without one, raise *error*, the failed write."""
         if isinstance(error, (ConnectionError, NSQConnectionError)):
             with suppress(NSQConnectionError, DeadlinePassed):
                 self._answer(b"")
         self._stream.fail(error)  # type: ignore[union-attr]
 
     def _answer(self, data: bytes) -> bytes:
-        """Return the body of the answer that *data*, or what comes next, holds.  Raises as :meth:`exchange`."""
+        """Return the body of the response in *data* and further reads.  Raises as :meth:`exchange`."""
         try:
             while (frame := self._frame(data)) is None:
                 data = self._stream.read()  # type: ignore[union-attr]
@@ -241,7 +241,7 @@ class BlockingConnection(BaseConnection):
         return frame.body
 
     def _frame(self, data: bytes) -> Frame | None:
-        """Return the first frame that is no heartbeat; what comes after it spoils the connection."""
+        """Return the first frame except heartbeats; bytes after that frame make the connection unusable."""
         found: list[Frame] = []
         for piece in (data,) if self._codec is None else self._codec.decompress(data):
             found += [frame for frame in self._decoder.feed(piece)[1] if frame.body != HEARTBEAT]
@@ -253,9 +253,9 @@ class BlockingConnection(BaseConnection):
         return found[0]
 
     def is_quiet(self) -> bool:
-        """Return whether it is open and neither bytes nor an end or error wait to be read.  Never blocks.
+        """Return whether the connection is open and there is no byte, EOF or error to read.  Never blocks.
 
-        With TLS or compression bytes may wait that decode to nothing, such as the empty block at the end of a flush.
+        Bytes that decode to nothing do not count: TLS and compression send empty blocks.
         """
         stream: Any = self._stream
         if self._is_spoiled or stream is None:
@@ -272,12 +272,12 @@ class BlockingConnection(BaseConnection):
         return True
 
     def shut_down(self) -> None:
-        """Let the thread that uses it find its end; from another thread."""
+        """Shut the socket down, so that the thread that uses the connection reads EOF.  Thread-safe."""
         if self._stream is not None:
             self._stream.shut_down()
 
     def close(self, *, goodbye: bool = False) -> None:
-        """Close; a second call does nothing.  *goodbye*: no command is on its way, so TLS ends in order."""
+        """Close the connection; a second call does nothing.  *goodbye*: send TLS close_notify first."""
         self._is_spoiled = True
         if self._stream is not None:
             self._stream.close(goodbye=goodbye)

@@ -1,7 +1,7 @@
 """A connection to one nsqd: handshake, frames, writes, heartbeats (CONN-1, CONN-2, HB-1).
 
-Reading costs one pass over what a read brought; all that is queued in a turn of the loop is one write.  Connections of
-threads that block are in :mod:`gnsq_lite.net.blocking_connection`; the handshake is the same.
+The decoder passes over each received byte once.  All data queued in one loop iteration is sent in one write.
+:mod:`gnsq_lite.net.blocking_connection` has the connections of blocking threads; the handshake is the same.
 """
 
 from __future__ import annotations
@@ -39,48 +39,48 @@ from gnsq_lite.wire.identify import Negotiated, build_identify
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Largest frame of a handshake, and most bytes that one read of it decompresses to.
+#: Maximum bytes of one handshake frame, and of one decompressed read in the handshake.
 _HANDSHAKE_BYTES = 1024 * 1024
-#: Most frames of a handshake; without heartbeats nsqd sends five.
+#: Maximum frames in a handshake; without heartbeats nsqd sends five.
 _HANDSHAKE_FRAMES = 1000
-#: Frames, messages apart, between two looks at the clock.
+#: Frames, except messages, between two checks of the clock.
 _FRAMES_AT_ONCE = 256
-#: Bytes that wait for nsqd to take them, before it gets no more answers to heartbeats and a Reader reads no more.
+#: Unsent bytes above which the connection answers no heartbeat and a Reader stops reading.
 MOST_UNSENT = 4 * 1024 * 1024
 
 
 class Owner(Protocol):
-    """The owner of a connection, called with the frames that are no messages.  In the loop's thread; must not wait."""
+    """Receives all frames except messages.  Called in the loop's thread; its methods must not block."""
 
     def on_response(self, connection: Any, body: bytes) -> None:
-        """nsqd's next answer."""
+        """Handle nsqd's next response."""
 
     def on_error_frame(self, connection: Any, error: NsqdError) -> None:
-        """An error that leaves the connection open."""
+        """Handle an error frame after which the connection stays open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The nsqd of a connection, and for a Reader its subscription."""
+    """The nsqd of a connection and, for a Reader, the subscription."""
 
     endpoint: Endpoint
     topic: str = ""
     channel: str = ""
     subscribe: bytes | None = None
-    #: Returns how messages are made, once what was negotiated is known.
+    #: Returns the message factory for the negotiated settings.
     choose_message: Callable[[Any], MessageFactory] | None = None
     identify_extra: Mapping[str, Any] | None = None
-    #: Called with nsqd's version and address; raises if nsqd is not to be used.
+    #: Called with nsqd's version and address; raises to reject the nsqd.
     check_server: Callable[[str, str], None] | None = None
-    #: The address to connect to, where an address map replaces that of the endpoint.
+    #: The address to connect to if an address map replaces the endpoint's address.
     connect_to: Address | None = None
 
 
 class BaseConnection:
-    """The handshake of a connection, and what it settles (CONN-1).
+    """A connection that can do the handshake (CONN-1).
 
-    *of_messages* is the connection of its messages; None where there are none, and a reference to itself would keep a
-    connection that an exception leaves behind.
+    *of_messages* becomes ``connection`` of each message.  It is None if there are no messages: a reference to itself
+    would keep the connection alive after an exception.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class BaseConnection:
         self.negotiated: Negotiated | None = None
         self.auth_reply: Any = None
         self.opened_at: float | None = None
-        #: When bytes of nsqd were read last; in a blocking connection when its latest command began.
+        #: Time of the last read from nsqd; in a blocking connection, the start of the latest command.
         self.read_at = clock.now()
         self._stream: Any = None
         self._codec: Any = None
@@ -100,13 +100,13 @@ class BaseConnection:
         self._decoder = FrameDecoder[Message](limit, make_message, of_messages, at_once=_FRAMES_AT_ONCE)
 
     def _shake_hands(self, stream: ByteStream, host: str, *, heartbeats: bool = True) -> None:
-        """Shake hands, up to the OK of SUB; the caller bounds the time.
+        """Do the handshake, up to the OK to SUB; the caller limits the time.
 
         Args:
-            host: The host to verify with TLS.
-            heartbeats: False asks nsqd for none, which it grants to producers.
+            host: The host name that TLS verifies.
+            heartbeats: False disables heartbeats, which nsqd allows for producers.
         Raises:
-            NSQConnectionError, NsqdError, ProtocolError: the handshake has failed; the text names the nsqd.
+            NSQConnectionError, NsqdError, ProtocolError: the handshake failed; the text names the nsqd.
         """
         options, target, decoder = self.options, self.target, self._decoder
         if target.identify_extra:
@@ -116,7 +116,7 @@ class BaseConnection:
             options, self.address, identify=identify, subscribe=target.subscribe, check_server=target.check_server
         )
         stream.write(handshake.start())
-        data = b""  # read and not decoded yet
+        data = b""  # received but not decoded yet
         try:
             for _ in range(_HANDSHAKE_FRAMES):
                 while (frame := decoder.feed_one(data)) is None:
@@ -143,7 +143,7 @@ class BaseConnection:
         decoder.limit = self.options.max_frame_size
 
     def _decompress(self, data: bytes) -> bytes:
-        """Return the plain bytes of a read of the handshake.  Raises ProtocolError for a bomb."""
+        """Decompress one read of the handshake.  Raises ProtocolError for a decompression bomb."""
         if self._codec is None:
             return data
         plain = b""
@@ -158,14 +158,14 @@ class BaseConnection:
         return HandshakeTimeout(self.address, why)
 
     def traffic(self) -> tuple[int, int]:
-        """Return the bytes received and sent."""
+        """Return the numbers of bytes received and sent."""
         return (self._stream.bytes_in, self._stream.bytes_out) if self._stream is not None else (0, 0)
 
 
 class Connection(BaseConnection):
-    """``open`` and ``run`` are called, in turn, by the one greenlet that owns it; ``send`` may be in any thread."""
+    """A connection in the loop.  One greenlet calls ``open``, then ``run``; ``send`` is thread-safe."""
 
-    #: Errors after which nsqd, which closes a consumer's connection, goes on to read this one.
+    #: Errors after which nsqd keeps this connection open, although it closes connections of consumers.
     outlives: tuple[type[NsqdError], ...] = ()
     _stream: Stream | None
 
@@ -174,17 +174,18 @@ class Connection(BaseConnection):
         self.loop, self.owner = loop, owner
         self.close_waited = False
         self._out: list[bytes] = []
-        self._due = False  # a flush is on its way
-        self._must_wait = False  # what the last read brought is more than can be taken
+        self._due = False  # a flush is scheduled
+        self._must_wait = False  # the last read brought more messages than the consumer has room for
         self._turn_began = 0.0
 
     # -- opening (CONN-1, CONN-5)
 
     def open(self) -> None:
-        """Connect and shake hands, up to the OK of SUB; waits.
+        """Connect and do the handshake, up to the OK to SUB.  Blocks the greenlet.
 
         Raises:
-            ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError: closed again; the text names the nsqd.
+            ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError: the connection is closed again; the text
+                names the nsqd.
         """
         host, port = self.target.connect_to or self.endpoint.address
         sock = dial(host, port, self.options.connect_timeout)
@@ -203,12 +204,12 @@ class Connection(BaseConnection):
         self.opened_at = self.clock.now()
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
-        """Keep what was negotiated."""
+        """Apply the negotiated settings."""
 
     # -- reading
 
     def run(self) -> None:
-        """Read until the connection ends; waits.  Always ends with an exception, the reason."""
+        """Read until the connection ends.  Blocks the greenlet.  Always raises the reason of the end."""
         stream = self._stream
         if stream is None:
             raise ConnectionLost(self.address, "not open")
@@ -251,13 +252,13 @@ class Connection(BaseConnection):
             self._give_way()
 
     def _give_way(self) -> None:
-        """Give other greenlets a turn if this read takes long; raise the error that closed the connection meanwhile."""
+        """Let other greenlets run if this read takes long; raise if the connection was closed meanwhile."""
         if self.clock.now() - self._turn_began > SLICE:
             let_io()
             self._go_on()
 
     def _go_on(self) -> None:
-        """Read on, after a wait."""
+        """Resume reading after a wait; raise if the connection was closed meanwhile."""
         self._turn_began = self.clock.now()
         if self._stream is not None and self._stream.closed is not None:
             raise self._stream.closed
@@ -266,7 +267,7 @@ class Connection(BaseConnection):
         raise ProtocolError("a message came to a connection that has not subscribed")
 
     def _wait_for_room(self) -> None:
-        """Wait until more can be taken."""
+        """Wait until the consumer has room for more messages."""
 
     def _on_frame(self, frame: Frame) -> None:
         body = frame.body
@@ -276,7 +277,7 @@ class Connection(BaseConnection):
                 raise error
             self.owner.on_error_frame(self, error)
         elif body == HEARTBEAT:
-            # One answers all that came meanwhile: any byte is a sign of life.
+            # One NOP answers all heartbeats of this read: nsqd accepts any byte as a sign of life.
             if not (self._out and self._out[-1] is commands.NOP) and self.unsent() < MOST_UNSENT:
                 self.send(commands.NOP)
         else:
@@ -285,14 +286,14 @@ class Connection(BaseConnection):
             self.owner.on_response(self, body)
 
     def read_at_least(self, size: int) -> None:
-        """Wait for *size* bytes, or a moment, before the next read; for any bytes again with 1, or where compressed."""
+        """Wait briefly for *size* bytes before the next read.  No effect on a compressed connection."""
         if self._stream is not None and self._codec is None:
             self._stream.read_at_least(size)
 
     # -- writing
 
     def send(self, data: bytes) -> None:
-        """Queue *data*; all that is queued in one turn of the loop is one write.  From any thread; never waits."""
+        """Queue *data*; one write sends all data queued in a loop iteration.  Thread-safe; never blocks."""
         self._out.append(data)
         if not self._due:
             self._due = True
@@ -304,7 +305,7 @@ class Connection(BaseConnection):
 
     @staticmethod
     def _take(queue: list[bytes]) -> bytes:
-        """Empty *queue*.  Other threads may append meanwhile: take what is there now, by its number."""
+        """Remove and join the items of *queue*.  Other threads may append meanwhile, so the length is read once."""
         count = len(queue)
         data = b"".join(queue[:count])
         del queue[:count]
@@ -318,9 +319,9 @@ class Connection(BaseConnection):
     # -- watching
 
     def check(self, now: float) -> None:
-        """Close the connection when nsqd has been silent, or takes no bytes, for too long (HB-2).
+        """Close the connection if nsqd was silent, or accepted no bytes, for too long (HB-2).
 
-        Called about once a second, in the loop's thread.
+        Called about once a second in the loop's thread.
         """
         stream = self._stream
         if stream is None or stream.closed is not None or self.opened_at is None:
@@ -340,7 +341,7 @@ class Connection(BaseConnection):
         return self.opened_at is not None and self._stream is not None and self._stream.closed is None
 
     def close(self, reason: NSQError) -> None:
-        """Close at once; the reading greenlet raises *reason*.  In the loop's thread; a second call does nothing."""
+        """Close at once; :meth:`run` raises *reason*.  Call it in the loop's thread; a second call does nothing."""
         stream = self._stream
         if stream is not None:
             if not isinstance(reason, NSQConnectionError):
@@ -348,18 +349,18 @@ class Connection(BaseConnection):
             stream.close(reason)
 
     def shut_down(self) -> None:
-        """Send what is queued, then the end of the stream: nsqd reads all of it and closes."""
+        """Send the queued bytes and shut down writing; nsqd reads all of them and then closes."""
         self._flush()
         if self._stream is not None:
             self._stream.shut_down()
 
     def abandon(self) -> None:
-        """In a forked child: the connection is the parent's."""
+        """Drop the connection in a forked child: it belongs to the parent."""
         if self._stream is not None:
             self._stream.abandon()
 
     def unsent(self) -> int:
-        """Return how many bytes nsqd has not taken yet."""
+        """Return the number of bytes that are not sent yet."""
         return self._stream.unsent if self._stream is not None else 0
 
     def __repr__(self) -> str:
@@ -368,7 +369,7 @@ class Connection(BaseConnection):
 
 
 def connection_stats(connection: BaseConnection, now: float, **counts: int) -> ConnectionStats:
-    """Return the state of one connection; *counts* are those of its messages, by the names of ConnectionStats."""
+    """Return the statistics of one connection; *counts* are message counters of ConnectionStats."""
     received, sent = connection.traffic()
     return ConnectionStats(
         address=connection.address,

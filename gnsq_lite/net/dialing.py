@@ -1,7 +1,7 @@
-"""From a host name to a connected socket, in a greenlet or in a thread that blocks.
+"""Resolves a host name and connects a socket, in a greenlet or in a blocking thread.
 
-Each attempt resolves the name again, which may have several addresses.  A firewall may drop what is sent to one of
-them, so each address gets only its share of the time, and those behind it are tried as well.
+Each attempt resolves the name again.  A name may have several addresses, and a firewall may drop packets to one of
+them, so each address gets only a share of the time limit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
 def dial(host: str, port: int, timeout: float, *, blocks: bool = False) -> Any:
-    """Resolve *host*, try its addresses in turn, IPv6 and IPv4, and return a connected socket that does not block.
+    """Resolve *host*, try its IPv6 and IPv4 addresses in turn, and return a connected non-blocking socket.
 
-    Waits at most *timeout* seconds in all (CONN-5), for each address an equal part of what is left.  With *blocks* the
-    calling thread blocks, and nothing bounds the time that the system takes to resolve the name; otherwise the
-    calling greenlet waits.  Raises ConnectError.
+    Waits at most *timeout* seconds in total (CONN-5); each address gets an equal part of the remaining time.  With
+    *blocks* the calling thread blocks, and name resolution has no time limit; otherwise only the greenlet waits.
+    Raises ConnectError.
     """
     address, ends = format_address((host, port)), SYSTEM_CLOCK.now() + timeout
     timed_out = ConnectError(address, f"no connection within {timeout:g} s")
@@ -64,7 +64,7 @@ def _connect(sock: Any, target: Any, seconds: float, wait: Callable[[int, int, f
     if failed in _IN_PROGRESS:
         is_over = wait(sock.fileno(), WRITE, seconds)
         failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if is_over else errno.ETIMEDOUT
-    if not failed and sock.getsockname() == target:  # a port of this host's own range, connected to itself
+    if not failed and sock.getsockname() == target:  # a TCP self-connect on an ephemeral port
         failed = errno.ECONNREFUSED
     if failed:
         raise OSError(failed, os.strerror(failed))
@@ -83,5 +83,5 @@ def _resolve(host: str, port: int, address: str, look_up: Callable[..., Any]) ->
         raise
     except (OSError, UnicodeError) as error:
         said = getattr(error, "strerror", None) or str(error)
-        hint = "if nsqd announces a name only it knows, map it with address_map"
+        hint = "if nsqd announces a name that only its own network resolves, map it with address_map"
         raise ConnectError(address, f"host {host!r} does not resolve ({said}); {hint}") from error

@@ -1,6 +1,6 @@
-"""Keeps one endpoint connected: connect, serve until the end, wait, again (CONN-3, PUB-3).
+"""Keeps one endpoint connected: connect, read until the connection ends, pause, reconnect (CONN-3, PUB-3).
 
-Readers and Writers use it; the owner of a link decides what follows from a loss.
+Readers and Writers use it; the owner of a link decides when to reconnect.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ C = TypeVar("C", bound=Connection)
 
 
 class Again(Enum):
-    """When a link connects again after a loss."""
+    """When a link reconnects after it lost its connection."""
 
     AT_ONCE = "connect again now"
-    SOON = "connect again after the shortest pause: it did what it is for"
+    SOON = "connect again after the shortest pause: the connection did useful work"
     LATER = "connect again after a pause, which grows with each failure"
-    NEVER = "leave it"
+    NEVER = "do not connect again"
 
 
 class LinkOwner(Protocol[C]):
     """The owner of a link; called in the link's greenlet."""
 
     def make_connection(self) -> C:
-        """Return a new connection, not open yet.  An NSQError that it raises is the loss."""
+        """Return a new connection, not open yet.  The link treats an NSQError from here as a lost connection."""
 
     def on_connected(self, connection: C) -> None:
-        """The handshake of *connection* is done."""
+        """Handle the end of the handshake of *connection*."""
 
     def on_disconnected(self, connection: C) -> None:
-        """*connection* is closed, whether its handshake was done or not."""
+        """Handle the close of *connection*, also if its handshake never ended."""
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Return when to connect again; not called after the end."""
+        """Return when to reconnect; not called once :meth:`is_over` is true."""
 
     def on_retry(self) -> None:
-        """A pause is over, and the link connects again."""
+        """Handle the end of a pause; the link reconnects next."""
 
     def is_over(self) -> bool:
-        """Return whether the Reader or Writer has ended, so that the link connects no more."""
+        """Return whether the Reader or Writer has ended; then the link does not reconnect."""
 
 
 class Link(Generic[C]):
-    """The connections to one endpoint, one after the other."""
+    """Successive connections to one endpoint."""
 
     def __init__(
         self, endpoint: Endpoint, owner: LinkOwner[C], options: ReconnectOptions, rng: Rng, log: logging.Logger
     ) -> None:
         self.endpoint, self._owner, self._log = endpoint, owner, log
         self._retry = Reconnect(options, rng=rng)
-        #: The connection that is tried or used.
+        #: The current connection: open, or being opened.
         self.connection: C | None = None
 
     def run(self) -> None:
-        """Connect and serve, again and again, until ``owner.is_over()``; waits."""
+        """Connect and read, and reconnect after each loss, until ``owner.is_over()``.  Blocks the greenlet."""
         try:
             while not self._owner.is_over():
                 reason = self._once()
@@ -85,7 +85,7 @@ class Link(Generic[C]):
             self._leave()
 
     def _once(self) -> NSQError:
-        """Connect and serve until the end; return its reason."""
+        """Connect and read until the connection ends; return the reason."""
         self.connection = None
         try:
             connection = self.connection = self._owner.make_connection()
@@ -99,7 +99,7 @@ class Link(Generic[C]):
         raise ClosedError("a connection ended without a reason")
 
     def _leave(self) -> None:
-        """Close the connection and report its end."""
+        """Close the connection and report that to the owner."""
         connection = self.connection
         if connection is not None:
             if connection.opened_at is not None:
@@ -108,11 +108,11 @@ class Link(Generic[C]):
             self._owner.on_disconnected(connection)
 
     def close(self, reason: NSQError) -> None:
-        """Close its connection, if there is one; its greenlet ends once ``owner.is_over()``."""
+        """Close the current connection, if any.  :meth:`run` returns once ``owner.is_over()``."""
         if self.connection is not None:
             self.connection.close(reason)
 
     def abandon(self) -> None:
-        """In a forked child: the connection is the parent's, whether its handshake is done or not."""
+        """Drop the connection in a forked child: it belongs to the parent, even during its handshake."""
         if self.connection is not None:
             self.connection.abandon()

@@ -1,4 +1,4 @@
-"""The operating system's threads and locks, whatever is monkey-patched; and their end."""
+"""Native threads and locks, also in a monkey-patched process; stops native threads with a hub when Python exits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gevent import get_hub, monkey
 from gevent._hub_local import get_hub_if_exists
 from gevent.monkey import saved  # type: ignore[attr-defined]
 
-#: Returns what a name of a module is where nothing is monkey-patched.
+#: Returns the original, unpatched object of (module, name).
 native: Callable[[str, str], Any] = monkey.get_original
 _start_native: Callable[..., int] = native("_thread", "start_new_thread")
 native_lock: Callable[[], Any] = native("_thread", "allocate_lock")
@@ -23,51 +23,51 @@ native_ident: Callable[[], int] = native("_thread", "get_ident")
 
 
 def is_patched() -> bool:
-    """Return whether sockets and threads of this process are gevent's."""
+    """Return whether gevent has patched both :mod:`socket` and :mod:`threading`."""
     return bool(monkey.is_module_patched("socket") and monkey.is_module_patched("threading"))
 
 
 def has_patched_threads() -> bool:
-    """Return whether :mod:`threading` is gevent's."""
+    """Return whether gevent has patched :mod:`threading`."""
     return bool(monkey.is_module_patched("threading"))
 
 
 def is_plain_thread() -> bool:
-    """Return whether the caller is a native thread without a hub, in a process that is not monkey-patched at all."""
+    """Return whether the calling thread has no gevent hub and gevent has patched no module of the process."""
     return not saved and get_hub_if_exists() is None
 
 
 def native_held_lock() -> Any:
-    """Return such a lock that is held: whoever waits for it waits until it is released."""
+    """Return a native lock that is already acquired; ``acquire()`` blocks until another thread releases it."""
     lock = native_lock()
     lock.acquire()
     return lock
 
 
 def start_native_thread(name: str, run: Callable[[], None]) -> None:
-    """Run *run* in a daemonic thread of the operating system, monkey-patched or not."""
+    """Run *run* in a native daemon thread, also in a monkey-patched process."""
     if has_patched_threads():
         _start_native(run, ())
     else:
         threading.Thread(target=run, name=name, daemon=True).start()
 
 
-#: The hubs of the threads that :func:`start_hub_thread` has started.
+#: Hubs of the threads that :func:`start_hub_thread` started.
 _hubs: set[Any] = set()
-#: Seconds for a thread to be parked, and those for which it is: the process is gone by then.
+#: Seconds to wait until a thread sleeps, and seconds that it sleeps: the process exits before that.
 _TO_PARK, _PARKED = 1.0, 10.0
 
 
 def start_hub_thread(name: str, run: Callable[[], None]) -> None:
-    """Like :func:`start_native_thread`, for what waits: monkey-patched it does so in a hub of its own thread.
+    """Run *run*, which may block, in a native daemon thread; if threads are patched, the thread has its own hub.
 
-    The thread is parked when Python exits.
+    A thread with a hub is put to sleep when Python exits.
     """
     if not has_patched_threads():
         start_native_thread(name, run)
         return
-    # The first hub of a process has gevent import its loop, under a lock that is gevent's own by now and wants a hub:
-    # two threads that made the first one at once would wait for each other for good.
+    # gevent imports its loop module when it makes the first hub of a process.  The import lock is patched and needs a
+    # hub itself, so two threads that made the first hub at the same time would deadlock.
     get_hub()
     has_begun = native_held_lock()
 
@@ -87,10 +87,10 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
 
 @atexit.register
 def _park_hub_threads() -> None:
-    """Let these threads sleep: one that waits for the GIL in a greenlet while Python ends crashes the process."""
+    """Put the hub threads to sleep: a greenlet that waits for the GIL while Python exits crashes the process."""
     for hub in tuple(_hubs):
         parked = native_held_lock()
-        with contextlib.suppress(AttributeError, ValueError):  # its thread has just destroyed the hub
+        with contextlib.suppress(AttributeError, ValueError):  # the thread has just destroyed the hub
             hub.loop.run_callback_threadsafe(partial(_sleep, parked))
             parked.acquire(True, _TO_PARK)
 

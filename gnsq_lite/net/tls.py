@@ -1,7 +1,7 @@
-"""TLS between a socket and plain text; it does no I/O itself.
+"""TLS encryption and decryption without I/O.
 
-It runs through memory buffers (``ssl.MemoryBIO``), so it is the same code for the loop and for threads that block, and
-bytes that came with the plain text before it are not lost (SEC-3).  Errors say what to set.
+TLSLayer uses memory buffers (``ssl.MemoryBIO``), so the loop and blocking threads share its code.  TLS bytes that
+arrived in one read with the last plain frame are not lost (SEC-3).  Error texts name the option to set.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gnsq_lite.options import TLSOptions
 #: Bytes of one read of plain text.
 _READ_SIZE = 64 * 1024
 
-#: Held in each step of a handshake, and while the process forks: OpenSSL then takes locks that all connections share,
-#: and a child that inherits one of them held never ends a handshake of its own.
+#: Held in each step of a handshake, and while the process forks.  A handshake acquires locks that are global in
+#: OpenSSL; a child that inherits one of them locked could never finish a handshake.
 _handshake_lock = native_lock()
 os.register_at_fork(
     before=_handshake_lock.acquire, after_in_parent=_handshake_lock.release, after_in_child=_handshake_lock.release
@@ -27,9 +27,9 @@ os.register_at_fork(
 
 
 class TLSLayer:
-    """One connection's TLS, this side being the client.
+    """Client side of TLS on one connection.
 
-    *early* is what was read past the last plain frame.  Raises TLSError for a host name that TLS cannot verify, and
+    *early* holds the bytes read past the last plain frame.  Raises TLSError for a host name that TLS cannot verify, and
     OptionError for a file that cannot be read.
     """
 
@@ -46,7 +46,7 @@ class TLSLayer:
             raise _failure(address, error) from error
 
     def shake_hands(self, read: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
-        """Do the handshake over *read*, which waits for bytes, and *send*.  Raises TLSError, CertificateError."""
+        """Do the handshake; *read* waits for bytes, *send* sends bytes.  Raises TLSError, CertificateError."""
         try:
             while not self._is_done(send):
                 self._in.write(read())
@@ -66,19 +66,19 @@ class TLSLayer:
                 self._object.do_handshake()
         except ssl.SSLWantReadError:
             return False
-        finally:  # an alert goes out too
+        finally:  # send an alert too
             send(self._out.read())
         return True
 
     def decrypt(self, data: bytes) -> bytes:
-        """Return the plain text that *data* completes.  Raises ConnectionLost at its end, and TLSError."""
+        """Decrypt *data* as far as TLS records are complete.  Raises ConnectionLost at the end of TLS, and TLSError."""
         chunks = []
         self._in.write(data)
         try:
             while chunk := self._object.read(_READ_SIZE):
                 chunks.append(chunk)
                 if not (self._in.pending or self._object.pending()):
-                    break  # another read would raise, which costs more than this one
+                    break  # another read would raise SSLWantReadError, which is slower than this check
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
@@ -90,7 +90,7 @@ class TLSLayer:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def encrypt(self, data: bytes) -> bytes:
-        """Return what to send for *data*, behind what TLS has to send for itself.  Raises TLSError."""
+        """Encrypt *data*; pending TLS records of the library come first.  Raises TLSError."""
         try:
             self._object.write(data)
         except ssl.SSLError as error:
@@ -98,18 +98,18 @@ class TLSLayer:
         return self._out.read()
 
     def take_outgoing(self) -> bytes:
-        """Return what TLS has to send for itself, often b""."""
+        """Return TLS records that OpenSSL itself wants to send, often b""."""
         return self._out.read() if self._out.pending else b""
 
     def goodbye(self) -> bytes:
-        """Return what to send last."""
+        """Return the TLS close_notify record to send last."""
         with suppress(ssl.SSLError, OSError):
             self._object.unwrap()
         return self._out.read()
 
 
 def _failure(address: str, error: Exception) -> TLSError:
-    """Return what went wrong; an alert during or right after the handshake is nsqd's refusal of this client."""
+    """Convert *error* to TLSError.  A certificate alert from nsqd means that nsqd refused this client."""
     said = getattr(error, "reason", None) or str(error)
     if "CERTIFICATE_REQUIRED" in said or "UNKNOWN_CA" in said or "BAD_CERTIFICATE" in said:
         why = f"nsqd refuses this client's certificate, or the lack of one ({said}); set TLSOptions(cert_file=...)"
@@ -118,7 +118,7 @@ def _failure(address: str, error: Exception) -> TLSError:
 
 
 def _certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:
-    """Return which check failed and what to set."""
+    """Describe the failed check and name the option to set."""
     said = error.verify_message or str(error)
     if "ostname" in said or "IP address" in said:
         return (
