@@ -77,7 +77,8 @@ class Consumer:
             loop, settings, self.tries, self.hooks, stop_partition=self.stop_partition, on_exit=self.fail
         )
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
-        self.end = Closing(clock, busy=lambda: self.limits.busy())  # noqa: PLW0108 - reset() replaces the limits
+        # Hooks that handlers' threads leave to the loop count as running handlers: close() waits for an on_failure.
+        self.end = Closing(clock, busy=lambda: self.limits.busy() + self.hooks.left)
         #: The messages at which partitions were stopped (YZ-13), by the partition's name.
         self.stopped: dict[int | str, tuple[str, bytes]] = {}
         self._loss_log, self._refusal_log = ErrorLog(log, clock), ErrorLog(log, clock)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -89,15 +90,24 @@ class UserHooks:
         on_exit: Callable[[BaseException], None],
     ) -> None:
         self._loop, self._hooks, self._is_closing, self._on_exit = loop, hooks, is_closing, on_exit
+        self._left: deque[str] = deque()
+
+    @property
+    def left(self) -> int:
+        """Return how many calls that handlers' threads left to the loop have not returned yet."""
+        return len(self._left)
 
     def call(self, name: str, *args: Any) -> None:
         """Call the hook *name* of :class:`~gnsq_lite.net.settings.Hooks`, if there is one; from any thread."""
         hook = getattr(self._hooks, name)
         if hook is None:
             return
-        # A hook may wait, as stats() does, and must not meet a patched lock in a native thread.
-        if current_greenlet() is self._loop.hub or loop_for_hooks() is not None:
-            self._loop.call_soon(partial(self._loop.spawn, "hook", self.call, name, *args))
+        if current_greenlet() is self._loop.hub:  # a hook may wait, as stats() does
+            self._loop.spawn("hook", self.call, name, *args)
+            return
+        if loop_for_hooks() is not None:  # a hook must not wait for a patched lock in a native thread
+            self._left.append(name)
+            self._loop.call_soon(partial(self._loop.spawn, "hook", self._call_left, name, *args))
             return
         try:
             hook(*args)
@@ -107,3 +117,9 @@ class UserHooks:
             if self._is_closing() and isinstance(error, Killed):
                 raise  # this greenlet was killed, at the Reader's end
             log_safely(log, logging.ERROR, "the hook %s failed", name, exc_info=error)
+
+    def _call_left(self, name: str, *args: Any) -> None:
+        try:
+            self.call(name, *args)
+        finally:
+            self._left.pop()

@@ -44,7 +44,7 @@ def test_protocol_buffers_decode_to_the_generated_class() -> None:
     wrappers = pytest.importorskip("google.protobuf.wrappers_pb2")
     codec = protobuf(wrappers.StringValue)
     assert codec(codec.encode(wrappers.StringValue(value="x"))).value == "x"
-    with pytest.raises(TypeError, match="no generated class"):
+    with pytest.raises(TypeError, match="is not a generated class"):
         protobuf(int)
 
 

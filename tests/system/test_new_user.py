@@ -33,7 +33,7 @@ def test_a_tcp_port_given_for_http_gets_a_hint() -> None:
 
 def test_a_port_given_as_a_second_argument_gets_a_hint() -> None:
     port: Any = 4151
-    with pytest.raises(OptionError, match="write the address as one text, 'host:4151'"):
+    with pytest.raises(OptionError, match="write the address as one string, 'host:4151'"):
         NsqdClient("host", port)
     with pytest.raises(OptionError, match=r"must be HTTPOptions$"):
         NsqdClient("host", "4151")  # type: ignore[arg-type]

@@ -88,16 +88,16 @@ class AsyncCall:
 )
 def test_a_function_that_would_run_nothing_when_called_is_refused(function: Any) -> None:
     # a Reader that called it would finish each message unhandled
-    with pytest.raises(errors.OptionError, match=r"handler=.*(awaits|yield)"):
+    with pytest.raises(errors.OptionError, match=r"handler=.*(await|yield)"):
         Reader("t", "ch", function)
     for option in ("on_give_up", "on_error", "on_failure", "on_connected", "allowed_addresses", "address_map"):
-        with pytest.raises(errors.OptionError, match=f"{option}=.*(awaits|yield)"):
+        with pytest.raises(errors.OptionError, match=f"{option}=.*(await|yield)"):
             Reader("t", "ch", print, **{option: function})
-    with pytest.raises(errors.OptionError, match=r"allowed_addresses=.*(awaits|yield)"):
+    with pytest.raises(errors.OptionError, match=r"allowed_addresses=.*(await|yield)"):
         Writer(allowed_addresses=function)
-    with pytest.raises(errors.OptionError, match=r"handler=.*(awaits|yield)"):
+    with pytest.raises(errors.OptionError, match=r"handler=.*(await|yield)"):
         Worker().handler("t", "ch")(function)
-    with pytest.raises(errors.OptionError, match=r"on_give_up=.*(awaits|yield)"):
+    with pytest.raises(errors.OptionError, match=r"on_give_up=.*(await|yield)"):
         Worker(on_give_up=function)
 
 
