@@ -1,16 +1,15 @@
-"""Where a Reader or Writer does its I/O in this process; what a fork and the interpreter's exit mean for that.
+"""Chooses the loop for the I/O of a Reader or Writer; handles forks and the exit of the interpreter.
 
-* In a monkey-patched process, in the hub of the calling thread: everything is cooperative there.  In a Reader's handler
-  thread it is the Reader's hub: that thread's own hub does not run between two messages.
-* Otherwise in one native thread of the library's own with its own hub, shared by all Readers and Writers of the
-  process: a handler that sleeps or waits in C cannot hold up a heartbeat (HB-1); one that keeps the interpreter's lock
-  does.
+* In a monkey-patched process it is the hub of the calling thread: all code is cooperative.  In a handler thread of a
+  Reader it is the Reader's hub, because the handler thread's hub does not run between two messages.
+* Otherwise it is the hub of the library's I/O thread, which all Readers and Writers of the process share.  A handler
+  that sleeps or blocks in C does not delay heartbeats (HB-1); a handler that holds the GIL does.
 
 The library never monkey-patches.
 
-**Forks.**  The parent's threads do not exist in a forked child, so nothing there may wait for one of them: the child
-gets a fresh loop.  Python's hook detects the child, or, where a fork in C ran no hook (uWSGI forks its workers in C),
-the process id: each public call compares it before it uses what the parent has made.
+**Forks.**  The parent's threads do not exist in a forked child, so the child must not wait for them and gets a new
+loop.  ``os.register_at_fork`` detects a fork in Python.  A fork in C runs no such hook (uWSGI forks its workers in C),
+so each public call also compares the process id.
 """
 
 from __future__ import annotations
@@ -38,31 +37,31 @@ T = TypeVar("T")
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Seconds that the I/O thread and the handler threads have to end.
+#: Time limit in seconds for the end of the I/O thread, and of the handler threads.
 _TO_END = 1.0
-#: Seconds between two looks at the handler threads that are about to end.
+#: Seconds between two checks for handler threads that still run.
 _NAP = 0.002
 
 _own: Loop | None = None
 _own_lock = native_lock()
-#: Held until the I/O thread has ended.
+#: Lock that the I/O thread releases when it ends.
 _ended: Any = native_held_lock()
 _is_exiting = False
-#: The Reader's loop, by the ident of each handler thread.
+#: Maps the ident of each handler thread to its Reader's loop.
 _handles_for: dict[int, Loop] = {}
 
 
 def io_loop() -> Loop:
-    """Return the loop in which a Reader or Writer made here does its I/O (see the module's text).
+    """Return the loop for the I/O of a Reader or Writer made by the caller (see the module docstring).
 
-    Raises NSQError where the system gives no thread, ClosedError once Python exits.
+    Raises NSQError if the system cannot start a thread, ClosedError once Python exits.
     """
     look_for_fork()
     if is_patched():
         return _handles_for.get(native_ident()) or loop_here()
     global _own
     with _own_lock:
-        if _is_exiting:  # a thread that is started now never runs
+        if _is_exiting:  # a thread started now would never run
             raise ClosedError("the interpreter is exiting: no I/O thread can be started")
         if _own is None:
             _own = _start_own()
@@ -92,10 +91,10 @@ def _start_own() -> Loop:
 
 
 def stop_io_thread() -> None:
-    """Stop the library's I/O thread, if there is one, and wait until it has ended.  For good: Python exits.
+    """Stop the I/O thread, if any, and wait until it has ended.  Call it only when Python exits.
 
-    In a monkey-patched process wait for the handler threads that are about to end, too: a thread that waits for the GIL
-    in its hub while Python ends crashes the process.
+    In a monkey-patched process wait for the handler threads too: a thread that waits for the GIL in its hub while
+    Python exits crashes the process.
     """
     global _is_exiting
     _is_exiting = True
@@ -109,21 +108,21 @@ def stop_io_thread() -> None:
 
 
 def enter_thread(loop: Loop) -> None:
-    """Do the I/O of Writers first used in this native thread in *loop*: it runs the handlers of that loop's Reader."""
+    """Register the calling native thread, which runs handlers of a Reader in *loop*: its new Writers use *loop* too."""
     _handles_for[native_ident()] = loop
 
 
 def leave_thread() -> None:
-    """Give back the descriptors of the hub that a wait of gevent's made in this native thread, which is about to end.
+    """Unregister the calling native thread, which is about to end, and destroy its hub to free the descriptors.
 
-    A hub with a Loop stays: another thread may be about to wake it.
+    A hub with a Loop is kept: another thread may be about to wake it.
     """
     destroy_unused_hub()
-    _handles_for.pop(native_ident(), None)  # from now on no exit of Python waits for this thread
+    _handles_for.pop(native_ident(), None)  # from now on stop_io_thread() does not wait for this thread
 
 
 def loop_of_handlers() -> Loop | None:
-    """Return the Reader's loop where the caller is a native thread that runs its handlers, else None."""
+    """Return the Reader's loop if the calling native thread runs handlers, else None."""
     return _handles_for.get(native_ident())
 
 
@@ -139,32 +138,32 @@ def _in_child() -> None:
 
 _acts: list[Callable[[], None]] = []
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
-#: The process whose state is fresh.
+#: Id of the process that the module's state belongs to.
 _pid = getpid()
-#: The greenlet in which this process was forked; None: it is no forked child.
+#: The greenlet that called fork(); None if this process is not a forked child.
 _forker: Any = None
 
 
 def on_fork(act: Callable[[], None]) -> None:
-    """Call *act* in each forked child before the library is used there; in order of registration."""
+    """Register *act* to run in each forked child, before its first use of the library, in order of registration."""
     _acts.append(act)
 
 
 def forget_on_fork(owner: Any) -> None:
-    """Call ``owner.after_fork()`` in a forked child, after the functions of :func:`on_fork`; held weakly."""
+    """Make a forked child call ``owner.after_fork()`` after all :func:`on_fork` functions.  Held weakly."""
     _owners.add(owner)
 
 
 def look_for_fork() -> None:
-    """Reset the library if this is a forked child in which that was not done.  Costs one system call."""
+    """Reset the library in a forked child, once.  Costs one system call."""
     if getpid() != _pid:
         _reset()
 
 
 def end_child(call: Callable[..., T], *args: Any) -> T:
-    """Return ``call(*args)``; if *call* forks, end the child with status 0 when it returns there or raises.
+    """Return ``call(*args)``; if *call* forks, the child exits with status 0 after *call*.
 
-    For handlers: what a child would go on with after them, in threads and greenlets, is the parent's.
+    Handlers run in it: after a handler that forked, the child must not continue with the parent's greenlets.
     """
     try:
         return call(*args)
@@ -175,7 +174,7 @@ def end_child(call: Callable[..., T], *args: Any) -> T:
 
 def _reset() -> None:
     global _pid, _forker
-    _pid, _forker = getpid(), current_greenlet()  # first: what is called below may look for a fork itself
+    _pid, _forker = getpid(), current_greenlet()  # first: the functions below may call look_for_fork()
     for act in _acts:
         act()
     for owner in list(_owners):

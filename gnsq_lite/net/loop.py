@@ -1,7 +1,7 @@
 """The loop that does the I/O: a gevent hub with a thread-safe inbox.
 
 This module, :mod:`gnsq_lite.net.waiting` and :mod:`gnsq_lite.net.os_threads` are the only ones of net, consume and
-publish that use gevent and greenlet; another loop would replace these three.  What they offer to the others:
+publish that use gevent and greenlet; another loop would replace these three.  Functions for the other modules:
 
 =======  ==============================================================================================================
 run      :meth:`Loop.spawn`, :meth:`Loop.call_soon`, :func:`gnsq_lite.net.waiting.run_in_loop`
@@ -9,18 +9,17 @@ wait     :func:`sleep`, :class:`gnsq_lite.net.waiting.Event`, :class:`gnsq_lite.
          :meth:`Loop.park`, :meth:`Loop.suspend`, :func:`time_limit`
 wake     :meth:`Loop.resume`, :meth:`Loop.resume_soon`, ``Event.set()``, ``Completion.settle()``
 timer    :meth:`Loop.timer`
-stream   :meth:`Loop.io`, :func:`wait_for_io`, on which :mod:`gnsq_lite.net.stream` is built
+stream   :meth:`Loop.io`, :func:`wait_for_io`; :mod:`gnsq_lite.net.stream` uses them
 =======  ==============================================================================================================
 
-:func:`gnsq_lite.net.io_thread.io_loop` chooses one; :mod:`gnsq_lite.net.waiting` waits for what happens in it.
+:func:`gnsq_lite.net.io_thread.io_loop` chooses the loop; :mod:`gnsq_lite.net.waiting` waits for results of the loop.
 
 **Exceptions from signal handlers.**  CPython runs a signal handler between any two bytecodes of the main thread.  In a
-monkey-patched process that may be in this library's greenlets and callbacks, and what the handler raises may leave
-anything half done.  There is one rule: an unexpected exception in the library's code closes all connections of this
-loop, its Readers and Writers begin again with fresh state, and the exception goes on to the program.  It is caught in
-three places: where gevent reports an error of a callback or a :class:`Task` (:meth:`Loop._on_error`), and in public
-calls from greenlets (:class:`Guard`).  An exception that is thrown into a greenlet that waits, a timeout for one, is
-not unexpected: the wait leaves nothing half done.
+monkey-patched process the interrupted code may be a greenlet or callback of this library, and an exception of the
+signal handler may leave the library's state inconsistent.  There is one rule: an unexpected exception in the library's
+code closes all connections of the loop, resets the loop's Readers and Writers, and then propagates to the program.
+:meth:`Loop._on_error` catches errors of callbacks and Tasks, :class:`Guard` errors in public calls from greenlets.  An
+exception thrown into a waiting greenlet, such as gevent.Timeout, is expected: the wait leaves the state consistent.
 """
 
 from __future__ import annotations
@@ -44,65 +43,65 @@ from gnsq_lite.net.os_threads import native_ident
 
 log = logging.getLogger("gnsq_lite.net")
 
-# gevent imports these when they are first needed.  A fork in the middle of an import leaves it locked in the child for
-# good, so nothing is to be imported while connections are made.
+# gevent imports these modules on first use.  A fork during an import leaves the import lock locked in the child
+# permanently, so nothing may be imported while connections are made.
 for _lazy in ("loop", "resolver", "threadpool"):
     getattr(gevent.config, _lazy)
 
 
-#: Returns the greenlet that runs: of the caller's thread.
+#: Returns the current greenlet of the calling thread.
 current_greenlet: Callable[[], Any] = getcurrent
-#: Ends a greenlet that is killed; no Exception.
+#: Raised in a greenlet that is killed; not a subclass of Exception.
 Killed = gevent.GreenletExit
-#: Waits so many seconds in a greenlet.
+#: Sleeps in a greenlet; the argument is seconds.
 sleep: Callable[[float], None] = gevent.sleep
-#: Resolves a name in gevent's thread pool: the loop goes on meanwhile.
+#: Resolves a host name in gevent's thread pool, without blocking the loop.
 resolve: Callable[..., Any] = getaddrinfo
 #: Events of :meth:`Loop.io`.
 READ, WRITE = 1, 2
 
-#: Seconds one task may take in a turn of the loop before I/O gets its turn.
+#: Seconds that one task may run before it must let the loop do I/O.
 SLICE = 0.01
 
-#: Seconds after a reset before connections are made again: what fails each time must not fail all the time.
+#: Seconds between a reset and new connections, so that an error at each attempt does not become a busy loop.
 PAUSE = 0.05
 
-#: Waits that end before the loop looks after its sockets again.
+#: Maximum greenlets resumed before the loop polls its sockets again.
 _RESUMED_AT_ONCE = 256
 
 
-#: Exceptions that a public call may raise with everything in order.
+#: Exceptions that a public call may raise without a reset.
 _EXPECTED = (NSQError, gevent.GreenletExit, gevent.Timeout)
 
 
 class Core(Protocol):
-    """A Reader's or a Writer's part in a loop."""
+    """The part of a Reader or Writer that runs in a loop."""
 
     loop: Loop
 
     def close_for_exit(self, timeout: float) -> int:
-        """Close within *timeout* seconds; return how many published messages have no outcome.  In the loop; waits."""
+        """Close within *timeout* seconds; return the number of publishes without outcome.  Blocks the greenlet."""
 
     def reset(self) -> None:
-        """Close all connections and begin again with fresh state.  In the loop's thread; does not wait.
+        """Close all connections and restart with fresh state.  Call it in the loop's thread; it does not block.
 
-        It may have been interrupted before, and may be called again.
+        An exception may interrupt a reset; the loop then calls it again.
         """
 
 
 class Task(gevent.Greenlet):  # type: ignore[type-arg]
-    """A greenlet of the library."""
+    """A greenlet that the library started."""
 
 
 def in_task() -> bool:
-    """Return whether the caller runs in a greenlet of the library, which :meth:`Loop.spawn` started."""
+    """Return whether the current greenlet is a :class:`Task`."""
     return isinstance(getcurrent(), Task)
 
 
 class Guard:
-    """``with loop.guard:`` in a public call: an unexpected exception in it resets the loop's Readers and Writers.
+    """Context manager for public calls: an unexpected exception in the block resets the loop's Readers and Writers.
 
-    The block must not wait.
+    Write ``with loop.guard:``.  The block must not wait.
     """
 
     __slots__ = ("_disrupted", "_ident")
@@ -119,39 +118,39 @@ class Guard:
 
 
 class Loop:
-    """A hub and a thread-safe way into it.  Made in the hub's own thread."""
+    """A gevent hub with a thread-safe inbox.  Make it in the hub's thread."""
 
     def __init__(self, hub: Hub, *, keep_alive: bool = False) -> None:
         self.hub = hub
         self.ident = native_ident()
-        #: Whether its thread belongs to the parent: in a forked child it does not run any more.
+        #: Whether this is a forked child, in which the loop's thread does not exist.
         self.gone = False
-        #: Whether Python exits and the library's own thread was stopped.
+        #: Whether Python exits and the I/O thread was stopped.
         self.stopped = False
-        #: The greenlet that :meth:`run` was called in.
+        #: The greenlet that called :meth:`run`.
         self._runner: Any = None
-        #: Whether it is the library's own, in a thread of its own, and all other threads are the callers'.
+        #: Whether this loop runs in the library's I/O thread, which all Readers and Writers of the process share.
         self.is_shared = keep_alive
-        #: Calls a function with arguments in the hub; in this thread.
+        #: Schedules ``act(*args)`` in the hub.  Call it in the loop's thread.
         run_callback: Any = hub.loop.run_callback
         self.soon: Callable[..., Any] = partial(run_callback, _call, self)
         self.guard = Guard(self.ident, self.disrupted)
-        #: What is reset after an unexpected exception, and closed at the exit of Python.
+        #: Readers and Writers to reset after an unexpected exception and to close when Python exits.
         self.cores: weakref.WeakSet[Core] = weakref.WeakSet()
-        #: Called after each reset: they end waits for what the exception has ended.
+        #: Callbacks after each reset; they end waits for greenlets that the exception ended.
         self.after_reset: set[Callable[[], object]] = set()
         self._is_disrupted = False
         self._report_other_error: Callable[..., Any] = hub.handle_error
         hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
         self._inbox: deque[Callable[[], Any]] = deque()
         self._signalled = False
-        #: Greenlets whose wait is over, which remove themselves, and how many may run before I/O does.
+        #: Greenlets to resume (each removes itself), and how many more may run before the loop does I/O.
         self._ready: deque[Any] = deque()
         self._turns = 0
         self._delivering = False
-        #: Waits in the caller's greenlet until it is resumed, by whatever.
+        #: Suspends the current greenlet until any code resumes it.
         self.suspend: Callable[[], Any] = hub.switch
-        #: Returns the time at which this turn of the loop began.
+        #: Returns the start time of the current loop iteration.
         self.now: Callable[[], float] = hub.loop.now
         self._run_callback = run_callback
         self._async = hub.loop.async_(ref=keep_alive)
@@ -162,39 +161,39 @@ class Loop:
         return native_ident() == self.ident
 
     def check(self) -> None:
-        """Raise ClosedError where the loop's thread does not run: in a forked child, and when Python exits."""
+        """Raise ClosedError if the loop's thread does not run: in a forked child, and when Python exits."""
         if self.gone:
             raise ClosedError("this belongs to the parent process; make one in the child")
         if self.stopped:
             raise ClosedError("the interpreter is exiting: its I/O thread has stopped")
 
     def run(self) -> None:
-        """Run the hub until :meth:`stop`; in the first greenlet of the loop's thread."""
+        """Run the hub until :meth:`stop`.  Call it in the first greenlet of the loop's thread."""
         self._runner = getcurrent()
         while not self.stopped:
             try:
                 self.hub.switch()
-            except BaseException:  # a greenlet of the program's raised SystemExit, for one
+            except BaseException:  # for example SystemExit from a greenlet of the program
                 log.exception("the I/O thread goes on")
         self.hub.destroy(destroy_loop=True)
 
     def stop(self) -> None:
-        """Let :meth:`run` return once earlier calls have begun; from another thread."""
+        """Make :meth:`run` return after all earlier calls have started.  Call it from another thread."""
         self.stopped = True
         self.call_soon(lambda: self.spawn("stop", self.hub.loop.run_callback, self._runner.switch))
 
     def call_soon(self, act: Callable[[], Any]) -> None:
-        """Call *act* in the hub soon.  From any thread; never blocks; *act* must not block either."""
+        """Schedule *act* in the hub.  Thread-safe; never blocks.  *act* must not block."""
         if native_ident() == self.ident:
             self.soon(act)
         else:
             self.call_among_many(act)
 
     def call_among_many(self, act: Callable[[], Any]) -> None:
-        """Call *act* in the hub soon, one of many: the hub calls all of them before it polls its sockets again.
+        """Schedule *act* through the inbox; the hub empties the inbox before it polls its sockets again.
 
-        Of those that its own thread gives to gevent it calls as few as 50 where other threads want to run, and then
-        waits for its turn among them.
+        Use it for many calls at once.  gevent runs as few as 50 of its own callbacks when other threads want to run,
+        and then waits for the GIL.
         """
         self._inbox.append(act)
         if not self._signalled:  # set before the send, cleared before the drain: no wake-up is lost
@@ -202,50 +201,50 @@ class Loop:
             self._async.send()
 
     def _drain(self) -> None:
-        """Call what is there now.  What comes meanwhile is for the next turn: threads may be quicker than this one."""
+        """Run the callbacks that are queued now.  Later ones wait for the next iteration: threads may outpace it."""
         self._signalled = False
         inbox = self._inbox
         for _ in range(len(inbox)):
             inbox.popleft()()
 
     def start(self, watcher: Any, act: Callable[[], Any], **options: Any) -> None:
-        """Start *watcher*, a watcher of this loop, which calls *act* in the hub."""
+        """Start *watcher*, a watcher of this loop, so that it calls *act* in the hub."""
         watcher.start(_call, self, act, **options)
 
     def timer(self, seconds: float, act: Callable[[], Any]) -> Any:
         """Return a timer that calls *act* in the hub once, *seconds* from now.
 
-        ``active`` is true until then; ``close()``, which its owner calls in any case, also stops it.
+        Its ``active`` is true until then.  ``close()`` stops the timer; the owner must call it in any case.
         """
         timer: Any = self.hub.loop.timer(max(0.0, seconds))
-        self.start(timer, act, update=True)  # the loop may not have looked at the clock for a long time
+        self.start(timer, act, update=True)  # the loop may not have read the clock for a long time
         return timer
 
     def io(self, descriptor: int, events: int) -> Any:
-        """Return a watcher of a socket, for :meth:`start`; *events* are READ and WRITE."""
+        """Return a watcher of a socket, for :meth:`start`; *events* is READ, WRITE or both."""
         return self.hub.loop.io(descriptor, events)
 
     def resume(self, greenlet: Any) -> None:
-        """Resume *greenlet* soon, whatever it waits for; in this thread."""
-        self._run_callback(greenlet.switch)  # nothing of Python's, in which a signal handler could raise
+        """Schedule *greenlet* to resume, in any wait.  Call it in the loop's thread."""
+        self._run_callback(greenlet.switch)  # no Python bytecode in which a signal handler could raise
 
     def begin(self, run: Callable[[], Any]) -> None:
-        """In the hub: run *run* in a new greenlet now; return when it waits or ends.  Cheaper than :meth:`spawn`."""
+        """Run *run* in a new greenlet until it waits or ends.  Call it in the hub.  Cheaper than :meth:`spawn`."""
         greenlet(run, self.hub).switch()
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
-        """Resume *greenlets*, which wait in :meth:`park`, soon and in their order; in this thread."""
+        """Schedule *greenlets*, which wait in :meth:`park`, to resume in order.  Call it in the loop's thread."""
         if not (self._ready or self._delivering):
             self.soon(self._resume)
         self._ready.extend(greenlets)
 
     def resume_once(self, greenlet: Any) -> None:
-        """Resume *greenlet* soon, unless it is about to be resumed already."""
+        """Schedule *greenlet* to resume, unless that is already scheduled."""
         if greenlet not in self._ready:
             self.resume_soon((greenlet,))
 
     def deliver(self, take: Callable[[bytes], bool], data: bytes) -> bool:
-        """In the hub: return what *take* does with *data*; if it is true, the greenlets that it resumes have run."""
+        """Return ``take(data)``; if true, first run the greenlets that *take* resumed.  Call it in the hub."""
         self._delivering = True
         try:
             is_taken = take(data)
@@ -259,7 +258,7 @@ class Loop:
         return is_taken
 
     def _resume(self) -> None:
-        """In the hub: resume greenlets.  Each that parks again resumes the next itself; the last comes back here."""
+        """Resume ready greenlets, in the hub.  A greenlet that parks again switches directly to the next one."""
         ready, self._turns = self._ready, _RESUMED_AT_ONCE
         try:
             while ready and self._turns > 0:
@@ -274,9 +273,9 @@ class Loop:
                 self.soon(self._resume)
 
     def park(self, greenlet: Any) -> None:
-        """Wait in *greenlet*, the caller's own and of this thread, until :meth:`resume_soon` resumes it.
+        """Suspend *greenlet*, the current greenlet of this thread, until :meth:`resume_soon` resumes it.
 
-        It may return early: its caller looks whether the wait is over.
+        It may return early; the caller must check its condition again.
         """
         ready = self._ready
         try:
@@ -286,23 +285,23 @@ class Loop:
             else:
                 self.suspend()
         finally:
-            if greenlet in ready:  # as its first, where it was resumed
+            if greenlet in ready:  # it is the first if it was resumed
                 ready.remove(greenlet)
 
     def forget(self, greenlet: Any) -> None:
-        """Do not resume *greenlet*, the caller's own, which does not wait any longer."""
+        """Cancel a scheduled resume of *greenlet*, the current greenlet, because its wait is over."""
         if greenlet in self._ready:
             self._ready.remove(greenlet)
 
     def spawn(self, name: str, run: Callable[..., Any], *args: Any) -> Task:
-        """Start a named greenlet; in the loop's own thread only."""
+        """Start a named greenlet.  Call it in the loop's thread."""
         task = Task(run, *args)
         task.name = f"gnsq_lite-{name}"
         task.start()
         return task
 
     def kill(self, greenlets: Iterable[Any]) -> None:
-        """End *greenlets* of this loop, but for the caller's own and any that is None; returns at once."""
+        """Kill *greenlets* of this loop without waiting; skips None and the current greenlet."""
         me = getcurrent()
         for each in greenlets:
             if each is not None and each is not me:
@@ -311,7 +310,7 @@ class Loop:
     # -- unexpected exceptions
 
     def _on_error(self, context: Any, kind: Any, error: Any, traceback: Any) -> None:
-        """Handle the error of a callback or greenlet, in place of ``hub.handle_error``, where it is the library's."""
+        """Replace ``hub.handle_error``: handle errors of the library's callbacks and greenlets, pass on all others."""
         arguments = getattr(context, "args", None)  # of a watcher or a callback
         if isinstance(context, Task) or (arguments and arguments[0] is self):
             self.fail(error)
@@ -324,9 +323,9 @@ class Loop:
         self.hub.handle_system_error(type(error), error, error.__traceback__)
 
     def disrupted(self, error: BaseException) -> None:
-        """Reset the Readers and Writers: *error* has cut into the library's code."""
+        """Reset the Readers and Writers, because *error* interrupted the library's code."""
         self._is_disrupted = True
-        self.soon(self._reset)  # should another exception end the call below
+        self.soon(self._reset)  # in case another exception ends the call below
         said = "%s in the library's code: the connections are closed, and made again"
         self.soon(self.spawn, "log", log.warning, said, repr(error))
         self._reset()
@@ -346,7 +345,7 @@ class Loop:
 
 
 def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:
-    """Call *act* in the hub; by its first argument :meth:`Loop._on_error` tells the library's callbacks from others."""
+    """Call *act* in the hub.  :meth:`Loop._on_error` recognizes the library's callbacks by the argument *loop*."""
     act(*args)
 
 
@@ -361,7 +360,7 @@ def destroy_unused_hub() -> None:
 
 
 def loop_here(*, keep_alive: bool = False) -> Loop:
-    """Return the Loop of the calling thread's hub; makes both where they are missing."""
+    """Return the Loop of the calling thread's hub; make hub and Loop if they do not exist."""
     hub = get_hub()
     loop = _loops.get(hub)
     if loop is None:
@@ -370,7 +369,7 @@ def loop_here(*, keep_alive: bool = False) -> Loop:
 
 
 def after_io(loop: Loop, act: Callable[[], Any]) -> None:
-    """Call *act* in the hub after it has polled its sockets and timers; never before."""
+    """Schedule *act* in the hub, after the next poll of sockets and timers."""
     timer = loop.hub.loop.timer(0.0)
 
     def run() -> None:
@@ -381,14 +380,14 @@ def after_io(loop: Loop, act: Callable[[], Any]) -> None:
 
 
 def let_io() -> None:
-    """Wait, in a greenlet, until its hub has looked after its sockets and timers."""
+    """Suspend the current greenlet until its hub has polled its sockets and timers."""
     hub: Any = get_hub()
     with hub.loop.timer(0.0) as timer:
         hub.wait(timer)
 
 
 def wait_for_io(descriptor: int, events: int, seconds: float) -> bool:
-    """Wait, in a greenlet, at most *seconds* until a socket can be read or written; return whether it can."""
+    """Wait in a greenlet until a socket is readable or writable, at most *seconds*; return whether it is."""
     hub: Any = get_hub()
     limit: Any = gevent.Timeout(max(0.0, seconds), False)  # type: ignore[arg-type]
     with hub.loop.io(descriptor, events) as watcher, limit:
@@ -398,5 +397,5 @@ def wait_for_io(descriptor: int, events: int, seconds: float) -> bool:
 
 
 def time_limit(seconds: float, error: Exception) -> AbstractContextManager[Any]:
-    """Return a context manager that raises *error* in the greenlet that is still in its block after *seconds*."""
+    """Return a context manager that raises *error* in its greenlet if the block takes longer than *seconds*."""
     return gevent.Timeout(max(0.0, seconds), error)

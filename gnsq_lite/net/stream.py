@@ -1,7 +1,7 @@
-"""TCP streams with TLS: one in the loop here, and what it shares with the one of threads that block.
+"""TCP streams with optional TLS: the stream of the loop, and the base class that it shares with the blocking stream.
 
-TLS is in :mod:`gnsq_lite.net.tls`, and the blocking stream in :mod:`gnsq_lite.net.blocking_connection`.  Errors are the
-library's own, and name the nsqd.
+TLS is in :mod:`gnsq_lite.net.tls`, the blocking stream in :mod:`gnsq_lite.net.blocking_connection`.  Errors are
+NSQErrors that name the nsqd.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gnsq_lite.net.os_threads import native
 from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions
 
-#: Bytes of one read.  16 KiB to 1 MiB make no difference in speed; this keeps the cost of an idle connection low.
+#: Bytes of one read.  16 KiB to 1 MiB are equally fast; a small size keeps the cost of an idle connection low.
 READ_SIZE = 64 * 1024
-#: Seconds after which a read that waits for more takes what is there.
+#: Seconds that a read waits for more bytes before it returns the received ones.
 PATIENCE = 0.01
 
-#: A flag of calls that never block.
+#: The flag of a send or recv that never blocks.
 DONTWAIT = getattr(socket, "MSGDONTWAIT", 0)
-#: The peer has sent its last byte, whether all before it was read or not.
+#: Poll event: the peer has closed its sending side; unread bytes may remain.
 _HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
@@ -38,14 +38,14 @@ class DeliveryStalled(ConnectionLost):
 
 
 def lost(address: str, error: OSError) -> NSQConnectionError:
-    """Return the library's error for one on an open connection, which may be it already."""
+    """Convert an OSError of an open connection to ConnectionLost; return an NSQConnectionError unchanged."""
     if isinstance(error, NSQConnectionError):
         return error
     return ConnectionLost(address, f"connection lost: {error.strerror or error}")
 
 
 class ByteStream:
-    """An open connection.  The methods may wait; the caller bounds the time."""
+    """An open TCP connection.  Methods may block; the caller limits the time."""
 
     def __init__(self, sock: Any, address: str) -> None:
         self._sock = sock
@@ -62,13 +62,13 @@ class ByteStream:
         raise NotImplementedError
 
     def send_raw(self, data: bytes) -> None:
-        """Send *data* as it is.  Raises NSQConnectionError."""
+        """Send *data* without encryption.  Raises NSQConnectionError."""
         raise NotImplementedError
 
     def start_tls(self, tls: TLSOptions | ssl.SSLContext, host: str, early: bytes = b"") -> bytes:
-        """Do the TLS handshake; return plain text that came with its end, often b"".
+        """Do the TLS handshake; return plain text received with its last record, often b"".
 
-        *early* is what was read past the last plain frame.  Raises TLSError, CertificateError.
+        *early* holds the bytes read past the last plain frame.  Raises TLSError, CertificateError.
         """
         layer = TLSLayer(tls, host, self.address, early)
         layer.shake_hands(self.read, self.send_raw)
@@ -76,7 +76,7 @@ class ByteStream:
         return self._decrypt(layer, b"")
 
     def decrypt(self, data: bytes) -> bytes:
-        """Return what the read *data* completes; for the reader.  Raises ConnectionLost at its end, TLSError."""
+        """Decrypt *data*, received from the socket.  Raises ConnectionLost at EOF (b""), and TLSError."""
         if not data:
             raise ConnectionLost(self.address, "connection closed by nsqd")
         self.bytes_in += len(data)
@@ -90,43 +90,43 @@ class ByteStream:
         return plain
 
     def _say_goodbye(self) -> None:
-        """Send the end of TLS."""
+        """Send TLS close_notify."""
         if self.tls is not None:
             with suppress(OSError):
                 self._sock.send(self.tls.goodbye(), DONTWAIT)
 
 
 class Stream(ByteStream):
-    """A stream in the loop: ``read`` waits; ``write`` never does: what nsqd does not take yet is kept, in order."""
+    """A stream in the loop.  ``read`` blocks its greenlet; ``write`` never blocks and keeps unsent bytes in order."""
 
     def __init__(self, loop: Loop, sock: Any, address: str) -> None:
         super().__init__(sock, address)
         self._loop = loop
         self.closed: NSQConnectionError | None = None
         self._has_ended = False
-        #: Bytes nsqd has not taken yet.
+        #: Number of bytes not sent yet.
         self.unsent = 0
-        #: Monotonic seconds since when nsqd takes no bytes; None: it takes them.
+        #: Monotonic time since which the socket accepts no bytes; None: the socket accepts bytes.
         self.stuck_since: float | None = None
         self._chunks: deque[bytes | memoryview] = deque()
         self._waiting: Any = None
         self._ending = False
-        #: Whether a failed write leaves the connection open until the reader finds its end: nsqd's error may be unread.
+        #: Whether to keep reading after a write error: an error frame of nsqd may be unread.
         self.reads_after_write_error = False
-        #: Called in the hub when nsqd has taken all that was kept; it must not wait.
+        #: Called in the hub when all kept bytes are sent; it must not block.
         self.on_drained: Callable[[], None] | None = None
         self._readable: Any = loop.io(sock.fileno(), READ)
         self._writable: Any = loop.io(sock.fileno(), WRITE)
-        #: Ends a wait for more than one byte.
+        #: Timer that ends a wait for more than one byte.
         self._read_timer: Any = None
         self._offer: Callable[[], bool] | None = None
-        #: What was read in the hub and is for the reader, which takes it before it reads itself.
+        #: Reads and errors from the hub; :meth:`read` returns or raises them before it reads the socket.
         self._given: deque[bytes | Exception] = deque()
 
     # -- reading
 
     def read(self) -> bytes:
-        """Wait for bytes and return them, decrypted; once per call, b"" only if given.  Raises NSQConnectionError."""
+        """Wait for bytes and return them, decrypted.  Raises NSQConnectionError."""
         while True:
             self._wait_readable()
             if self._given:
@@ -159,21 +159,22 @@ class Stream(ByteStream):
     def _on_readable(self) -> None:
         waiting = self._waiting
         if waiting is None:
-            self._readable.stop()  # no greenlet reads now: else the loop calls this without end
+            self._readable.stop()  # no greenlet reads now: an active watcher would make the loop spin
         elif self._offer is None or not self._offer():
             self._waiting = None
             waiting.switch()
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """Call *take* in the hub with each read while the reader waits; if it returns False, the reader gets the read.
+        """Call *take* in the hub with each read while :meth:`read` waits.  No effect under TLS.
 
-        So is an Exception that it raises.  It must not wait.
+        If *take* returns False, :meth:`read` returns the bytes.  If it raises NSQError, :meth:`read` raises that error.
+        *take* must not block.
         """
         if self.tls is None:
             self._offer = partial(self._take, take)
 
     def _take(self, take: Callable[[bytes], bool]) -> bool:
-        """Read, and return whether there is nothing in it for the reader."""
+        """Read and pass the bytes to *take*; return whether *take* consumed them."""
         if self._given:
             return False
         try:
@@ -193,10 +194,9 @@ class Stream(ByteStream):
         return False
 
     def read_at_least(self, size: int) -> None:
-        """Let :meth:`read` wait until *size* bytes have come, but no longer than PATIENCE; 1: for any.
+        """Make :meth:`read` wait until *size* bytes have arrived, at most PATIENCE; 1 restores the default.
 
-        It saves polls where many small answers are sure to come.  Under TLS, and on a system without SO_RCVLOWAT,
-        nothing changes.
+        This saves polls when many small responses are due.  No effect under TLS or without SO_RCVLOWAT.
         """
         if self.closed is not None or self.tls is not None:
             return
@@ -222,19 +222,19 @@ class Stream(ByteStream):
             self._read_timer = None
 
     def has_ended(self) -> bool:
-        """Return whether it is closed, or the peer has closed or failed; its reader gets the end.  Never waits."""
+        """Return whether this side or the peer has closed the stream.  Never blocks; :meth:`read` raises the reason."""
         if self.closed is not None:
             return True
-        poll = native("select", "poll")()  # gevent's own would run the loop
+        poll = native("select", "poll")()  # gevent's poll() would run the loop
         poll.register(self._sock.fileno(), _HANGUP)
         return bool(poll.poll(0))
 
     # -- writing
 
     def write(self, data: bytes) -> None:
-        """Send *data*, now or as soon as nsqd takes it; only in the loop's thread.  After close: nothing.
+        """Send *data* now, or as soon as the socket accepts it.  Call it in the loop's thread; no effect after close.
 
-        A connection that turns out to be lost is closed; its reader gets the error.
+        A write error closes the connection, and :meth:`read` raises the error.
         """
         if self.closed is not None:
             return
@@ -245,7 +245,7 @@ class Stream(ByteStream):
         self.send_raw(data)
 
     def send_raw(self, data: bytes) -> None:
-        """Send *data* as it is, now or as soon as nsqd takes it."""
+        """Send *data* without encryption, now or as soon as the socket accepts it."""
         if self.closed is not None or not data:
             return
         self.unsent += len(data)
@@ -263,7 +263,7 @@ class Stream(ByteStream):
             if not (self.reads_after_write_error and isinstance(error, ConnectionError)):
                 self.close(lost(self.address, error))
                 return
-            self._chunks.appendleft(data)  # and nothing more is written
+            self._chunks.appendleft(data)  # a chunk that stays here blocks all later writes
             self._writable.stop()
             return
         self.bytes_out += sent
@@ -289,9 +289,10 @@ class Stream(ByteStream):
     # -- sending beside the loop
 
     def send_beside_loop(self, data: bytes) -> None:
-        """Send *data* in any thread, while nothing is unsent and no other thread sends; not under TLS.  Raises OSError.
+        """Send *data* from any thread.  Raises OSError.
 
-        The loop sends what nsqd does not take now.
+        The caller ensures that no bytes are unsent, that no other thread sends and that TLS is off.  The loop sends the
+        bytes that the socket does not accept now.
         """
         try:
             sent = self._sock.send(data, DONTWAIT)
@@ -311,7 +312,7 @@ class Stream(ByteStream):
     # -- the end
 
     def close(self, reason: NSQConnectionError) -> None:
-        """Close; the reader raises *reason*.  In the loop's thread; a second call does nothing."""
+        """Close; :meth:`read` raises *reason*.  Call it in the loop's thread; a second call does nothing."""
         if self.closed is None:
             self.closed = reason
         if not self._has_ended:  # an exception may have ended an earlier call
@@ -329,7 +330,7 @@ class Stream(ByteStream):
         self._has_ended = True
 
     def shut_down(self) -> None:
-        """Send what is queued and then end of stream, so that nsqd reads all of it; reading goes on to its end."""
+        """Send the queued bytes, then shut down writing, so that nsqd reads all of them.  Reading goes on until EOF."""
         if self.closed is None:
             self._ending = True
             if not self._chunks:
@@ -340,7 +341,7 @@ class Stream(ByteStream):
             self._sock.shutdown(how)
 
     def abandon(self) -> None:
-        """In a forked child: give up the descriptor without a word to nsqd; the parent goes on with it."""
+        """Close the descriptor in a forked child without sending any byte; the parent keeps using the connection."""
         if self.closed is None:
             self.closed = ConnectionLost(self.address, "belongs to the parent process")
             self._has_ended = True

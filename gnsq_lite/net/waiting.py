@@ -1,4 +1,4 @@
-"""Results and events that any thread or greenlet may wait for."""
+"""Results and events that threads and greenlets can wait for."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gnsq_lite.net.io_thread import look_for_fork
 from gnsq_lite.net.loop import Loop, loop_here
 from gnsq_lite.net.os_threads import native_held_lock
 
-#: Seconds no wait and no lock outlasts in one go.
+#: Maximum seconds of a single wait.
 _LONG = 1e6
 
 
 class Event(GeventEvent):
-    """A flag that greenlets of one loop wait for: ``set()``, ``clear()``, ``wait()``."""
+    """A flag for the greenlets of one loop: ``set()``, ``clear()``, ``wait()``."""
 
 
 class Completion:
-    """A result that is set once, in any thread, and waited for in any thread or greenlet.
+    """A result that is set once.  Any thread may set it, and any thread or greenlet may wait for it.
 
-    Waiting blocks no other greenlet: a greenlet gives way to its hub, a thread without a hub waits on a native lock.
+    Waiting blocks no other greenlet: a greenlet switches to its hub; a thread without a hub blocks on a native lock.
     """
 
     __slots__ = ("_done", "_error", "_value", "_wakers")
@@ -40,11 +40,11 @@ class Completion:
         self._wakers: list[Callable[[], None]] = []
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the result; return False, and change nothing, when it was set before."""
+        """Set the result; return False without any change if it is already set."""
         if self._done:
             return False
         self._value, self._error = value, error
-        self._done = True  # before the wakers are read: a waiter adds its waker first and looks again
+        self._done = True  # before the wakers are read: a waiter adds its waker and then checks _done again
         self.wake()
         return True
 
@@ -54,15 +54,15 @@ class Completion:
             wake()
 
     def done(self) -> bool:
-        """Return whether the result is there."""
+        """Return whether the result is set."""
         return self._done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the result, at most *timeout* seconds; return whether it came."""
+        """Wait for the result, at most *timeout* seconds; return whether it is set."""
         return self._done or wait_any((self,), timeout)
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait and return the value, or raise the error.  Raises TimeoutError when none came in time."""
+        """Wait, then return the value or raise the error.  Raises TimeoutError after *timeout* seconds."""
         if not self.wait(timeout):
             raise TimeoutError(f"no result in {timeout} s")
         if self._error is not None:
@@ -71,9 +71,9 @@ class Completion:
 
 
 def wait_any(completions: Sequence[Completion], timeout: float | None = None) -> bool:
-    """Wait until one of *completions* is settled, at most *timeout* seconds; return whether one is.
+    """Wait until at least one of *completions* is set, at most *timeout* seconds; return whether one is.
 
-    Raises ClosedError in gevent's hub, which must not wait.
+    Raises ClosedError in gevent's hub, which must not block.
     """
     look_for_fork()
     parking = Parking()
@@ -93,7 +93,7 @@ def _is_any_done(completions: Sequence[Completion]) -> bool:
 
 
 class Parking:
-    """A place for one wait: ``park()`` returns once ``wake()`` was called, in whatever thread."""
+    """A single wait: ``park()`` returns once any thread has called ``wake()``."""
 
     __slots__ = ("_lock", "_loop", "_resume", "_waiter", "_woken")
 
@@ -109,17 +109,17 @@ class Parking:
             self._resume = partial(self._waiter.switch, None)
 
     def wake(self) -> None:
-        """End the wait, or make the one to come return at once.  From any thread, any number of times."""
+        """End the current or future wait.  Thread-safe; further calls do nothing."""
         if self._woken:
             return
         self._woken = True
         if self._loop is None:
             try:
                 self._lock.release()
-            except RuntimeError:  # two wakers met
+            except RuntimeError:  # another thread released the lock at the same time
                 pass
         elif self._loop.is_here():
-            self._loop.hub.loop.run_callback(self._resume)  # nothing of Python's, in which a signal handler could raise
+            self._loop.hub.loop.run_callback(self._resume)  # no Python bytecode in which a signal handler could raise
         else:
             self._loop.call_soon(self._resume)
 
@@ -132,17 +132,17 @@ class Parking:
             raise ClosedError("a blocking call was made in the event loop itself")
         if self._woken:
             return True
-        # There is always a timer: the inbox alone does not keep the hub from ending the wait with LoopExit.
+        # There is always a timer: without an active timer or socket the hub would end the wait with LoopExit.
         timer: Any = self._loop.hub.loop.timer(_LONG if timeout is None else max(0.0, min(timeout, _LONG)))
         with timer:
-            # The loop may not have run for a long time, and a timer counts from what it last took for now.
+            # Without update a timer starts at the loop's cached time, which may be old.
             timer.start(self._resume, update=True)
             self._waiter.get()
         return self._woken
 
 
 def wait_or_set(event: Event, timeout: float | None) -> None:
-    """Wait in a greenlet until *event* is set; after *timeout* seconds from now it is set as well."""
+    """Wait in a greenlet until *event* is set; set it after *timeout* seconds."""
     if timeout is None:
         event.wait()
         return
@@ -153,15 +153,15 @@ def wait_or_set(event: Event, timeout: float | None) -> None:
 
 
 def in_hub() -> bool:
-    """Return whether the caller is gevent's hub, which must not wait."""
-    return not sys.is_finalizing() and getcurrent() is get_hub_if_exists()  # then there are no greenlets any more
+    """Return whether the current greenlet is gevent's hub, which must not block."""
+    return not sys.is_finalizing() and getcurrent() is get_hub_if_exists()  # no greenlets exist while finalizing
 
 
 def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-    """Run *run* in a greenlet of *loop* and return its result; from any thread or greenlet.
+    """Run *run* in a greenlet of *loop* and return its result.  Thread-safe.
 
-    Raises ClosedError where the loop's thread is missing: in a forked child, and when the interpreter exits; and
-    TimeoutError after *timeout* seconds, while *run* goes on, or at once in gevent's hub, which must not wait.
+    Raises ClosedError if the loop's thread does not run: in a forked child, and when the interpreter exits.  Raises
+    TimeoutError after *timeout* seconds (*run* goes on), and at once in gevent's hub, which must not block.
     """
     look_for_fork()
     loop.check()
@@ -195,9 +195,9 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
 def run_or_leave(
     loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None, wait: bool = True
 ) -> None:
-    """Run *run* in a greenlet of *loop*, and wait for it unless *wait* is false or the caller is gevent's hub.
+    """Run *run* in a greenlet of *loop*; wait for its end unless *wait* is false or the caller is gevent's hub.
 
-    Raises as :func:`run_in_loop`.
+    Raises the errors of :func:`run_in_loop`.
     """
     if not wait or (in_hub() and not loop.stopped):
         loop.call_soon(lambda: loop.spawn("call", run, *args))
