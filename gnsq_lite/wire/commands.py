@@ -1,7 +1,7 @@
-"""What a client sends: one function per command gives its bytes (WIRE-7).
+"""Encodes the commands of a client, one function per command (WIRE-7).
 
-Whatever nsqd would close the connection for is refused here, before a byte is sent (WIRE-8).  Sizes are unsigned
-big-endian 32-bit numbers; times are seconds here and whole milliseconds on the wire.
+Arguments for which nsqd would close the connection raise an error here, before a byte is sent (WIRE-8).  Sizes are
+unsigned big-endian 32-bit numbers; times are seconds here and whole milliseconds on the wire.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ CLS: Final = b"CLS\n"
 
 
 def identify(payload: bytes) -> bytes:
-    """IDENTIFY with its JSON.  "IDENTIFY" """
+    """Encode IDENTIFY with its JSON.  "IDENTIFY" """
     return b"IDENTIFY\n" + _size(len(payload)) + payload
 
 
 def auth(secret: bytes) -> bytes:
-    """AUTH with the secret as it is.  "AUTH"  Raises OptionError, which does not show the secret."""
+    """Encode AUTH.  "AUTH"  Raises OptionError, which does not show the secret."""
     if not secret:
         raise OptionError("auth_secret", secret, "must not be empty")  # nsqd/protocol_v2.go:510
     return b"AUTH\n" + _size(len(secret)) + secret
 
 
 def subscribe(topic: str, channel: str) -> bytes:
-    """SUB.  "SUB"  Raises InvalidName."""
+    """Encode SUB.  "SUB"  Raises InvalidName."""
     return b"SUB " + check_topic(topic) + b" " + check_channel(channel) + b"\n"
 
 
@@ -50,20 +50,21 @@ def subscribe(topic: str, channel: str) -> bytes:
 
 
 def publish(topic: str, body: bytes) -> bytes:
-    """PUB.  "PUB"  Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge."""
+    """Encode PUB.  "PUB"  Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge."""
     check_body(body)
     return publish_head(topic) + _size(len(body)) + body
 
 
 def multipublish(topic: str, bodies: Iterable[bytes]) -> bytes:
-    """MPUB: all of the bodies or none.  "MPUB"  Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge."""
+    """Encode MPUB, which is atomic.  "MPUB"  Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge."""
     return multipublish_packed(multipublish_head(topic), listed(bodies))
 
 
 def defer_publish(topic: str, body: bytes, delay_s: float) -> bytes:
-    """DPUB: nsqd holds the message back for *delay_s* seconds, rounded up to whole milliseconds.  "DPUB"
+    """Encode DPUB: nsqd defers the message for *delay_s* seconds, rounded up to whole milliseconds.  "DPUB"
 
-    Raises OptionError for a delay below 0, for which nsqd would close the connection; and what :func:`publish` raises.
+    Raises OptionError for a negative delay, for which nsqd would close the connection, and the errors of
+    :func:`publish`.
     """
     check_body(body)
     return b"DPUB %b %d\n" % (check_topic(topic), _milliseconds("defer", delay_s)) + _size(len(body)) + body
@@ -77,28 +78,28 @@ class _PublishHeads(dict[str, bytes]):
         return head
 
 
-#: Topics whose PUB is kept ready.
+#: Maximum topics whose PUB line is cached.
 _MOST_HEADS = 10_000
 
-#: PUB's first line, by topic; the size and the body follow.  Looking one up raises InvalidName.
+#: Cache of the PUB command line by topic; size and body follow the line.  A lookup may raise InvalidName.
 PUBLISH_HEADS: Final = _PublishHeads()
 
 
 def publish_head(topic: str) -> bytes:
-    """Return PUB's first line; the size and the body follow.  Raises InvalidName."""
+    """Return the PUB command line; size and body follow it.  Raises InvalidName."""
     return PUBLISH_HEADS[topic]
 
 
 def multipublish_head(topic: str) -> bytes:
-    """Return MPUB's first line; :func:`multipublish_body` follows.  Raises InvalidName."""
+    """Return the MPUB command line; :func:`multipublish_body` follows it.  Raises InvalidName."""
     return b"MPUB " + check_topic(topic) + b"\n"
 
 
 def multipublish_body(bodies: Sequence[bytes]) -> bytes:
-    """Return what follows MPUB's first line: size, count, and each body with its size.
+    """Encode the part of MPUB after the command line: size, count, and each body with its size.
 
-    The bodies are taken as they are; :func:`check_bodies` checks.  Raises MessageTooLarge for more than the size field
-    can tell.
+    The bodies are not checked; :func:`check_bodies` does that.  Raises MessageTooLarge if the total exceeds the size
+    field.
     """
     size = 4 + 4 * len(bodies) + sum(map(len, bodies))
     if size > MAX_INT32:
@@ -107,14 +108,14 @@ def multipublish_body(bodies: Sequence[bytes]) -> bytes:
 
 
 def multipublish_packed(head: bytes, bodies: list[Any], max_size: int = MAX_INT32) -> bytes:
-    """Return an MPUB that begins with *head*, :func:`multipublish_head`'s.  Raises as :func:`check_bodies`."""
+    """Encode MPUB; *head* is the result of :func:`multipublish_head`.  Raises as :func:`check_bodies`."""
     return pack(head, bodies, max_size) or head + multipublish_body(check_bodies(bodies, max_size))
 
 
 def check_body(body: object, max_size: int = MAX_INT32) -> None:
-    """Raise BodyTypeError, InvalidBody (empty) or MessageTooLarge for a body nsqd would refuse (WIRE-8).
+    """Raise BodyTypeError, InvalidBody (empty) or MessageTooLarge for a body that nsqd would refuse (WIRE-8).
 
-    Bytes alone are accepted: what can still change (bytearray, memoryview) might do so before it is sent.
+    Only bytes are accepted: a bytearray or memoryview could change before it is sent.
     """
     if not isinstance(body, bytes):
         raise BodyTypeError(type(body).__name__)
@@ -133,7 +134,7 @@ def check_bodies(bodies: Iterable[object], max_size: int = MAX_INT32) -> list[by
 
 
 def listed(bodies: Iterable[object]) -> list[Any]:
-    """Return *bodies* as a list, each still to be checked.  Raises InvalidBody for what is no batch, or is empty."""
+    """Convert *bodies* to a list without checking each body.  Raises InvalidBody if it is empty or no batch."""
     if isinstance(bodies, (str, bytes, bytearray, memoryview)):
         raise InvalidBody(f"a batch is a sequence of bodies, not one {type(bodies).__name__}")
     try:
@@ -149,23 +150,23 @@ def listed(bodies: Iterable[object]) -> list[Any]:
 
 
 def ready(count: int) -> bytes:
-    """RDY: nsqd may have *count* messages in flight on this connection; 0 pauses.  "RDY"  Raises OptionError."""
+    """Encode RDY: nsqd may have *count* messages in flight on the connection; 0 pauses.  "RDY"  Raises OptionError."""
     check_number("count", count, 0, math.inf, whole=True)  # nsqd/protocol_v2.go:666
     return b"RDY %d\n" % count
 
 
 def finish(message_id: bytes) -> bytes:
-    """FIN: nsqd forgets the message.  "FIN"  Raises OptionError for an id that is not 16 bytes."""
+    """Encode FIN: nsqd deletes the message.  "FIN"  Raises OptionError for an id that is not 16 bytes."""
     if len(message_id) != MESSAGE_ID_LENGTH:
         raise _bad_id(message_id)
     return b"FIN " + message_id + b"\n"
 
 
 def requeue(message_id: bytes, delay_s: float) -> bytes:
-    """REQ: nsqd sends the message again, after *delay_s* seconds, rounded up to whole milliseconds.  "REQ"
+    """Encode REQ: nsqd sends the message again after *delay_s* seconds, rounded up to whole milliseconds.  "REQ"
 
-    nsqd shortens a delay above its --max-req-timeout to that.  Raises OptionError for a delay below 0 and for an id
-    that is not 16 bytes.
+    nsqd reduces a longer delay to its --max-req-timeout.  Raises OptionError for a negative delay and for an id that is
+    not 16 bytes.
     """
     if len(message_id) != MESSAGE_ID_LENGTH:
         raise _bad_id(message_id)
@@ -173,7 +174,7 @@ def requeue(message_id: bytes, delay_s: float) -> bytes:
 
 
 def touch(message_id: bytes) -> bytes:
-    """TOUCH: restart nsqd's time-out of the message.  "TOUCH"  Raises OptionError as :func:`finish` does."""
+    """Encode TOUCH: nsqd restarts the message timeout.  "TOUCH"  Raises OptionError as :func:`finish` does."""
     if len(message_id) != MESSAGE_ID_LENGTH:
         raise _bad_id(message_id)
     return b"TOUCH " + message_id + b"\n"
@@ -184,7 +185,7 @@ def _bad_id(message_id: bytes) -> OptionError:
 
 
 def _milliseconds(name: str, seconds: float) -> int:
-    """Return whole milliseconds, rounded up.  Raises OptionError for what is negative, no number or NaN."""
+    """Convert seconds to whole milliseconds, rounded up.  Raises OptionError for NaN, negative and non-numbers."""
     check_number(name, seconds, 0, math.inf)
     # Seconds are rarely exact in binary: 0.07 * 1000 is a little above 70 and must not become 71.
     return min(math.ceil(round(seconds * 1000, 6)), MAX_DURATION_MS)

@@ -1,7 +1,7 @@
 """Snappy and DEFLATE streams (SEC-2, SEC-3).
 
-A codec belongs to one connection: what it has seen is part of how it reads on.  Output comes in pieces of at most
-256 KiB each, made only when it is asked for: a few bytes that stand for gigabytes never take more memory than that.
+A codec belongs to one connection, because its state depends on all earlier bytes.  It yields output in pieces of at
+most 256 KiB, each made on demand, so a decompression bomb never takes more memory than one piece.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from gnsq_lite.options import Compression
 from gnsq_lite.wire.constants import DEFAULT_DEFLATE_LEVEL
 from gnsq_lite.wire.receive_buffer import ReceiveBuffer
 
-#: No piece of output is longer: much in one call into C, and still in the cache.
+#: Maximum bytes of one piece of output: few calls into C, and the piece still fits the CPU cache.
 MAX_PIECE: Final = 256 * 1024
 
 
 class Codec(Protocol):
-    """Both directions of one connection's compression."""
+    """Compresses and decompresses the bytes of one connection."""
 
     def compress(self, data: bytes) -> bytes:
-        """Return *data* compressed and flushed: the peer can decompress all of it at once."""
+        """Compress and flush *data*, so that the peer can decompress all of it at once."""
 
     def decompress(self, data: bytes) -> Iterator[bytes]:
-        """Yield what *data* and the bytes held so far decompress to.
+        """Decompress the held bytes and *data*; yield the plain bytes.
 
-        Run it to its end: the codec goes on from there.  Raises ProtocolError, after what came before the fault
-        (of snappy chunks that fail their checksum, those decompressed in one go with it are lost too); every later
-        call raises it again.
+        Exhaust the iterator: the next call continues from there.  Raises ProtocolError after the bytes before the
+        fault; every later call raises it again.  A snappy checksum error also loses the chunks decompressed in the same
+        batch.
         """
 
 
 def make_codec(algorithm: Compression, level: int = DEFAULT_DEFLATE_LEVEL) -> Codec:
-    """Return a new codec.  *level* is that of the DEFLATE stream this side writes; raises OptionError."""
+    """Return a new codec.  *level* is the DEFLATE level of the sent bytes.  Raises OptionError."""
     if algorithm == "snappy":
         return SnappyCodec()
     if algorithm == "deflate":
@@ -91,30 +91,30 @@ class DeflateCodec:
 
 
 # -- snappy's framing format ------------------------------------------------------------------------------------------
-# https://github.com/google/snappy/blob/main/framing_format.txt; the sections are its.
+# https://github.com/google/snappy/blob/main/framing_format.txt; section numbers refer to it.
 
 _STREAM_ID: Final = b"\xff\x06\x00\x00sNaPpY"
 _CHUNK_HEAD: Final = 4
 _CHECKSUM: Final = 4
 _COMPRESSED, _PLAIN, _IDENTIFIER = 0x00, 0x01, 0xFF
-#: Most bytes that a chunk decompresses to (section 4.2).
+#: Maximum decompressed bytes of a chunk (section 4.2).
 _MAX_BLOCK: Final = 65536
-#: Most bytes that such a chunk takes in its worst encoding, the checksum included.
+#: Maximum bytes of a chunk in its worst encoding, including the checksum.
 _MAX_CHUNK: Final = _CHECKSUM + 32 + _MAX_BLOCK + _MAX_BLOCK // 6
 
 
-#: Bytes of a chunk that this side writes.  nsqd before 1.0 asks for 16 KiB less what it has of a command, and where a
-#: chunk leaves it less than it has asked for, waits for the next chunk before it looks at any of that.
+#: Maximum plain bytes of a sent chunk.  nsqd before 1.0 reads at most 16 KiB at once; if a larger chunk leaves it a
+#: partial read, it waits for the next chunk before it handles the command.
 _OWN_CHUNK: Final = 16_000
 
 
 class SnappyCodec:
     """Framed snappy, one stream each way.  nsqd/client_v2.go:601 @v1.3.0
 
-    The chunks are cut here; blocks and their CRC-32C are left to the C level: python-snappy writes chunks, and cramjam,
-    which it stands on, reads many in one call, as python-snappy cannot.  It is as strict as nsqd's own reader: the
-    stream identifier must come first and may come again; reserved chunks that may be skipped are (section 4.6), others
-    are refused (section 4.5).
+    This class finds the chunk boundaries; C libraries handle blocks and their CRC-32C.  python-snappy writes chunks;
+    cramjam reads many chunks in one call, which python-snappy cannot.  The codec is as strict as nsqd's reader: the
+    stream identifier must come first and may be repeated; skippable reserved chunks are skipped (section 4.6), other
+    reserved chunks are refused (section 4.5).
     """
 
     __slots__ = ("_buffer", "_compressor", "_error", "_identified", "_to_skip")
@@ -130,7 +130,7 @@ class SnappyCodec:
         """As :meth:`Codec.compress`.  The first bytes begin with the stream identifier."""
         add = self._compressor.add_chunk
         if len(data) <= _OWN_CHUNK:
-            return bytes(add(data)) if data else b""  # python-snappy 0.7.0 begins the stream for nothing
+            return bytes(add(data)) if data else b""  # python-snappy 0.7.0 writes the stream identifier also for b""
         return b"".join(add(data[at : at + _OWN_CHUNK]) for at in range(0, len(data), _OWN_CHUNK))
 
     def decompress(self, data: bytes) -> Iterator[bytes]:
@@ -180,7 +180,7 @@ class SnappyCodec:
                 batch_at = at
 
     def _chunk_end(self, data: bytes, at: int) -> int:
-        """Return where the chunk at *at* ends, as far as can be told.  Raises ProtocolError."""
+        """Return the end of the chunk at *at*, or of its head while that is incomplete.  Raises ProtocolError."""
         if len(data) - at < _CHUNK_HEAD:
             return at + _CHUNK_HEAD
         kind = data[at]
@@ -201,13 +201,13 @@ class SnappyCodec:
 
 
 def _plain_length(data: bytes, at: int, end: int) -> int:
-    """Return how many bytes the whole data chunk at *at* says it decompresses to.  Raises ProtocolError."""
+    """Return the decompressed length that the complete data chunk at *at* declares.  Raises ProtocolError."""
     start = at + _CHUNK_HEAD + _CHECKSUM
     if data[at] == _PLAIN:
         length = end - start
     else:
         length = shift = 0
-        for byte in data[start : min(end, start + 3)]:  # a varint of at most 3 bytes: more is too much
+        for byte in data[start : min(end, start + 3)]:  # a varint of at most 3 bytes: a longer one exceeds the limit
             length |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:

@@ -16,7 +16,7 @@ MAGIC_V2: Final = b"  V2"
 FRAME_RESPONSE: Final = 0
 FRAME_ERROR: Final = 1
 FRAME_MESSAGE: Final = 2
-#: Bytes of a frame's size field; the size counts what follows it.
+#: Bytes of a frame's size field; the size counts the bytes after the field.
 SIZE_LENGTH: Final = 4
 #: Bytes of a frame's type field, and so the smallest size (WIRE-4).
 TYPE_LENGTH: Final = 4
@@ -27,9 +27,9 @@ MAX_TEXT_FRAME: Final = 64 * 1024
 
 #: Sent by nsqd every heartbeat interval; answered with NOP (HB-1).  nsqd/protocol_v2.go:27
 HEARTBEAT: Final = b"_heartbeat_"
-#: The answer to what succeeded.  nsqd/protocol_v2.go:28
+#: The response to a successful command.  nsqd/protocol_v2.go:28
 OK: Final = b"OK"
-#: The answer to CLS: no further message comes.  "CLS"
+#: The response to CLS: nsqd sends no further message.  "CLS"
 CLOSE_WAIT: Final = b"CLOSE_WAIT"
 
 # -- messages (WIRE-3).  "Data Format", nsqd/message.go:10 -----------------------------------------------------------
@@ -40,24 +40,24 @@ MESSAGE_HEAD_LENGTH: Final = 8 + 2 + MESSAGE_ID_LENGTH
 
 # -- names (WIRE-6).  internal/protocol/names.go:7 -------------------------------------------------------------------
 
-#: Most characters of a topic's or channel's name, the suffix counted.
+#: Maximum characters of a topic's or channel's name, including the suffix.
 MAX_NAME: Final = 64
-#: A name that ends so is of a topic or channel that vanishes with its last client.
+#: Suffix of the names of topics and channels that nsqd deletes with their last client.
 EPHEMERAL: Final = "#ephemeral"
 
 # -- limits of nsqd's configuration; each can be changed on the server -----------------------------------------------
 
-#: RDY's ceiling where the server does not tell (NEG-2).  nsqd/options.go:136
+#: Maximum RDY if the server does not announce one (NEG-2).  nsqd/options.go:136
 DEFAULT_MAX_RDY_COUNT: Final = 2500
 #: Seconds nsqd waits for an answer to a message.  nsqd/options.go:128
 DEFAULT_MSG_TIMEOUT: Final = 60.0
-#: Seconds a message may be kept with TOUCH.  nsqd/options.go:129
+#: Maximum seconds that TOUCH can keep a message in flight.  nsqd/options.go:129
 DEFAULT_MAX_MSG_TIMEOUT: Final = 900.0
 #: Bytes nsqd buffers for a client.  nsqd/client_v2.go:18
 DEFAULT_OUTPUT_BUFFER_SIZE: Final = 16 * 1024
 #: Seconds nsqd holds back what it buffers.  nsqd/options.go:140
 DEFAULT_OUTPUT_BUFFER_TIMEOUT: Final = 0.25
-#: DEFLATE level where the client names none.  nsqd/protocol_v2.go:398
+#: DEFLATE level if the client requests none.  nsqd/protocol_v2.go:398
 DEFAULT_DEFLATE_LEVEL: Final = 6
 
 # -- limits of the encoding ------------------------------------------------------------------------------------------

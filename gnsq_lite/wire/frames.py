@@ -1,18 +1,19 @@
-"""Bytes from nsqd to frames (WIRE-2 to WIRE-5).
+"""Decodes bytes from nsqd into frames (WIRE-2 to WIRE-5).
 
 ::
 
-    4 bytes  int32  size of what follows
+    4 bytes  int32  size of the rest
     4 bytes  int32  type: 0 response, 1 error, 2 message
     the rest        data: of a message (nsqd/message.go:43 @v1.3.0)
 
-    8 bytes  int64    when it was published, nanoseconds since 1970
-    2 bytes  uint16   attempts, this one included
+    8 bytes  int64    time of the publish, nanoseconds since 1970
+    2 bytes  uint16   attempts, including this one
     16 bytes          id (hexadecimal ASCII from nsqd; any bytes from Youzan's)
     the rest          body
 
-The decoder is total: any bytes give frames, "more", or ProtocolError; and the split into reads does not change what
-they give.  A size is judged as soon as its four bytes are there, so that nothing above the limit is ever held.
+The decoder is total: for any bytes it returns frames, waits for more bytes or raises ProtocolError.  The split into
+reads does not change the result.  A size is checked once its four bytes have arrived, so no frame above the limit is
+buffered.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ MessageT = TypeVar("MessageT")
 
 
 class Frame(NamedTuple):
-    """A response or an error (in the handshake: any frame): ``kind`` is one of the constants FRAME_*."""
+    """A response or an error frame (in the handshake: any frame).  ``kind`` is one of the constants FRAME_*."""
 
     kind: int
     body: bytes
 
 
-#: The two frames that nsqd sends most; the decoder gives these very objects.
+#: The two most frequent frames; the decoder returns these shared objects.
 OK_FRAME: Final = Frame(FRAME_RESPONSE, OK)
 HEARTBEAT_FRAME: Final = Frame(FRAME_RESPONSE, HEARTBEAT)
 
@@ -58,16 +59,16 @@ _SMALLEST_MESSAGE: Final = TYPE_LENGTH + MESSAGE_HEAD_LENGTH
 
 
 class FrameDecoder(Generic[MessageT]):
-    """Cuts one connection's bytes into messages and other frames.
+    """Splits the bytes of one connection into messages and other frames.
 
     Args:
-        max_frame_size: Largest value of a frame's size field; a larger one is an error (WIRE-4).  For frames that
-            are not messages the limit is MAX_TEXT_FRAME if that is less.
+        max_frame_size: Maximum of a frame's size field; a larger size is an error (WIRE-4).  Frames that are not
+            messages are also limited to MAX_TEXT_FRAME.
         make_message: Called as ``make_message(owner, timestamp_ns, attempts, id, body)`` for each message frame.
-        owner: Its first argument.
-        at_once: So many frames that are no messages, or some more, end a feed; :attr:`more` is then True.
+        owner: The first argument of *make_message*.
+        at_once: Frames, except messages, after which :meth:`feed` returns with :attr:`more` set (it may exceed this).
 
-    After an error the decoder is poisoned: :attr:`error` keeps it, and every later call raises it again.
+    After an error the decoder is unusable: :attr:`error` keeps the error, and every later call raises it again.
     """
 
     __slots__ = ("_at_once", "_buffer", "_is_buffering", "error", "limit", "make_message", "more", "owner")
@@ -81,23 +82,23 @@ class FrameDecoder(Generic[MessageT]):
     ) -> None:
         self.limit, self._at_once = max_frame_size, at_once
         self._buffer, self._is_buffering = ReceiveBuffer(), False
-        #: Whether the last feed left what may be whole frames: feed ``b""`` for them.
+        #: Whether the last feed may have left complete frames; call ``feed(b"")`` to get them.
         self.more = False
         self.make_message = make_message
         self.owner = owner
-        #: What ended the stream, or None.
+        #: The error that ended the stream, or None.
         self.error: ProtocolError | None = None
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes are held because their frame is not whole."""
+        """Number of bytes held because their frame is incomplete."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> tuple[list[MessageT], list[Frame]]:
-        """Take the bytes of one read; return the messages, and the other frames, that are now whole, each in order.
+        """Decode the bytes of one read; return the complete messages and the other complete frames, each in order.
 
-        Bytes that are no frame raise ProtocolError, as may ``make_message``.  Where good frames came before them in the
-        same read, those are returned first: the error is then in :attr:`error` and the next call raises it.
+        Raises ProtocolError for invalid bytes; ``make_message`` may raise it too.  If complete frames come before the
+        invalid bytes, they are returned, :attr:`error` is set, and the next call raises it.
         """
         if self.error is not None:
             raise self.error
@@ -115,9 +116,9 @@ class FrameDecoder(Generic[MessageT]):
         return found, others
 
     def feed_messages(self, data: bytes) -> list[MessageT] | None:
-        """Return the messages that *data* holds where it is whole, lawful messages and nothing else; never raises.
+        """Return the messages in *data* if it consists only of complete, valid messages, else None.
 
-        None: it was not taken, and is to be fed.
+        After None, pass *data* to :meth:`feed`.  Raises no ProtocolError.
         """
         if self._is_buffering or self.error is not None:
             return None
@@ -129,10 +130,10 @@ class FrameDecoder(Generic[MessageT]):
         return found if at == len(data) else None
 
     def feed_one(self, data: bytes) -> Frame | None:
-        """Take bytes of a handshake; return at most one frame, of whatever kind, or None while it is not whole.
+        """Decode bytes of a handshake; return one frame of any kind, or None while it is incomplete.
 
-        What follows it is held: the next call gets it, or :meth:`take_pending`, where the stream changes its form
-        after this frame (SEC-3).  Raises ProtocolError.
+        Bytes after the frame are held for the next call.  If TLS or compression starts after this frame, call
+        :meth:`take_pending` for them (SEC-3).  Raises ProtocolError.
         """
         if self.error is not None:
             raise self.error
@@ -151,7 +152,7 @@ class FrameDecoder(Generic[MessageT]):
         return Frame(_FRAME_HEAD.unpack_from(whole)[1], whole[FRAME_HEAD_LENGTH:end])
 
     def take_pending(self) -> bytes:
-        """Return the bytes that are held and forget them: they belong to TLS or to a compression codec."""
+        """Remove and return the held bytes; they belong to TLS or to a compression codec."""
         self._is_buffering = False
         return self._buffer.take()
 
@@ -164,10 +165,10 @@ class FrameDecoder(Generic[MessageT]):
         self._is_buffering = bool(rest)
 
     def _cut(self, data: bytes, found: list[MessageT], others: list[Frame]) -> None:
-        """Append what *data* holds to the lists; hold the rest of it."""
+        """Append the complete frames of *data* to the lists; hold the rest."""
         at, length = 0, len(data)
         while True:
-            while data.startswith(OK_BYTES, at) and self.limit >= 6:  # a Writer's reads are nothing else
+            while data.startswith(OK_BYTES, at) and self.limit >= 6:  # a Writer reads almost only OK
                 others.append(OK_FRAME)
                 at += len(OK_BYTES)
             if len(others) >= self._at_once:
@@ -189,7 +190,7 @@ class FrameDecoder(Generic[MessageT]):
             at = end
 
     def _end(self, data: bytes, at: int) -> int:
-        """Return the end of the frame at *at*, or the bytes needed to know it.  Raises ProtocolError."""
+        """Return the end of the frame at *at*, or of its head while that is incomplete.  Raises ProtocolError."""
         known = len(data) - at
         if known < SIZE_LENGTH:
             return at + SIZE_LENGTH
@@ -210,9 +211,9 @@ class FrameDecoder(Generic[MessageT]):
 
 
 def _end_of_http(data: bytes, at: int, why: str) -> int:
-    """Return where the status ends of an HTTP answer that has not come so far: it decides what the error is.
+    """Return the end of an HTTP status that has not arrived completely; the status decides the error.
 
-    Raises the ProtocolError of anything else.
+    Raises ProtocolError in all other cases.
     """
     end = at + len("HTTP/1.1 400")
     if len(data) < end and data.startswith(b"HTTP", at):
@@ -221,9 +222,9 @@ def _end_of_http(data: bytes, at: int, why: str) -> int:
 
 
 def _no_frame(why: str, data: bytes, at: int) -> ProtocolError:
-    """Return the error, which says what the bytes at *at* look like, where that helps.
+    """Return the error for invalid bytes; it names HTTP or TLS if the bytes at *at* look like that.
 
-    An HTTP server that is there refuses our magic bytes with 400; another status is a balancer's, whose nsqd is gone.
+    An HTTP server answers the magic bytes with 400.  Another status comes from a load balancer without an nsqd.
     """
     if data.startswith(b"HTTP", at):
         kind = WrongPortError if data.startswith(b" 400", at + len("HTTP/1.1")) else ProtocolError

@@ -1,11 +1,11 @@
-"""The handshake (CONN-1): what a client sends and nsqd answers before the first message or publish.
+"""The handshake (CONN-1): commands and responses before the first message or publish.
 
 ::
 
     magic, IDENTIFY [, TLS] [, compression] [, AUTH if nsqd requires it] [, SUB of a Reader]
 
-A :class:`Handshake` does no I/O.  It is given each frame of the handshake and says what to do next: send, start TLS,
-start a codec, or nothing more.  What comes after the handshake, its end included, is the connection's.
+A :class:`Handshake` does no I/O.  The connection passes it each frame and executes the step that it returns: send,
+start TLS, start a codec, or done.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from gnsq_lite.wire.identify import Negotiated, load_object, parse_identify_repl
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Write these bytes, then read the next frame.  Its repr hides them: one of them is the secret."""
+    """Write the bytes, then read the next frame.  The repr hides them, because AUTH contains the secret."""
 
     data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StartTLS:
-    """Shake hands for TLS, then read the next frame through it (SEC-1).
+    """Do the TLS handshake, then read the next frame through TLS (SEC-1).
 
-    Bytes that came after this frame are not nsqd's: it waits for the client's first TLS record.  Refuse them.
+    Reject bytes that follow this frame: nsqd sends none before the client's first TLS record.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class StartCompression:
-    """Pass all further bytes, those that came with this frame included, through the codec; read the next frame."""
+    """Pass all bytes after this frame through the codec, also bytes already read; then read the next frame."""
 
     algorithm: Compression
-    #: Of this client's own DEFLATE stream.
+    #: DEFLATE level of the bytes that the client sends.
     level: int
 
 
@@ -56,7 +56,7 @@ Step: TypeAlias = Send | StartTLS | StartCompression | Done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthReply:
-    """What nsqd says to AUTH (SEC-4)."""
+    """nsqd's response to AUTH (SEC-4)."""
 
     identity: str = ""
     identity_url: str = ""
@@ -67,11 +67,11 @@ class Handshake:
     """The handshake of one connection.
 
     Args:
-        options: What was asked for; must be what *identify* was built from.
+        options: The requested features; *identify* must be built from the same options.
         address: ``host:port`` of the nsqd, for errors.
         identify: IDENTIFY's JSON.
         subscribe: The SUB command, or None for a connection that only publishes.
-        check_server: Called with nsqd's version and address; raises if nsqd is not to be used.
+        check_server: Called with nsqd's version and address; raises to reject the nsqd.
     """
 
     def __init__(
@@ -88,22 +88,22 @@ class Handshake:
         self._steps = self._run()
         self.negotiated: Negotiated | None = None
         self.auth_reply: AuthReply | None = None
-        #: What was asked for and not granted, TLS apart (NEG-4); one line each, for the log.
+        #: Log lines about requested features that nsqd did not grant, except TLS (NEG-4).
         self.warnings: list[str] = []
 
     def start(self) -> bytes:
-        """Return the first bytes to send: magic and IDENTIFY (WIRE-1).  To be called once."""
+        """Return the first bytes to send: magic and IDENTIFY (WIRE-1).  Call it once."""
         first: Any = next(self._steps)
         return bytes(first.data)
 
     def receive(self, frame: Frame) -> Step:
-        """Take the next frame of the handshake; return what to do.
+        """Process the next frame of the handshake; return the next step.
 
         Raises:
-            NsqdError: nsqd sent an error frame, whatever its class: the handshake has failed.
-            TLSNotGranted: TLS was asked for and is not on; nothing but IDENTIFY was sent (NEG-4).
+            NsqdError: nsqd sent an error frame; the handshake has failed.
+            TLSNotGranted: TLS was requested but not granted; only IDENTIFY was sent (NEG-4).
             AuthFirstError: nsqd requires AUTH and no secret is configured; no SUB was sent.
-            WrongDialectError: *check_server* refuses nsqd; nothing but IDENTIFY was sent.
+            WrongDialectError: *check_server* rejects the nsqd; only IDENTIFY was sent.
             ProtocolError: the peer does not speak the protocol.
         """
         kind, body = frame
@@ -111,12 +111,12 @@ class Handshake:
             raise error_for(body, self.address)
         if kind != FRAME_RESPONSE:
             raise self._unexpected(frame, "a response")
-        if body == HEARTBEAT:  # nsqd's ticker runs from the start; it disturbs nothing
+        if body == HEARTBEAT:  # nsqd sends heartbeats from the start, also during the handshake
             return Send(commands.NOP)
         return self._steps.send(body)
 
     def _run(self) -> Generator[Step, bytes, None]:
-        """Yield each step; the answer to it comes back."""
+        """Yield each step; receive the body of nsqd's response to it."""
         negotiated = self._identified((yield Send(MAGIC_V2 + commands.identify(self._identify))))
         if negotiated.tls_v1:
             self._check_ok((yield StartTLS()), "TLS")
@@ -177,9 +177,9 @@ class Handshake:
 
 
 def not_granted(options: ConnectionOptions, negotiated: Negotiated) -> list[str]:
-    """Return a line for each thing that was asked for and is not so, TLS apart (NEG-4).
+    """Return a log line for each requested setting that nsqd did not grant, except TLS (NEG-4).
 
-    What the server says nothing of, because it does not negotiate, counts as not granted.
+    A server that does not negotiate grants no setting.
     """
     lines = []
     compression = options.compression

@@ -1,7 +1,7 @@
 """IDENTIFY: the features that the client requests and nsqd grants (NEG-1 to NEG-4).
 
-Seconds become milliseconds here, and milliseconds seconds.  The reply comes from the network: every key is checked, and
-what nsqd could not have sent is an :class:`~gnsq_lite.errors.ProtocolError`.
+This module converts seconds to milliseconds and back.  The reply comes from the network, so every key is checked; a
+value that nsqd cannot send raises :class:`~gnsq_lite.errors.ProtocolError`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gnsq_lite.wire.constants import (
     OK,
 )
 
-#: A reply has a few hundred bytes; more than this is not read.
+#: Maximum bytes of a reply; usual replies have a few hundred bytes.
 MAX_REPLY: Final = 1024 * 1024
-#: Longer text from the server is cut.
+#: Maximum characters of a text from the server; longer texts are cut.
 _MAX_TEXT: Final = 256
 _MAX_INT64: Final = 2**63 - 1
 
-#: Whole numbers in the reply, with their ranges; which of them are milliseconds; and what is true or false.
+#: Integers in the reply with their ranges, the integers that are milliseconds, and the booleans.
 _NUMBERS: Final = {
     "max_rdy_count": (0, _MAX_INT64),
     "max_msg_timeout": (1, _MAX_INT64),
@@ -43,7 +43,7 @@ _NUMBERS: Final = {
 _MILLISECONDS: Final = {"max_msg_timeout", "msg_timeout", "output_buffer_timeout"}
 _FLAGS: Final = {"tls_v1", "snappy", "deflate", "auth_required"}
 
-#: Keys that options of their own set, with their checks: ``extra_identify`` may not set them past those.
+#: Keys that have their own options with checks; ``extra_identify`` must not set them.
 NEGOTIATED_KEYS: Final = frozenset(
     {
         "feature_negotiation",
@@ -61,13 +61,13 @@ NEGOTIATED_KEYS: Final = frozenset(
 
 
 def build_identify(options: ConnectionOptions, *, hostname_default: str, heartbeats: bool = True) -> bytes:
-    """Return IDENTIFY's JSON (NEG-1).
+    """Build the JSON of IDENTIFY (NEG-1).
 
     Args:
-        hostname_default: This host's name: becomes ``hostname``, its first label ``client_id``, where none is set.
-        heartbeats: False asks nsqd for no heartbeats; nsqd refuses SUB on such a connection.
+        hostname_default: This host's name: default of ``hostname``; its first label is the default of ``client_id``.
+        heartbeats: False disables heartbeats; nsqd refuses SUB on such a connection.
     Raises:
-        OptionError: ``extra_identify`` sets what an option of its own sets, or is not JSON.
+        OptionError: ``extra_identify`` sets a key that has its own option, or is not JSON.
     """
     hostname = options.hostname if options.hostname is not None else hostname_default
     client_id = options.client_id if options.client_id is not None else hostname_default.partition(".")[0]
@@ -115,14 +115,14 @@ def _to_ms(seconds: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Negotiated:
-    """What holds on a connection after IDENTIFY (NEG-3).  Durations are seconds.
+    """Settings of a connection after IDENTIFY (NEG-3).  Durations are seconds.
 
-    Where the server says nothing, the values are nsqd's defaults, and no feature is on (NEG-2).
+    Values missing in the reply are nsqd's defaults; missing features are off (NEG-2).
     """
 
     #: False: the server answered with a plain OK.
     negotiated: bool = False
-    #: What was asked for; nsqd does not repeat it.
+    #: The requested interval; nsqd does not repeat it.
     heartbeat_interval: float = 30.0
     max_rdy_count: int = DEFAULT_MAX_RDY_COUNT
     version: str = ""
@@ -137,15 +137,15 @@ class Negotiated:
     auth_required: bool = False
     output_buffer_size: int = DEFAULT_OUTPUT_BUFFER_SIZE
     output_buffer_timeout: float = DEFAULT_OUTPUT_BUFFER_TIMEOUT
-    #: The reply as it came, for what other flavours of NSQ add.
+    #: The unchanged reply, with keys that other flavours of NSQ add.
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
-    """Return what the reply to IDENTIFY says.  Total: raises ProtocolError for any other bytes.
+    """Parse and check the reply to IDENTIFY.  Raises ProtocolError for any other bytes.
 
-    A feature that is granted though it was not asked for is an error too: the two ends would disagree on what the
-    next byte means.
+    A feature that nsqd turned on without a request is an error too: client and nsqd would decode the next bytes
+    differently.
     """
     if body == OK:
         return Negotiated(heartbeat_interval=options.heartbeat_interval)
@@ -176,7 +176,7 @@ def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
 
 
 def load_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in *body*.  Raises ProtocolError for anything else."""
+    """Parse the JSON object in *body*.  Raises ProtocolError for anything else."""
     if len(body) > MAX_REPLY:
         raise ProtocolError(f"the reply has {len(body)} bytes; at most {MAX_REPLY} are read")
     try:

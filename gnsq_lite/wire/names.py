@@ -1,7 +1,7 @@
-"""Names of topics and channels (WIRE-6).
+"""Checks the names of topics and channels (WIRE-6).
 
-A name goes into a command line, where a space or a newline would start another word or command; so it is checked
-before any byte is sent, in whole (``fullmatch``: ``$`` would let a final newline pass).
+A space or newline in a name would start another word or command in a command line, so names are checked before any
+byte is sent.  The check uses ``fullmatch`` because ``$`` would accept a final newline.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import re
 from gnsq_lite.errors import InvalidName
 from gnsq_lite.wire.constants import EPHEMERAL, MAX_NAME
 
-# internal/protocol/names.go:7 @v1.3.0; the length is checked apart, the suffix counts.
+# internal/protocol/names.go:7 @v1.3.0; the length, including the suffix, is checked separately.
 _VALID = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?").fullmatch
 _ALLOWED = re.compile(r"[.a-zA-Z0-9_-]").fullmatch
 
 
 def check_topic(name: str) -> bytes:
-    """Return the topic's name as it goes on the wire.  Raises InvalidName."""
+    """Check and encode a topic's name.  Raises InvalidName."""
     if isinstance(name, str) and len(name) <= MAX_NAME and _VALID(name):
         return str.encode(name, "ascii")
     raise InvalidName("topic", name, _reason(name))
 
 
 def check_channel(name: str) -> bytes:
-    """Return the channel's name as it goes on the wire.  Raises InvalidName."""
+    """Check and encode a channel's name.  Raises InvalidName."""
     if isinstance(name, str) and len(name) <= MAX_NAME and _VALID(name):
         return str.encode(name, "ascii")
     raise InvalidName("channel", name, _reason(name))

@@ -1,14 +1,14 @@
-"""Bytes that wait for the rest of their unit.
+"""Buffers an incomplete frame or chunk until the rest arrives.
 
-A unit that arrives in many reads is copied a constant number of times in all, whatever the reads' sizes: re-joining it
-at each read would cost time that grows with the square of its length.
+A frame that arrives in many reads is copied a constant number of times: joining its parts after each read would take
+quadratic time.
 """
 
 from __future__ import annotations
 
 
 class ReceiveBuffer:
-    """The unconsumed end of a stream, and how many bytes it takes before it is worth looking at again."""
+    """The undecoded end of a stream, and the number of bytes needed to continue decoding."""
 
     __slots__ = ("_bytes", "wanted")
 
@@ -20,11 +20,11 @@ class ReceiveBuffer:
         return len(self._bytes)
 
     def keep(self, rest: bytes, wanted: int) -> None:
-        """Hold *rest* until there are *wanted* bytes of it."""
+        """Hold *rest* until at least *wanted* bytes have arrived."""
         self._bytes, self.wanted = rest, wanted
 
     def join(self, data: bytes) -> bytes | None:
-        """Return what is held followed by *data*, or hold that too and return None while it is not enough."""
+        """Return the held bytes followed by *data*; if they are too few, hold *data* too and return None."""
         held = self._bytes
         if not held:
             return data
@@ -39,6 +39,6 @@ class ReceiveBuffer:
         return None
 
     def take(self) -> bytes:
-        """Return what is held and forget it."""
+        """Remove and return the held bytes."""
         held, self._bytes, self.wanted = bytes(self._bytes), b"", 0
         return held
