@@ -1,7 +1,7 @@
-"""Bodies that youzan/go-nsq has compressed for a topic (its ``topics_for_compress``), unpacked and packed as it does.
+"""Compresses and decompresses bodies like youzan/go-nsq (its option ``topics_for_compress``).
 
-Two headers of an ext message say so, both decimal text: the codec's number, and the size before.  gzip is a gzip file;
-snappy and lz4 are one block without a frame, and that of lz4 does not tell its size.  compress.go, message.go:295
+Two headers of an ext message hold the codec's number and the original size, both as decimal text.  gzip is a gzip file;
+snappy and lz4 are one block without a frame, and an lz4 block does not contain its size.  compress.go, message.go:295
 @1.7.2-HA
 """
 
@@ -18,14 +18,14 @@ from gnsq_lite.errors import CompressedBodyError
 
 Codec = Literal["gzip", "snappy", "lz4"]
 
-#: Headers of a compressed message.
+#: Header names of a compressed message.
 CODEC_KEY = "nsq.client.compress"
 SIZE_KEY = "nsq.msg.size"
 #: Their values for each codec; "0" is no compression.
 NUMBERS: Mapping[str, str] = {"gzip": "1", "snappy": "2", "lz4": "3"}
 _NAMES = {number: name for name, number in NUMBERS.items()}
 
-#: A byte of lz4, or of snappy, stands for at most so many; no more is taken to be wanted, whatever is said.
+#: Maximum decompressed bytes per compressed byte; a larger declared size is not trusted.
 _MOST_OF_LZ4, _MOST_OF_SNAPPY = 255, 64
 
 
@@ -49,9 +49,9 @@ def codec_of(headers: Mapping[str, Any] | None) -> str | None:
 
 
 def unpack(data: bytes, headers: Mapping[str, Any], most: int) -> bytes:
-    """Return the body that was compressed to *data*, at most *most* bytes of it.
+    """Decompress *data* to a body of at most *most* bytes.
 
-    Raises CompressedBodyError for more, for what is corrupt, and for a codec that is not known.
+    Raises CompressedBodyError for a larger body, corrupt data and an unknown codec.
     """
     number = codec_of(headers)
     if number in (None, "0"):

@@ -1,7 +1,7 @@
-"""Youzan's flavour of NSQ for Reader and Writer: what :class:`gnsq_lite.dialect.Dialect` asks, answered.
+"""Implements :class:`gnsq_lite.dialect.Dialect` for Youzan's flavour of NSQ.
 
-It remembers what nsqlookupd said of each topic, because the layout of a topic's messages, and whether it is ordered,
-follow from that and not from the messages.
+The dialect keeps nsqlookupd's last answer for each topic: the message layout and the ordering of a topic depend on that
+answer and cannot be derived from the messages.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class YouzanDialect(Dialect):
             raise OptionError("dialect", self.name, str(error)) from None
         self._clock = clock
         self._layouts: dict[str, TopicLayout] = {}
-        #: Topics of which it was said that they lack partitions that are to be read.
+        #: Topics whose missing partitions were logged.
         self._told: set[str] = set()
-        # Ids of one Writer follow each other; those of two start as far apart as their starts, in nanoseconds.
+        # Trace ids of a Writer are consecutive from its start time in nanoseconds, so those of two Writers differ.
         self._trace_ids = itertools.count(int(clock.wall() * 1_000_000_000))
 
     # -- discovery
@@ -69,7 +69,7 @@ class YouzanDialect(Dialect):
     parse_lookupds = staticmethod(parse_lookupds)
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
-        """Return an endpoint per partition: those that are to be read, or all that take writes (YZ-3)."""
+        """Return one endpoint per partition: the partitions to read, or all writable partitions (YZ-3)."""
         layout = self._steady(topic, parse_layout(data))
         if layout.has_meta or topic not in self._layouts:
             self._layouts[topic] = layout
@@ -81,9 +81,9 @@ class YouzanDialect(Dialect):
         return Lookup(endpoints, layout, layout.left_out)
 
     def _steady(self, topic: str, layout: TopicLayout) -> TopicLayout:
-        """Return *layout* with as many partitions as are known if it has fewer: keys would go elsewhere (YZ-5).
+        """Raise the partition count of *layout* to the known count: fewer partitions would move keys (YZ-5).
 
-        No topic loses partitions but by being made again; an nsqlookupd may answer what was true before it got more.
+        A topic loses partitions only if it is created again; an nsqlookupd may return an outdated, smaller count.
         """
         known = self.layout_of(topic).partition_num
         return replace(layout, partition_num=known) if layout.has_meta and layout.partition_num < known else layout
@@ -94,7 +94,7 @@ class YouzanDialect(Dialect):
         return self.named_endpoints(layout.producers)
 
     def _tell_of_absent(self, topic: str, count: int, chosen: Any) -> None:
-        """Say once which partitions a topic of *count* does not have; they are read when it has grown (YZ-3)."""
+        """Log once the chosen partitions that a topic of *count* lacks; they are read once they exist (YZ-3)."""
         absent = sorted({number for number in chosen if number >= count})
         if count and absent and topic not in self._told:
             self._told.add(topic)
@@ -114,7 +114,7 @@ class YouzanDialect(Dialect):
     # -- consuming
 
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
-        """extend_support as the topic has it (YZ-15); desired_tag and ext_filter (YZ-16)."""
+        """Return extend_support of the topic (YZ-15), desired_tag and ext_filter (YZ-16)."""
         options = self.options
         extra: dict[str, Any] = {}
         if topic and self._has_headers(topic):
@@ -134,10 +134,10 @@ class YouzanDialect(Dialect):
         return self.options.is_ordered(topic, self.layout_of(topic).ordered)
 
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
-        """SUB_ORDERED, else SUB_ORDER where that is what the server knows (YZ-6); SUB_ADVANCED (YZ-17); SUB (YZ-3).
+        """Return SUB_ORDERED and, for older servers, SUB_ORDER (YZ-6); or SUB_ADVANCED (YZ-17); or SUB (YZ-3).
 
-        Raises OptionError for a start offset on a node that leads several partitions of the topic: the server would
-        take it for any of them (protocol_v2.go:1034).
+        Raises OptionError for a start offset on a node that leads several partitions of the topic: the server could
+        apply the offset to any of them (protocol_v2.go:1034).
         """
         partition, start = endpoint.partition, self.options.start_offset
         if self.is_ordered(topic):
@@ -153,17 +153,17 @@ class YouzanDialect(Dialect):
         return (commands.subscribe(topic, channel, partition),)
 
     def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
-        """Return what reads the layout that follows from the topic and the SUB (YZ-10, YZ-15)."""
+        """Return the message factory for the layout that topic and SUB command determine (YZ-10, YZ-15)."""
         tail = self.is_ordered(topic) or self.options.positions or self.options.start_offset is not None
         most = self.options.max_decompressed_size if self.options.decompress else None
         return message_factory(Layout(ext=self._has_headers(topic), tail=tail), endpoint.partition, most)
 
     def calls_for_lookup(self, error: NSQError) -> bool:
-        """A connection that ends without an error frame is how consumers notice that a leader moved."""
+        """Whether *error* may mean a new leader: nsqd closes a moved consumer's connection without an error frame."""
         return not isinstance(error, NsqdError) or isinstance(error, MOVED)
 
     def give_up(self, topic: str, has_callback: bool) -> GiveUp:
-        """Return what becomes of a message after max_attempts (YZ-13)."""
+        """Return the action for a message after max_attempts (YZ-13)."""
         if self.options.give_up is not None:
             return self.options.give_up
         return "stop" if self.is_ordered(topic) and not has_callback else "drop"
@@ -172,15 +172,15 @@ class YouzanDialect(Dialect):
 
     @property
     def batch_extra(self) -> int:
-        """Bytes that each body of a batch takes beside its own: those of a trace id."""
+        """Extra bytes per body of a batch: the size of a trace id."""
         return TRACE_ID_LENGTH if self.options.trace else 0
 
     def needs_route(self, topic: str) -> bool:
-        """Always: a publish goes to the leader of a partition."""
+        """Return True: each publish must go to the leader of a partition."""
         return True
 
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> LeaderRouter:
-        """Return what sends each publish to the leader of its partition."""
+        """Return the router that sends each publish to the leader of its partition."""
         return LeaderRouter(host, self, self._clock, nsqds, self.options)
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
@@ -205,13 +205,13 @@ class YouzanDialect(Dialect):
 
     @property
     def pack(self) -> Packer | None:
-        """What compresses the long bodies of the topics in ``compress``."""
+        """Function that compresses long bodies of the topics in ``compress``; None without that option."""
         return self._pack if self.options.compress else None
 
     def _pack(
         self, topic: str, body: bytes, headers: Mapping[str, Any] | None
     ) -> tuple[bytes, Mapping[str, Any] | None]:
-        """Return body and headers as they are to be sent; in the caller's thread, before anything is checked."""
+        """Compress *body* if configured; return the body and headers to send.  Runs before all checks."""
         codec = (self.options.compress or {}).get(topic)
         if codec is None or not isinstance(body, bytes) or len(body) < self.options.compress_from:
             return body, headers

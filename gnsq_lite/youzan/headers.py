@@ -1,6 +1,6 @@
-"""Ext headers: a JSON object beside the body (YZ-15), with the tag and the trace id among its keys (YZ-16).
+"""Encodes ext headers: a JSON object sent with the body (YZ-15) that may hold the tag and the trace id (YZ-16).
 
-Refused here is what the server would take and then trip over, or answer in a way that breaks the connection.
+Headers that would make the server fail, or break the connection, raise OptionError here.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _STRINGS, _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"'), re.compile(rb"[][{}]").f
 
 
 def check_tag(tag: object, option: str = "tag") -> str:
-    """Return *tag*: 1 to 100 letters, digits, ``_`` and ``-``.  Raises OptionError."""
+    """Check *tag*: 1 to 100 letters, digits, ``_`` and ``-``.  Raises OptionError."""
     if isinstance(tag, str) and len(tag) <= MAX_TAG and _TAG(tag):
         return tag
     raise OptionError(option, tag, f"must be 1 to {MAX_TAG} letters, digits, '_' or '-'")
 
 
 def check_trace_id(trace_id: int) -> int:
-    """Return *trace_id*, an unsigned 64-bit number.  Raises OptionError."""
+    """Check *trace_id*, an unsigned 64-bit number.  Raises OptionError."""
     return check_number("trace_id", trace_id, 0, MAX_UINT64, whole=True)
 
 
 def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> bytes:
-    """Return the JSON of *headers*, with *trace_id* under its key where one is given.
+    """Encode *headers* as JSON, with *trace_id* under its key if given.
 
-    Raises OptionError for what is no JSON object of string keys, for a bad tag or trace id among the keys, for other
-    keys that start with ``##`` (the server's own), for more than 65506 bytes, which make nsqd panic, and for more than
+    Raises OptionError for headers that are no JSON object with str keys, for an invalid tag or trace id, for other keys
+    that start with ``##`` (reserved by the server), for more than 65506 bytes (they make nsqd panic), and for more than
     300 levels.
     """
     if not isinstance(headers, Mapping):
@@ -74,5 +74,5 @@ def _check_trace_text(text: object) -> None:
 
 
 def has_trace_id(headers: Mapping[str, Any] | None) -> bool:
-    """Whether the server answers a PUB_EXT with these headers with a trace reply."""
+    """Whether the server responds with a trace reply to a PUB_EXT with these headers."""
     return headers is not None and TRACE_ID_KEY in headers

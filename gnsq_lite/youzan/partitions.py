@@ -1,10 +1,10 @@
-"""Which partition a publish goes to, and which failures call for a fresh lookup: pure.
+"""Chooses the partition of a publish, and decides which errors require a new lookup.  No I/O.
 
-A key's partition follows from the key and the number of partitions alone (YZ-5).  Where its leader cannot be reached
-the publish fails or waits, it never goes elsewhere: the order of a key's messages rests on that.
+A key's partition depends only on the key and the number of partitions (YZ-5).  If its leader is unreachable, the
+publish waits or fails and never goes to another partition, because that would break the order of the key's messages.
 
-Youzan's two clients map keys differently: a topic whose keys are written by both needs one mapping for all its writers,
-or messages of one key end up in two partitions and lose their order.
+Youzan's two clients map keys differently.  All writers of a topic must use the same mapping; otherwise messages of one
+key go to two partitions and lose their order.
 
 * ``"go"``: murmur3 x86_32 of the key's bytes, seed 0, unsigned, modulo the number of partitions
   (go-nsq/producer.go "GetPartitionID" with the hasher its examples set).
@@ -32,7 +32,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.youzan.commands import check_partition
 from gnsq_lite.youzan.lookup import TopicLayout
 
-#: The partition's leader is, or may be, elsewhere: look it up again (YZ-8).
+#: Errors after which the partition may have another leader: look it up again (YZ-8).
 MOVED = (NotLeaderError, NotWritableError, TopicNotExistError)
 
 KeyMapping = Literal["go", "java"]
@@ -41,7 +41,7 @@ _U32 = 0xFFFFFFFF
 
 
 def java_string_hash(text: str) -> int:
-    """Return what Java's ``String.hashCode()`` gives: signed, 32 bits, over UTF-16 code units."""
+    """Compute Java's ``String.hashCode()``: signed, 32 bits, over UTF-16 code units."""
     units = text.encode("utf-16-be", "surrogatepass")
     h = 0
     for at in range(0, len(units), 2):
@@ -53,15 +53,15 @@ def _java_hash(key: bytes) -> int:
     return abs(java_string_hash(key.decode()))
 
 
-#: What each mapping makes of a key, to be taken modulo the number of partitions; UnicodeError: "java" needs text.
+#: Hash function of each mapping; the partition is the hash modulo the number of partitions.  "java" needs UTF-8 text.
 HASHES: dict[KeyMapping, Callable[[bytes], int]] = {"go": murmur3_32, "java": _java_hash}
 
 
 def partition_of(key: str | bytes, partition_num: int, mapping: KeyMapping = "go") -> int:
     """Return the partition, 0 to ``partition_num - 1``, that *key* belongs to.
 
-    The two types of one key give the same: text is hashed as UTF-8 by "go", bytes are read as UTF-8 by "java".
-    Raises OptionError for a key that is no text where the mapping needs text, or no partitions.
+    A key as str and as UTF-8 bytes gives the same partition.  Raises OptionError for a *partition_num* below 1, and for
+    bytes that are not UTF-8 if the mapping needs text.
     """
     if not isinstance(key, (str, bytes)):
         raise OptionError("key", key, "must be bytes or text")
@@ -76,7 +76,7 @@ def partition_of(key: str | bytes, partition_num: int, mapping: KeyMapping = "go
 
 
 def check_place(key: str | bytes | None, partition: int | None, mapping: KeyMapping) -> None:
-    """Raise OptionError for a key and a partition together, no partition's number, or a key without a hash."""
+    """Raise OptionError for a key together with a partition, an invalid partition, or a key that cannot be hashed."""
     if partition is not None:
         check_partition(partition)
         if key is not None:
@@ -88,11 +88,11 @@ def check_place(key: str | bytes | None, partition: int | None, mapping: KeyMapp
 def partition_for(
     topic: str, layout: TopicLayout, key: str | bytes | None, partition: int | None, mapping: KeyMapping = "go"
 ) -> int:
-    """Return the key's partition or the named one; one of the two is given.
+    """Return *partition*, or the partition of *key*; the caller gives exactly one of the two.
 
     Raises:
-        OptionError: the topic has no such partition, or as :func:`check_place`.
-        NotSent: there is a key, but the number of partitions is unknown; nothing was sent.
+        OptionError: the topic has no such partition, or :func:`check_place` refuses the arguments.
+        NotSent: a key is given, but the number of partitions is unknown; nothing was sent.
     """
     check_place(key, partition, mapping)
     if partition is not None:
@@ -105,9 +105,9 @@ def partition_for(
 
 
 def should_reroute(error: NSQError) -> bool:
-    """Whether *error* means that the partition's leader is to be looked up again (YZ-8, YZ-5).
+    """Whether the partition's leader must be looked up again after *error* (YZ-8, YZ-5).
 
-    A leader that shuts down says so and has not taken the message; another one follows within a second or so.
+    A leader that shuts down refuses the message with "exiting"; a new leader follows within about a second.
     """
     if isinstance(error, (PubFailedError, MpubFailedError)):
         return error.text == "exiting"

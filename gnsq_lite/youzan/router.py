@@ -1,8 +1,8 @@
-"""Sends each publish to the leader of a partition (YZ-4, YZ-5, YZ-8, YZ-12): pure, with a host that does the I/O.
+"""Sends each publish to the leader of a partition (YZ-4, YZ-5, YZ-8, YZ-12).  The router's host does the I/O.
 
-Publishes to one partition keep their order and never go to another.  Those that cannot be sent are held per partition,
-in the order they were published in, and are looked at when that partition changes: it has a leader, or its leader takes
-publishes.  So a publish to another partition does not notice them.
+Publishes to one partition keep their order and never go to another partition.  The router holds publishes that it
+cannot send, per partition and in order.  It retries them when the partition gets a leader or when its leader accepts
+publishes again.  Held publishes do not delay publishes to other partitions.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gnsq_lite.youzan.partitions import partition_for
 _PAUSE = 0.05
 _LOOK_AGAIN = 0.25
 
-#: In place of a partition's number: a publish that any partition may take, and one whose partition is not known before
-#: nsqlookupd says how many the topic has.
+#: Used instead of a partition number: any partition is allowed; or the partition is unknown until nsqlookupd reports
+#: the number of partitions.
 _ANY, _UNKNOWN = -1, -2
 
 _NO_LEADER = "no leader is known that accepts writes, may be connected to and was not just lost"
 
 
 class Encoder(Protocol):
-    """The dialect: makes a command of a request."""
+    """The dialect, which encodes a request as a command."""
 
     def prepare(self, request: PublishRequest) -> PublishRequest: ...
 
@@ -45,7 +45,7 @@ class _Topic:
     def __init__(self, name: str) -> None:
         self.name = name
         self.lookups: Lookups | None = None
-        #: The last answer of an nsqlookupd that lists anything; before it, any answer.
+        #: The last answer that lists endpoints; before the first such answer, any answer.
         self.lookup: Lookup | None = None
         #: The leader of each partition that publishes go to.
         self.leaders: dict[int, Endpoint] = {}
@@ -65,23 +65,23 @@ class _Topic:
 
     @property
     def layout(self) -> TopicLayout:
-        """What nsqlookupd says of its partitions."""
+        """The partitions of the topic in the last answer of nsqlookupd."""
         meta = self.lookup.meta if self.lookup is not None else None
         return meta if isinstance(meta, TopicLayout) else EMPTY
 
     def use(self, leaders: dict[int, Endpoint], nodes: Iterable[Endpoint] = ()) -> None:
-        """Send publishes to these from now on."""
+        """Set the endpoints for all later publishes."""
         self.leaders, self.nodes = leaders, () if leaders else tuple(dict.fromkeys(nodes))
         self.endpoints = tuple(leaders[number] for number in sorted(leaders)) or self.nodes
 
     def doubt(self, leader: Endpoint) -> None:
-        """Send nothing to *leader* until nsqlookupds were asked."""
+        """Send nothing to *leader* until an nsqlookupd confirms it."""
         self.doubted.add(leader)
         if leader.partition is not None and self.leaders.get(leader.partition) == leader:
             self.use({number: each for number, each in self.leaders.items() if each != leader})
 
     def hold(self, partition: int, publish: RoutedPublish) -> None:
-        """Keep a publish for its partition."""
+        """Hold a publish until its partition can accept it."""
         held = self.held.setdefault(partition, [])
         if len(held) >= 1024 and len(held) & (len(held) - 1) == 0:  # at each power of two: drop what has expired
             held[:] = [each for each in held if not each[1].done()]
@@ -90,7 +90,7 @@ class _Topic:
 
 
 class LeaderRouter:
-    """The routes of a Writer's topics.  In the loop's thread, but for :meth:`leader`."""
+    """Routes the publishes of a Writer.  Call it in the loop's thread; only :meth:`leader` is thread-safe."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class LeaderRouter:
     # -- publishes
 
     def leader(self, publish: RoutedPublish) -> Endpoint | None:
-        """Make the publish's command and return its leader; from any thread.
+        """Encode the publish and return its leader.  Thread-safe.
 
-        None: the loop has to send it, because a publish to its partition waits, for example.
+        Returns None if the loop must send it, for example because another publish to its partition waits.
         """
         topic = self._topics.get(publish.topic)
         if topic is None:
@@ -205,7 +205,7 @@ class LeaderRouter:
         self._look_again(topic)
 
     def _flush(self, topic: _Topic, partition: int) -> None:
-        """Send what is held for a partition, in order."""
+        """Send the held publishes of a partition in order."""
         held = topic.held.get(partition)
         while held:
             publish = held[0][1]
@@ -330,7 +330,7 @@ class LeaderRouter:
                 self._look_again(topic)
 
     def on_room(self, endpoint: Endpoint) -> None:
-        """Send what waits for *endpoint*, which takes publishes."""
+        """Send the held publishes of *endpoint*, which accepts publishes again."""
         for topic in self._topics.values():
             for partition in list(topic.held):
                 if partition < 0 or endpoint.partition in (None, partition):
@@ -348,7 +348,7 @@ class LeaderRouter:
     # -- what waits, and the end
 
     def waiting(self) -> list[RoutedPublish]:
-        """Return the publishes that are held."""
+        """Return all held publishes."""
         topics = self._topics.values()
         return [publish for topic in topics for held in topic.held.values() for _, publish in held]
 
@@ -391,7 +391,7 @@ class LeaderRouter:
         return unavailable
 
     def close(self) -> None:
-        """Look up nothing more."""
+        """Stop all lookups."""
         self._closed = True
         for topic in self._topics.values():
             if topic.timer is not None:

@@ -1,4 +1,4 @@
-"""Give-up by moving a message to the end of its partition (YZ-13)."""
+"""Moves a message to the end of its partition instead of giving it up (YZ-13)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from gnsq_lite.youzan.messages import CompressedMessage
 
 
 class Publisher(Protocol):
-    """A Writer, or what publishes as one does."""
+    """A Writer, or an object with the same ``publish()``."""
 
     def publish(self, topic: str, body: bytes, *, partition: int | None, headers: dict[str, Any] | None) -> Any: ...
 
 
 def to_tail(writer: Publisher) -> Callable[[Message], None]:
-    """Return an ``on_give_up`` that publishes the message again, to the same partition and with its headers.
+    """Return an ``on_give_up`` that publishes the message again to the same partition with the same headers.
 
-    The message is finished after nsqd's OK, and requeued if the publish fails; at least once: after a crash in between
-    both messages exist.  Attempts start at 1 again.  Later messages of its key are handled first: the order is lost.
+    The message is finished after nsqd's OK and requeued if the publish fails; a crash between OK and FIN leaves a
+    duplicate.  Attempts restart at 1.  Later messages of its key are handled first, so their order is lost.
     """
 
     def give_up(message: Message) -> None:
         headers = message.raw_headers if isinstance(message, CompressedMessage) else message.headers
-        if headers is not None:  # the server's own keys, but for the tag, are refused by a publish
+        if headers is not None:  # publish() refuses the server's reserved keys, except the tag
             headers = {k: v for k, v in headers.items() if not k.startswith(RESERVED) or k == TAG_KEY}
         writer.publish(message.topic, message.raw_body, partition=message.partition, headers=headers)
 
