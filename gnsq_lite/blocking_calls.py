@@ -1,8 +1,8 @@
-"""Keeps a blocking call from stopping the other greenlets of its thread.
+"""Runs blocking calls without blocking the other greenlets of the thread.
 
-* Sockets are monkey-patched: the call runs here; its sockets give way to other greenlets by themselves.
-* They are not, and this thread runs greenlets: the call runs in a native thread; its caller waits as a greenlet.
-* This thread has no hub, so there is no greenlet to stop: the call runs here.
+* If sockets are monkey-patched, the call runs in the calling greenlet; patched sockets switch to other greenlets.
+* If they are not and the thread has a hub, the call runs in a native thread, and the calling greenlet waits.
+* If the thread has no hub, the call runs in the calling thread: there is no other greenlet to block.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from greenlet import getcurrent
 
 T = TypeVar("T")
 
-#: Native threads per hub, each made when it is first needed.  Not the hub's own pool: that one resolves host names for
-#: the whole process, and ten dead servers would fill it.
+#: Maximum native threads per hub, each started on first need.  The hub's own pool is not used: it also resolves host
+#: names, and ten unreachable servers would occupy all its threads.
 POOL_SIZE = 64
 
-#: The process that the pools and the hub are made for.
+#: Id of the process that the pools and the hub belong to.
 _pid = os.getpid()
 _pools: weakref.WeakKeyDictionary[Hub, ThreadPool] = weakref.WeakKeyDictionary()
 
 
 def call_cooperatively(call: Callable[..., T], *args: Any, timeout: float) -> T:
-    """Return ``call(*args)``; other greenlets of this thread run on meanwhile.
+    """Return ``call(*args)``; other greenlets of the thread keep running.
 
-    Raises TimeoutError after *timeout* seconds, where the wait can be ended from outside: not in a thread without a
-    hub, where the call's own time limits are the only ones.  A call that was given up in a native thread goes on
-    there, unseen, until its own limits end it.
+    Raises TimeoutError after *timeout* seconds.  In a thread without a hub only the call's own time limits apply.
+    After a timeout, a call in a native thread goes on in the background until its own limits end it.
     """
     hub = get_hub_if_exists()
     if hub is None or getcurrent() is hub:
@@ -58,7 +57,7 @@ def call_cooperatively(call: Callable[..., T], *args: Any, timeout: float) -> T:
 
 
 def _run(outcome: list[Any], call: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Keep the error as a value: gevent prints what a thread of a pool raises."""
+    """Store the result or the error: gevent would print an exception raised in a pool thread."""
     try:
         outcome.extend((call(*args), None))
     except BaseException as error:
@@ -75,8 +74,8 @@ def _pool_of(hub: Hub) -> ThreadPool:
 def after_fork() -> None:
     """Replace pools and hub in a forked child; a second call in the same process does nothing.
 
-    The threads of the pools are gone there, and an unpatched os.fork() leaves a hub that other threads cannot wake.
-    Python's hook calls it, and after a fork in C :mod:`gnsq_lite.net.io_thread`.
+    The child has no pool threads, and after an unpatched os.fork() other threads cannot wake the hub.  Python's fork
+    hook calls this function; after a fork in C :mod:`gnsq_lite.net.io_thread` calls it.
     """
     global _pid
     if _pid == os.getpid():

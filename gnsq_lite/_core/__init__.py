@@ -1,34 +1,35 @@
-"""What is done once per message, and the bytes of a batch: in C where it was built, else in Python, with one result.
+"""Code that runs once per message, and the encoding of batches, in C and in Python with the same results.
 
-``GNSQ_LITE_IMPL`` in the environment decides, when the library is imported: ``c`` demands the extension, and the import
-fails where it was not built; ``python`` does without it; without the variable C is used where it is there.
+The environment variable ``GNSQ_LITE_IMPL`` chooses at import: ``c`` requires the extension, and the import fails if it
+was not built; ``python`` ignores the extension; without the variable the extension is used if it was built.
 ``GNSQ_LITE_PURE=1`` is the older spelling of ``python``.  The extension needs the GIL: a free-threaded Python that
-loads it takes the GIL back, and says so in a RuntimeWarning.  With ``PYTHON_GIL=0`` the extension is left out.
+loads it enables the GIL again and reports that in a RuntimeWarning.  ``PYTHON_GIL=0`` disables the extension.
 
-What C and Python agree upon:
+The contract between C and Python:
 
-A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASYNC (:mod:`gnsq_lite.message`).  Who
-deletes it answers, so there is one answer, whatever the threads.  ``know_message(Message, NEW, ASYNC)`` tells C the
-slots, and a :class:`gnsq_lite.message.Tailed` those of a subclass; ``scan`` calls whatever else makes messages.
+A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASYNC (:mod:`gnsq_lite.message`).  Only the
+thread that deletes the token sends the answer, so each message has one answer.  ``know_message(Message, NEW, ASYNC)``
+gives C the slots of Message, a :class:`gnsq_lite.message.Tailed` the slots of a subclass.  ``scan`` calls any other
+message factory.
 
-``Runner.drain(queue, seat)`` takes jobs from the left of the queue, and shows in ``seat[1]``, if there is a seat, the
-one it is at.  C handles a job by itself where it is a Message, or of a subclass, whose token is NEW and whose attempts
-are at most *most*; then it calls ``handler(message)``, and
+``Runner.drain(queue, seat)`` pops jobs from the left of the queue and stores the current job in ``seat[1]``, if *seat*
+is given.  C handles a job itself if the job is a Message, or of a subclass, with token NEW and at most *most* attempts.
+It calls ``handler(message)`` and then acts on the result:
 
 ========================================  ==========================================================================
 the handler                               C does
 ========================================  ==========================================================================
-returned None, token NEW                  delete the token; ``connection.fins.add(message.id)``, or, where ``fins`` is
-                                          not Fins, ``connection.handled(message)``
+returned None, token NEW                  delete the token; ``connection.fins.add(message.id)``, or, if ``fins`` is no
+                                          Fins, ``connection.handled(message)``
 returned None, no token: it has answered  nothing
 returned None, any other token            ``returned(message, None)``
 returned another value                    ``returned(message, value)``
-raised                                    ``failed(message, error)``; what that raises leaves drain()
+raised                                    ``failed(message, error)``; an exception of that propagates from drain()
 ========================================  ==========================================================================
 
-Every other job goes to ``run(job)``, which does all of it in Python, and is what Python's ``drain`` calls for each job
-(:func:`gnsq_lite.consume.run_handler.make_runner` makes all four).  After each job drain() returns where its turn is
-over; before each, where there is a surplus of workers.
+Every other job goes to ``run(job)``, which handles it in Python; Python's ``drain`` calls ``run`` for every job
+(:func:`gnsq_lite.consume.run_handler.make_runner` makes all four functions).  drain() returns after a job if its turn
+is over, and before a job if there is a surplus of workers.
 """
 
 from __future__ import annotations
@@ -76,14 +77,14 @@ WANTED = wanted(os.environ, has_gil=getattr(sys.flags, "gil", 1) != 0)
 
 
 def do_without(missing: ImportError) -> None:
-    """Go on in Python, as no C compiler was at hand; raise ImportError where C is demanded."""
+    """Fall back to Python because the extension was not built; raise ImportError if ``GNSQ_LITE_IMPL`` is ``c``."""
     if WANTED == "c":
         why = "GNSQ_LITE_IMPL=c, and the extension was not built (python setup.py build_ext --inplace)"
         raise ImportError(f"{why}: {missing}") from missing
 
 
 def know_nothing(*classes: Any) -> None:
-    """Python needs to know nothing; C fills the slots of these classes directly."""
+    """Do nothing; in C this function registers the classes whose slots C fills directly."""
 
 
 scan, skip_answered, drain, know_message, know_classes = (
@@ -109,10 +110,10 @@ if WANTED != "python":
 
 
 class Fins:
-    """The FINs of one connection that are not sent yet; :meth:`add` may be called in any thread.
+    """The unsent FINs of one connection; :meth:`add` is thread-safe.
 
     Args:
-        wake: Called, wherever :meth:`add` was, when something is queued and ``due`` is False; ``due`` is True then.
+        wake: Called in the thread of :meth:`add` if ``due`` was False; :meth:`add` sets ``due`` first.
     """
 
     __slots__ = ("_ids", "_wake", "due")
@@ -126,16 +127,16 @@ class Fins:
         return len(self._ids)
 
     def add(self, id: bytes, /) -> None:
-        """Queue the FIN of *id*; call wake unless it is due."""
+        """Queue the FIN of message *id*; call *wake* unless :attr:`due` is set."""
         self._ids.append(id)
         if not self.due:
             self.due = True
             self._wake()
 
     def take(self) -> tuple[bytes, int]:
-        """Return the bytes of the queued FINs, and their number; forget them."""
+        """Remove the queued FINs; return their bytes and their number."""
         ids = self._ids
-        count = len(ids)  # other threads may add meanwhile: that is left
+        count = len(ids)  # ids that other threads add meanwhile stay queued
         if not count:
             return b"", 0
         taken = b"FIN " + b"\nFIN ".join(ids[:count]) + b"\n"
@@ -144,14 +145,14 @@ class Fins:
 
 
 class Runner:
-    """Calls a handler for one queued message after the other.
+    """Calls a handler for each queued message in turn.
 
     Args:
-        handler: Called by C, for a message that is new and was not sent more than *most* times, instead of *run*.
-        run: Handles one job, whatever it is: calls the handler and answers.
-        failed: Called by C with such a message and what its handler raised.
-        returned: Called by C with such a message and what its handler returned, unless that is None and the message was
-            left new or answered.
+        handler: Called by C instead of *run*, for a new message with at most *most* attempts.
+        run: Handles a job of any kind: calls the handler and answers the message.
+        failed: Called by C with the message and the exception of *handler*.
+        returned: Called by C with the message and the result of *handler*, unless the result is None and the message is
+            new or answered.
     """
 
     __slots__ = ("_turn_ends", "failed", "handler", "most", "returned", "run", "surplus")
@@ -166,18 +167,18 @@ class Runner:
     ) -> None:
         self.handler, self.most = handler, most
         self.run, self.failed, self.returned = run, failed, returned
-        #: Above 0: drain() returns after its job.
+        #: Number of surplus workers; above 0, drain() returns after its current job.
         self.surplus = 0
         self._turn_ends = float("inf")
 
     def begin_turn(self, seconds: float, /) -> None:
-        """Let drain() return *seconds* from now, after the job that runs then; without this it never does."""
+        """Make drain() return after the job that runs *seconds* from now; by default turns never end."""
         self._turn_ends = time.monotonic() + seconds
 
     def drain(self, queue: Any, seat: list[Any] | None = None, /) -> int:
-        """Handle the jobs of *queue*, a deque, one after the other; return why it stopped.
+        """Handle the jobs of *queue*, a deque, in turn; return why it stopped.
 
-        *seat* is the caller's list of itself and what it is at, None between two drains: others may look.
+        *seat* is a list of the worker and its current job (None between two drains), which other threads may read.
         """
         return drain(self, queue, seat)
 

@@ -1,6 +1,6 @@
-"""In Python what native.c and its neighbours do in C: the same either way (:mod:`gnsq_lite._core` chooses).
+"""Python versions of the C functions, with the same results (:mod:`gnsq_lite._core` chooses).
 
-The ``pure_`` functions of lists leave all to their callers, who have to do in Python what C leaves to them anyway.
+The ``pure_`` functions of lists do no work: their callers have Python code for the cases that C does not handle.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
 
-#: Why ``drain()`` has returned: nothing is queued, its turn is over, there are more workers than wanted.
+#: Reasons why ``drain()`` returned: the queue is empty, its turn is over, there are surplus workers.
 QUEUE_EMPTY, TURN_OVER, SURPLUS = 0, 1, 2
 
-#: Size, type, and a message's head in one go.
+#: Size, type and head of a message frame.
 _MESSAGE_FRAME_HEAD = Struct(">iIqH16s")
 _FRAME_MESSAGE = 2
 _SIZE_LENGTH = 4
@@ -30,13 +30,13 @@ def pure_scan(
     found: list[Any],
     /,
 ) -> int:
-    """Append to *found* what *make* returns for each whole message frame from *at* on.
+    """Make a message of each complete message frame from *at* on, and append the messages to *found*.
 
-    It is called as ``make(owner, timestamp_ns, attempts, id, body)``.  Returns where the first frame is that is no
-    message, not whole, or not lawful (WIRE-2 to WIRE-4).
+    Calls ``make(owner, timestamp_ns, attempts, id, body)``.  Returns the position of the first frame that is no
+    message, incomplete or invalid (WIRE-2 to WIRE-4).
     """
     append, unpack, length = found.append, _MESSAGE_FRAME_HEAD.unpack_from, len(data)
-    last = length - _BODY_AT  # beyond it no message frame can start and be whole
+    last = length - _BODY_AT  # no complete message frame can start after this position
     while at <= last:
         size, kind, timestamp_ns, attempts, message_id = unpack(data, at)
         if kind != _FRAME_MESSAGE or not _SMALLEST_SIZE <= size <= limit:
@@ -50,9 +50,9 @@ def pure_scan(
 
 
 def pure_drain(runner: Any, queue: Any, seat: list[Any] | None, /) -> int:
-    """Handle the jobs of *queue*, a deque, one after the other; return why it stopped.
+    """Handle the jobs of *queue*, a deque, in turn; return why it stopped.
 
-    *seat* is the caller's list of itself and what it is at, None between two drains: others may look.
+    *seat* is a list of the worker and its current job (None between two drains), which other threads may read.
     """
     run, monotonic = runner.run, time.monotonic
     seat = [None, None] if seat is None else seat
@@ -73,44 +73,45 @@ def pure_drain(runner: Any, queue: Any, seat: list[Any] | None, /) -> int:
 
 
 def pure_skip_answered(messages: list[Any], at: int, /) -> int:
-    """Return the place, from *at* on, of the first message that still has its token; their number where none has."""
+    """Return the index, from *at* on, of the first unanswered message; the length of the list if there is none."""
     while at < len(messages) and not hasattr(messages[at], "_token"):
         at += 1
     return at
 
 
 def pure_all_new(messages: list[Any], most: int, /) -> bool:
-    """Whether all are new, and none was sent more than *most* times; False where that is for Python to see."""
+    """Whether all messages are new with at most *most* attempts; False if the caller must check that itself."""
     return False
 
 
 def pure_keep_open(messages: list[Any], /) -> list[Any]:
-    """Keep those that are new open, as ``enable_async()`` does, and return the others: here all of them."""
+    """Keep new messages open, as ``enable_async()`` does, and return the others; this version returns all."""
     return messages
 
 
 def pure_finish_open(messages: list[Any], kept_too: bool, /) -> list[Any]:
-    """Finish those that are new, and, with *kept_too*, those whose user answers later.
+    """Finish new messages and, with *kept_too*, messages in the state ASYNC.
 
-    Return what Python has to look at, here all of them: other objects, and with *kept_too* what has expired.
+    Returns the messages that the caller must handle; this version returns all.  C returns other objects and, with
+    *kept_too*, expired messages.
     """
     return messages
 
 
 def pure_columns(messages: list[Any], /) -> tuple[Any, bytes, bytes, bytes, bytes, bytes] | None:
-    """Return the one connection of all messages, or None, and what they hold column by column, in native byte order.
+    """Return the common connection of the messages (or None) and their fields as columns, in native byte order.
 
-    These are the timestamps in ns, int64; the attempts, int32; the ids; the ends of the bodies behind a 0, int32; the
-    bodies.  None: the caller has to do it, here always; in C for other objects and for bodies of 2 GiB together.
+    The columns are: timestamps in ns, int64; attempts, int32; ids; a 0 and the end offsets of the bodies, int32;
+    bodies.  Returns None if the caller must do it: here always, in C for other objects and for 2 GiB of bodies.
     """
     return None
 
 
 def pure_pack(head: bytes, bodies: list[Any], most: int, /) -> bytes | None:
-    """Return *head*, MPUB's size and count, and each of *bodies* with its size (WIRE-7).
+    """Encode MPUB: *head*, size, count, and each of *bodies* with its size (WIRE-7).
 
-    None where a body is not exactly bytes, is empty or has more than *most* bytes, where all together are more than
-    the size field can tell, or where there is none: :func:`gnsq_lite.wire.commands.check_bodies` says what is wrong.
+    Returns None for invalid bodies: no body, a body that is empty, not exactly bytes or longer than *most*, or a total
+    above the size field.  :func:`gnsq_lite.wire.commands.check_bodies` then raises the error.
     """
     if set(map(type, bodies)) != {bytes}:
         return None
@@ -124,7 +125,7 @@ def pure_pack(head: bytes, bodies: list[Any], most: int, /) -> bytes | None:
 
 
 def with_sizes(bodies: Sequence[bytes]) -> bytes:
-    """Return *bodies* one after the other, each behind its size."""
+    """Join *bodies*, each after its size."""
     return b"".join([len(body).to_bytes(4, "big") + body for body in bodies])
 
 
