@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Codec(Generic[T]):
-    """A pair of functions.  Calling the codec decodes a body."""
+    """A function that decodes a body, and a function that encodes a value.  Calling the codec decodes a body."""
 
     decode: Callable[[bytes], T]
     encode: Callable[[T], bytes]
@@ -58,7 +58,7 @@ def msgspec_json(kind: type[T]) -> Codec[T]:
 
 
 def pydantic_json(kind: type[T]) -> Codec[T]:
-    """Make a JSON codec that validates with pydantic against *kind*, such as a BaseModel; extra ``pydantic``."""
+    """Make a JSON codec that validates with pydantic against *kind*, a BaseModel; needs the extra ``pydantic``."""
     try:
         from pydantic import TypeAdapter
     except ModuleNotFoundError as missing:

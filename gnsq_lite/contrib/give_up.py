@@ -1,4 +1,4 @@
-"""Callbacks for ``on_give_up`` of a Reader (MSG-4); a Worker accepts words such as ``"directory:PATH"`` instead."""
+"""Callbacks for ``on_give_up`` of a Reader (MSG-4); a Worker also accepts strings such as ``"directory:PATH"``."""
 
 from __future__ import annotations
 

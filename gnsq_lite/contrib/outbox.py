@@ -1,4 +1,4 @@
-"""The transactional outbox: a transaction stores a message beside its rows; a relay publishes it after the commit.
+"""The transactional outbox: a transaction stores a message; a relay publishes the message after the commit.
 
 ::
 
@@ -9,10 +9,10 @@
 
     with psycopg.connect("dbname=shop") as connection:
         connection.execute("UPDATE ...")
-        outbox.publish(connection, "orders", b"...")        # published if this commits
+        outbox.publish(connection, "orders", b"...")        # published if the transaction commits
 
-``gnsq-lite outbox relay shop.db:outbox`` publishes what is stored.  For PostgreSQL and SQLite, by any DB-API 2.0 module
-or by SQLAlchemy.  Django has its own: ``gnsq_lite.contrib.django``.
+``gnsq-lite outbox relay shop.db:outbox`` publishes the stored messages.  Supports PostgreSQL and SQLite, with any
+DB-API 2.0 module or with SQLAlchemy.  For Django's databases use the outbox of ``gnsq_lite.contrib.django``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gnsq_lite.writer import Writer
 
 __all__ = ["Outbox"]
 
-#: Bytes of a message that are refused before it is stored, where no limit is given.
+#: Default limit in bytes of a message; larger messages are rejected before they are stored.
 MAX_MSG_SIZE = 1024 * 1024
 _LONGEST_KEY = 255
 _PUBLISH = inspect.signature(Writer.publish)
@@ -42,7 +42,7 @@ _PUBLISH = inspect.signature(Writer.publish)
 
 @dataclass(frozen=True)
 class Row:
-    """A stored message; *failures* counts how often nsqd refused it."""
+    """A stored message; *failures*: number of times nsqd refused the message."""
 
     id: int
     topic: str
@@ -62,7 +62,7 @@ def rows_to_insert(
     clock: Clock = SYSTEM_CLOCK,
     **options: Any,
 ) -> list[tuple[Any, ...]]:
-    """Return the parameters of :func:`insert_into`, a tuple for each body.  Raises as :meth:`Outbox.publish`."""
+    """Return the parameters of :func:`insert_into`, a tuple a body.  Raises the errors of :meth:`Outbox.publish`."""
     check_topic(topic)
     now = clock.wall()
     _PUBLISH.bind(None, topic, b"", **options)
@@ -70,7 +70,7 @@ def rows_to_insert(
     if defer and at is None:
         at = now + defer
     if at is not None and key:
-        raise OptionError("key", key, "keeps an order, which at= and defer= would break: give one of them")
+        raise OptionError("key", key, "keeps messages in order, and cannot be combined with at= or defer=")
     if len(key) > _LONGEST_KEY:
         raise OptionError("key", key, f"has more than {_LONGEST_KEY} characters")
     due = 0.0 if at is None else at.timestamp() if isinstance(at, datetime) else check_number("at", at, 0, 1e11)
@@ -84,14 +84,14 @@ def rows_to_insert(
 class Table:
     """An outbox's table within a transaction; the lock of the relays is a row of the table ``NAME_relay``.
 
-    ``publish_at`` is the time at which a message is to be published, seconds since 1970.  ``due_at`` is the time of
-    the next try, or 0: at once.
+    ``publish_at`` is the time at which to publish a message, in seconds since 1970.  ``due_at`` is the time of the next
+    attempt; 0 means at once.
 
     Args:
-        mark: The mark of a parameter: "%s", or "?".
-        skip_locked: Whether the database has ``FOR UPDATE SKIP LOCKED``.  SQLite has not; there the first transaction
-            that writes keeps others out.
-        relay: Name of the lock's table, if it is another.
+        mark: Placeholder of a parameter in SQL: "%s" or "?".
+        skip_locked: Whether the database supports ``FOR UPDATE SKIP LOCKED``.  SQLite does not: the first transaction
+            that writes locks out the others.
+        relay: Name of the lock's table; default ``NAME_relay``.
     """
 
     def __init__(self, name: str, cursor: Any, mark: str, skip_locked: bool, relay: str = "") -> None:
@@ -99,7 +99,7 @@ class Table:
         self._relay = relay or f"{name}_relay"
 
     def create(self) -> None:
-        """Create both tables, their indexes, and the lock's row, where they are missing."""
+        """Create the tables, the indexes and the lock's row, unless they exist."""
         key, body = ("BIGSERIAL", "BYTEA") if self._skip_locked else ("INTEGER", "BLOB")
         index = self._name.replace(".", "_")
         for statement in (
@@ -116,12 +116,12 @@ class Table:
 
     def is_due(self, now: float) -> bool:
         """Return whether there is a message to publish."""
-        self._cursor.execute(f"SELECT MIN(due_at) FROM {self._name}")  # by the index, whatever the planner expects
+        self._cursor.execute(f"SELECT MIN(due_at) FROM {self._name}")  # MIN() always uses the index
         (first,) = self._cursor.fetchone()
         return first is not None and bool(first <= now)
 
     def lock(self) -> bool:
-        """Take the lock until the transaction ends; return False where another relay has it."""
+        """Take the lock until the transaction ends; return False if another relay holds the lock."""
         if self._skip_locked:
             self._cursor.execute(f"SELECT id FROM {self._relay} WHERE id = 1 FOR UPDATE SKIP LOCKED")
             locked = self._cursor.fetchone() is not None
@@ -129,7 +129,7 @@ class Table:
             self._cursor.execute(f"UPDATE {self._relay} SET turns = turns + 1 WHERE id = 1")
             locked = self._cursor.rowcount == 1
         if not locked:
-            self._insert_lock()  # for the next turn
+            self._insert_lock()  # the row may be missing; the next turn can then lock it
         return locked
 
     def _insert_lock(self) -> None:
@@ -140,7 +140,7 @@ class Table:
     def due(self, now: float, limit: int) -> list[Row]:
         """Return messages to publish, in the order of their ids.
 
-        A message that nsqd refused holds up the later ones of its topic and key until it is published or deleted.
+        A message that nsqd refused delays the later messages of its topic and key until it is published or deleted.
         """
         self._cursor.execute(
             f"SELECT id, topic, ordering_key, body, options, failures FROM {self._name} m WHERE due_at <= {self._mark}"
@@ -159,12 +159,12 @@ class Table:
             self._cursor.execute(f"DELETE FROM {self._name} WHERE id IN ({marks})", tuple(ids))
 
     def refuse(self, row: Row, error: str, due_at: float) -> None:
-        """Note that nsqd refused a message, why, and when it is tried again."""
+        """Store the error with which nsqd refused a message, and the time of the next attempt."""
         values = f"failures = failures + 1, error = {self._mark}, due_at = {self._mark}"
         self._cursor.execute(f"UPDATE {self._name} SET {values} WHERE id = {self._mark}", (error, due_at, row.id))
 
     def backlog(self, now: float) -> tuple[int, float]:
-        """Return how many messages should have been published, and the age of the oldest in seconds."""
+        """Return the number of overdue messages, and the seconds by which the oldest message is overdue."""
         where = f"WHERE publish_at <= {self._mark}"
         self._cursor.execute(f"SELECT COUNT(*), MIN(publish_at) FROM {self._name} {where}", (now,))
         count, oldest = self._cursor.fetchone()
@@ -172,14 +172,14 @@ class Table:
 
 
 def insert_into(table: str, mark: str) -> str:
-    """Return the statement that stores a message."""
+    """Return the INSERT statement for a message; *mark*: placeholder of a parameter."""
     columns = "topic, ordering_key, body, options, publish_at, due_at, failures, error"
     return f"INSERT INTO {table} ({columns}) VALUES ({', '.join([mark] * 8)})"
 
 
 @dataclass(frozen=True)
 class Source:
-    """An outbox as a relay uses it.
+    """Access of a relay to an outbox.
 
     Attributes:
         name: For logs and metrics.
@@ -196,10 +196,10 @@ class Outbox:
     """Stores messages in a database; messages of a transaction that rolls back are never published.
 
     Args:
-        connect: Returns a new DB-API connection, without autocommit, for the relay; ``engine.raw_connection`` of
-            SQLAlchemy for one.
+        connect: Function that returns a new DB-API connection without autocommit, for the relay; for SQLAlchemy:
+            ``engine.raw_connection``.
         table: Name of the table.
-        max_msg_size: Bytes that nsqd accepts in a message.
+        max_msg_size: Maximum size in bytes of a message, as configured in nsqd.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Outbox:
         self._connect, self._table, self._max_msg_size = connect, table, max_msg_size
 
     def create_tables(self) -> None:
-        """Create the tables where they are missing."""
+        """Create the tables, unless they exist."""
         source = self.source()
         try:
             with source.begin() as table:
@@ -232,17 +232,17 @@ class Outbox:
 
         Args:
             connection: A DB-API connection, or a Connection or Session of SQLAlchemy.
-            key: Messages of one topic and key are published in the order in which they were stored; it chooses the
-                partition too, where nsqd is Youzan's.
-            at: When to publish it: an aware datetime, or seconds since 1970.
-            options: Those of ``Writer.publish``, as far as JSON can hold them; ``defer`` counts from now.
+            key: Messages of one topic and key are published in the order in which they were stored.  For Youzan's nsqd
+                the key also selects the topic partition.
+            at: Time at which to publish the message: an aware datetime, or seconds since 1970.
+            options: Options of ``Writer.publish`` with values that JSON can encode; ``defer`` counts from now.
         Raises:
             InvalidName, BodyTypeError, InvalidBody, MessageTooLarge, OptionError, TypeError: nothing is stored.
         """
         self.publish_many(connection, topic, [body], key=key, at=at, **options)
 
     def publish_many(self, connection: Any, topic: str, bodies: Iterable[bytes], **options: Any) -> None:
-        """Store several messages, in their order.  Raises as :meth:`publish`; then none of them is stored."""
+        """Store several messages, in order.  Raises the errors of :meth:`publish`; no message is stored then."""
         rows = rows_to_insert(topic, bodies, max_msg_size=self._max_msg_size, **options)
         if not rows:
             return
@@ -256,7 +256,7 @@ class Outbox:
         connection.exec_driver_sql(insert_into(self._table, mark), rows)
 
     def source(self) -> Source:
-        """Return what a relay needs; it opens one connection, and opens another one after an error."""
+        """Return the outbox's source for a relay.  The source opens one connection, and reconnects after an error."""
         opened: list[Any] = []
 
         def connection() -> Any:
@@ -277,16 +277,16 @@ class Outbox:
                 current = connection()
                 cursor, sqlite = current.cursor(), _is_sqlite(current)
                 if sqlite and not current.in_transaction:
-                    cursor.execute("BEGIN")  # the module itself may begin no transaction
+                    cursor.execute("BEGIN")  # sqlite3 may be configured not to begin transactions itself
                 yield Table(self._table, cursor, "?" if sqlite else "%s", not sqlite)
                 current.commit()
             except BaseException:
-                close()  # which rolls back
+                close()  # closing rolls the transaction back
                 raise
 
         return Source(self._table, begin, close)
 
 
 def _is_sqlite(connection: Any) -> bool:
-    inner = getattr(connection, "driver_connection", connection)  # of SQLAlchemy's raw_connection()
+    inner = getattr(connection, "driver_connection", connection)  # unwraps SQLAlchemy's raw_connection()
     return "sqlite3" in type(inner).__module__.lower()

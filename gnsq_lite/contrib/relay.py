@@ -1,4 +1,4 @@
-"""The relay of an outbox: publishes what is stored, in a thread or a program; a lock elects one relay of many."""
+"""The relay of an outbox publishes stored messages, in a thread or a process; a lock elects one of several relays."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["Relay", "RelayInWorker", "relay_all", "relay_until"]
 
 log = logging.getLogger("gnsq_lite.outbox")
 
-#: Messages of one turn of the relay, and seconds between two looks at an empty outbox.
+#: Maximum messages of one turn of the relay, and seconds between two polls of an empty outbox.
 BATCH, INTERVAL = 100, 0.5
-#: Seconds until a message that nsqd refused is tried again: this, twice this, ... up to the second.
+#: Seconds until a refused message is retried: the first value, doubled after each refusal, up to the second value.
 _RETRY, _LONGEST_RETRY = 1.0, 300.0
-#: Seconds until the next turn after one that failed: this, twice this, ... up to the second.
+#: Seconds until the next turn after a failed turn: the first value, doubled each time, up to the second value.
 _PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 #: Seconds between two counts of the backlog.
 _COUNT_EVERY = 15.0
@@ -44,25 +44,25 @@ class Relay:
 
     def __init__(self, source: Source, writer: Writer, batch: int = BATCH, clock: Clock = SYSTEM_CLOCK) -> None:
         self.source, self._writer, self._batch, self._clock = source, writer, batch, clock
-        #: Whether this Writer's nsqd has keys.
+        #: Whether this Writer's nsqd accepts keys (Youzan's does).
         self._takes_keys = True
         self._failed, self._count_at = 0, 0.0
-        #: Messages that should have been published, and seconds that the oldest is late; None: not counted yet.
+        #: Number of overdue messages, and seconds by which the oldest is overdue; None: not counted yet.
         self.backlog: tuple[int, float] | None = None
 
     def turn(self) -> bool:
-        """Publish at most one batch; return whether messages were published, and more may be there.
+        """Publish at most one batch; return whether messages were published, so that more may be stored.
 
-        The lock keeps other relays out until the published rows are deleted and that is committed.  Where this process
-        ends in between, the database releases the lock, and the next relay publishes these messages again.
+        The lock excludes other relays until the deletion of the published rows is committed.  If this process ends
+        before the commit, the database releases the lock, and the next relay publishes these messages again.
 
         Raises:
-            NSQError: nsqd cannot be reached; what was published before is deleted.
-            Exception: the database's.
+            NSQError: nsqd is unreachable; the messages published before that are deleted.
+            Exception: an error of the database.
         """
         now = self._clock.wall()
         with self.source.begin() as table:
-            if not table.is_due(now):  # then no other relay is locked out
+            if not table.is_due(now):  # return without the lock, which would exclude other relays
                 return False
         with self.source.begin() as table:
             if not table.lock():
@@ -75,18 +75,18 @@ class Relay:
         return bool(done)
 
     def step(self, interval: float) -> float:
-        """Take a turn, log its error, and return the seconds until the next one: *interval* where nothing is left."""
+        """Run a turn, log its error, and return the seconds until the next turn: *interval* if the outbox is empty."""
         try:
             if self._clock.now() >= self._count_at:
                 self._count_at = self._clock.now() + _COUNT_EVERY
                 with self.source.begin() as table:
                     self.backlog = table.backlog(self._clock.wall())
             more = self.turn()
-        except Exception as error:  # the database's classes are its driver's
+        except Exception as error:  # each database driver has its own exception classes
             pause = min(_PAUSE * 2.0 ** min(self._failed, 16), _LONGEST_PAUSE)
             self._failed += 1
             level = logging.WARNING if self._failed == 1 else logging.DEBUG
-            said = "the outbox %r is not relayed for now: %s: %s"
+            said = "cannot relay the outbox %r; retrying: %s: %s"
             log.log(level, said, self.source.name, type(error).__name__, error)
             return pause
         if self._failed:
@@ -95,7 +95,7 @@ class Relay:
         return 0.0 if more else interval
 
     def _publish(self, table: Table, rows: Sequence[Row], done: list[int]) -> NSQError | None:
-        """Publish *rows*, and add the ids of the published ones to *done*; return why no more can be published now."""
+        """Publish *rows*, and add the ids of published rows to *done*; return the error that stopped the relay."""
         by_topic: dict[str, list[Row]] = {}
         for row in rows:
             by_topic.setdefault(row.topic, []).append(row)
@@ -104,14 +104,14 @@ class Relay:
             try:
                 if not self._all_at_once(topic, some, done):
                     self._one_by_one(table, some, done)
-            except PartitionUnavailable as error:  # of that topic alone
+            except PartitionUnavailable as error:  # concerns only this topic
                 problem = error
             except _TRANSIENT as error:
                 return error
         return problem
 
     def _all_at_once(self, topic: str, rows: Sequence[Row], done: list[int]) -> bool:
-        """Publish *rows* as a batch, where that can be done and nsqd takes it."""
+        """Publish *rows* with one MPUB; return False if rows have options or keys, or if nsqd refuses the batch."""
         if len(rows) < 2 or any(row.options or (row.key and self._takes_keys) for row in rows):
             return False
         try:
@@ -150,16 +150,16 @@ class Relay:
         self._writer.publish(row.topic, row.body, **row.options)
 
     def _refused(self, table: Table, row: Row, error: Exception) -> None:
-        """Have a message tried again later, however often it was refused."""
+        """Schedule the next attempt for a refused message; the number of attempts is unlimited."""
         pause = min(_RETRY * 2.0 ** min(row.failures, 16), _LONGEST_RETRY)
         why = f"{type(error).__name__}: {error}"[:1000]
         table.refuse(row, why, self._clock.wall() + pause)
-        said = "message %d of the outbox %r cannot be published to %s; it is tried again in %g s: %s"
+        said = "cannot publish message %d of the outbox %r to %s; retrying in %g s: %s"
         log.error(said, row.id, self.source.name, row.topic, pause, why, extra={"topic": row.topic})
 
 
 def relay_until(wait: Callable[[float], bool], relay: Relay, interval: float = INTERVAL) -> None:
-    """Relay until *wait*, which is called with seconds and waits that long, returns True; no error ends it."""
+    """Relay until *wait* returns True; errors are logged.  *wait* is called with the seconds to wait."""
     try:
         while not wait(relay.step(interval)):
             pass
@@ -168,9 +168,9 @@ def relay_until(wait: Callable[[float], bool], relay: Relay, interval: float = I
 
 
 def relay_all(sources: Sequence[Source], writer: Writer, interval: float = INTERVAL, *, once: bool = False) -> None:
-    """Relay in this process, from its main thread, until SIGTERM or SIGINT; with *once* until nothing is published.
+    """Relay until SIGTERM or SIGINT, or with *once* until the outboxes are empty.  Call it in the main thread.
 
-    Raises NSQError and the database's errors with *once*; otherwise they are logged, and the turn is repeated.
+    With *once*, raises NSQError and the database's errors; otherwise logs each error and retries.
     """
     relays = [Relay(source, writer) for source in sources]
     if once:
@@ -189,13 +189,13 @@ def relay_all(sources: Sequence[Source], writer: Writer, interval: float = INTER
 
 
 class RelayInWorker(Middleware[Any]):
-    """Relays outboxes while a Worker runs, in a thread for each; of several processes one relays at a time::
+    """Worker middleware that relays each outbox in a thread; one process at a time relays an outbox::
 
         worker = Worker(middleware=[RelayInWorker(outbox)])
 
     Args:
-        interval: Seconds between two looks at an outbox that was empty.
-        writer: Returns the Writer; None: the Worker's.
+        interval: Seconds between two polls of an empty outbox.
+        writer: Function that returns the Writer; None: the Worker's Writer.
     """
 
     def __init__(
@@ -204,11 +204,11 @@ class RelayInWorker(Middleware[Any]):
         self._sources = [each.source() if isinstance(each, Outbox) else each for each in outboxes]
         self._interval, self._writer, self._over = interval, writer, Completion()
         self._threads: list[threading.Thread] = []
-        #: The relays, once the Worker has started.
+        #: The relays; empty until the Worker has started.
         self.relays: list[Relay] = []
 
     def started(self, worker: Worker) -> None:
-        """Start the threads."""
+        """Start a relay thread for each outbox."""
         writer = worker.writer() if self._writer is None else self._writer()
         for source in self._sources:
             relay = Relay(source, writer)
@@ -219,7 +219,7 @@ class RelayInWorker(Middleware[Any]):
             self._threads[-1].start()
 
     def stopped(self, worker: Any) -> None:
-        """Wait for the current batch, at most as long as a publish may take."""
+        """Wait for the current batch, at most 30 seconds for each outbox."""
         self._over.settle()
         for thread in self._threads:
             thread.join(30.0)

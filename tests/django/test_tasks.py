@@ -226,7 +226,7 @@ def test_a_message_that_is_no_task_is_given_up(shop: TaskShop) -> None:
         assert program.ends() == 0
     letters = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     assert sorted((each["attempts"], each["error"].partition(":")[0]) for each in letters) == [
-        (1, "os.getcwd is no task"),
+        (1, "os.getcwd is not a Django task"),
         (1, "the body does not decode"),
         (3, 'Module "shop.tasks" does not define a "none" attribute/class'),
     ]

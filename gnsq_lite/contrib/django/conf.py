@@ -3,7 +3,7 @@
 ``NSQD_TCP_ADDRESSES``, ``LOOKUPD_HTTP_ADDRESSES``
     Addresses, as for Reader and Writer.
 ``READER``, ``WRITER``
-    Further keywords of each Reader, and of the Writer.
+    Further keyword arguments of each Reader, and of the Writer.
 ``MIDDLEWARE``
     Dotted paths of :class:`gnsq_lite.worker.Middleware` classes, the outermost first.
 ``DRAIN_TIMEOUT``
@@ -33,12 +33,12 @@ def nsq_settings() -> Mapping[str, Any]:
     """Return the setting ``NSQ``.  Raises ImproperlyConfigured for an unknown key, and suggests the closest key."""
     found = getattr(settings, "NSQ", {})
     if not isinstance(found, Mapping):
-        raise ImproperlyConfigured("NSQ must be a dict")
+        raise ImproperlyConfigured("the setting NSQ must be a dict")
     for key in found:
         if key not in _KEYS:
             near = difflib.get_close_matches(str(key), _KEYS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; the keys are {', '.join(_KEYS)}"
-            raise ImproperlyConfigured(f"NSQ[{key!r}]: there is no such key{hint}")
+            raise ImproperlyConfigured(f"NSQ[{key!r}]: unknown key{hint}")
     return found
 
 

@@ -10,7 +10,7 @@ from gnsq_lite.worker.dead import STORES, DeadLetter
 
 
 class Table:
-    """The rows of ``DeadMessage`` in one database; "": the default database."""
+    """Store of dead letters in the table ``DeadMessage`` of one database; *alias* "" means the default database."""
 
     def __init__(self, alias: str = "") -> None:
         self.word = f"django:{alias}".rstrip(":")
@@ -29,7 +29,7 @@ class Table:
         self._rows().update_or_create(name=letter.name, defaults=values)
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield the dead letters in the order in which they were given up."""
+        """Yield the dead letters in the order in which their messages were given up."""
         for key in list(self._rows().order_by("given_up").values_list("pk", flat=True)):
             row = self._rows().filter(pk=key).first()
             if row is not None:
@@ -50,7 +50,7 @@ _COPIED = (
 
 
 def _storable(value: Any) -> Any:
-    """Escape NUL and surrogates in a text, because PostgreSQL refuses them; return other values unchanged."""
+    """Escape NUL and surrogates in a text, because PostgreSQL rejects both; return other values unchanged."""
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

@@ -6,26 +6,26 @@ from django.db import models
 
 
 class OutboxMessage(models.Model):
-    """A message that waits for the relay, which deletes it after it is published; see :mod:`gnsq_lite.contrib.outbox`.
+    """A message that waits for the relay; see :mod:`gnsq_lite.contrib.outbox`.
 
-    Times are seconds since 1970.
+    The relay deletes the row after nsqd has accepted the message.  Times are seconds since 1970.
     """
 
     topic = models.CharField(max_length=255)
-    #: Those of one topic and key go out in the order of their ids; "": in no order with others.
+    #: Messages of one topic and key are published in the order of their ids; "": in any order.
     ordering_key = models.CharField(max_length=255, blank=True, default="")
     body = models.BinaryField()
     #: Keywords of Writer.publish, as JSON.
     options = models.TextField(blank=True, default="{}")
-    #: When it is to be published, and when the relay tries that next; 0: at once.
+    #: Time at which to publish the message, and time of the relay's next attempt (0: at once).
     publish_at = models.FloatField()
     due_at = models.FloatField(default=0.0)
-    #: How often nsqd has refused it, and why it did last.
+    #: Number of times nsqd refused the message, and the last error.
     failures = models.IntegerField(default=0)
     error = models.TextField(blank=True, default="")
 
     class Meta:
-        """Indexes for the messages that are due, and for those that hold up others of their key."""
+        """Indexes for messages that are due, and for refused messages that delay later messages of their key."""
 
         indexes = (
             models.Index(fields=["due_at", "id"], name="gnsq_outbox_due"),
@@ -37,13 +37,13 @@ class OutboxMessage(models.Model):
 
 
 class OutboxRelay(models.Model):
-    """One row, which a relay locks: two relays at once would publish each message twice."""
+    """The table of the relay's lock.  The lock is one row: two relays at once would publish each message twice."""
 
     turns = models.BigIntegerField(default=0)
 
 
 class DeadMessage(models.Model):
-    """A dead letter: a message that was given up; see :class:`gnsq_lite.worker.dead.DeadLetter`."""
+    """A dead letter: a message that a handler gave up; see :class:`gnsq_lite.worker.dead.DeadLetter`."""
 
     name = models.CharField(max_length=255, unique=True)
     topic = models.CharField(max_length=255)

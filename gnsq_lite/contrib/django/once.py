@@ -16,7 +16,7 @@ from gnsq_lite.contrib.inbox import CLEAN_EVERY, RETENTION, checked_key, consume
 
 log = logging.getLogger("gnsq_lite.django")
 
-#: Number of duplicates that were finished without a call of the handler, by topic/channel.
+#: Number of duplicates that were finished without calling the handler, by topic/channel.
 duplicates: Counter[str] = Counter()
 _handled: Counter[str] = Counter()
 
@@ -26,7 +26,7 @@ def once(
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Return a decorator that runs a handler in ``transaction.atomic()``, once per key.
 
-    A message is finished after the commit.  A duplicate is counted, and finished without a call of the handler.
+    The message is finished after the commit.  A duplicate is counted and finished; the handler is not called.
 
     Args:
         key: Function of the handler's arguments that returns the message's key.  All deliveries and all publishes of a
@@ -44,7 +44,7 @@ def once(
                     function(*given)
                     return
             duplicates[consumer] += 1
-            log.info("%r of %s was handled before: finished without a call", name, consumer)
+            log.info("key %r of %s was handled before: finished without calling the handler", name, consumer)
 
         return handle
 

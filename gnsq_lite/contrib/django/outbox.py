@@ -19,7 +19,7 @@ _TABLE, _RELAY = "gnsq_lite_outboxmessage", "gnsq_lite_outboxrelay"
 
 
 def outbox_databases() -> Sequence[str]:
-    """Return the aliases whose outboxes are relayed.  Raises ImproperlyConfigured for one that there is not."""
+    """Return the aliases of the databases whose outboxes are relayed.  Raises ImproperlyConfigured for unknown ones."""
     found = nsq_settings().get("OUTBOX", ())
     if isinstance(found, str) or any(alias not in connections for alias in found):
         raise ImproperlyConfigured(f"NSQ['OUTBOX'] must be a list of names of DATABASES, not {found!r}")
@@ -27,7 +27,7 @@ def outbox_databases() -> Sequence[str]:
 
 
 def interval() -> float:
-    """Return the relay's interval from the settings, seconds.  Raises ImproperlyConfigured."""
+    """Return the seconds between two polls of an outbox, from the settings.  Raises ImproperlyConfigured."""
     found = nsq_settings().get("OUTBOX_INTERVAL", 0.5)
     try:
         return float(check_number("NSQ['OUTBOX_INTERVAL']", found, 0.01, 3600))
@@ -51,25 +51,25 @@ class Outbox:
         using: str | None = None,
         **options: Any,
     ) -> None:
-        """Store a message, which the relay of the database *using* publishes at least once, after the commit.
+        """Store a message in the database *using*; a relay publishes the message at least once after the commit.
 
-        Arguments and errors are those of :meth:`gnsq_lite.contrib.outbox.Outbox.publish`.  Raises ImproperlyConfigured
-        where ``NSQ["OUTBOX"]`` does not name the database: no process would relay its messages.
+        Arguments and errors are the same as for :meth:`gnsq_lite.contrib.outbox.Outbox.publish`.  Also raises
+        ImproperlyConfigured if ``NSQ["OUTBOX"]`` does not name the database: no process would relay its messages.
         """
         self.publish_many(topic, [body], key=key, at=at, using=using, **options)
 
     def publish_many(self, topic: str, bodies: Iterable[bytes], *, using: str | None = None, **options: Any) -> None:
-        """Store several messages, in their order.  Raises as :meth:`publish`; then none of them is stored."""
+        """Store several messages, in order.  Raises the errors of :meth:`publish`; no message is stored then."""
         alias = DEFAULT_DB_ALIAS if using is None else using
         if alias not in outbox_databases():
-            raise ImproperlyConfigured(f"NSQ['OUTBOX'] does not name {alias!r}, so nobody would relay its messages")
+            raise ImproperlyConfigured(f"NSQ['OUTBOX'] does not name {alias!r}: no process would relay its messages")
         rows = rows_to_insert(topic, bodies, max_msg_size=self._max_msg_size, **options)
         with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
             cursor.executemany(insert_into(_TABLE, "%s"), rows)
 
 
 def source(alias: str) -> Source:
-    """Return what relays the outbox of one database."""
+    """Return the source from which a relay reads the outbox of one database."""
 
     @contextmanager
     def begin() -> Iterator[Table]:
@@ -78,7 +78,7 @@ def source(alias: str) -> Source:
             with transaction.atomic(using=alias), connection.cursor() as cursor:
                 yield Table(_TABLE, cursor, "%s", connection.features.has_select_for_update_skip_locked, _RELAY)
         except BaseException:
-            connection.close()  # it may be broken
+            connection.close()  # the connection may be broken
             raise
 
     def close() -> None:

@@ -21,13 +21,13 @@ log = logging.getLogger("gnsq_lite.django")
 
 
 class OnCommit(PublishMiddleware):
-    """Publishes after the current transaction commits, at once without a transaction, and never after a rollback.
+    """Publish middleware that waits for the current transaction's commit; after a rollback nothing is published.
 
-    An invalid topic or body raises at the call, while the transaction can still be rolled back.  A publish that waits
-    for the commit returns None.  After the commit, each publish of the transaction is tried, even if earlier publishes
-    failed; a failure is logged with its topic.  After the last publish, the commit raises the first error: the data is
-    stored then, but the message is not published or its outcome is unknown.  Use :func:`outbox` to avoid this.  In a
-    transaction, ``publish_nowait`` raises NotSent, because there is no outcome to return.
+    Without a transaction, the message is published at once.  An invalid topic or body raises at the call, while the
+    transaction can still be rolled back.  A publish that waits for the commit returns None.  After the commit, each
+    publish of the transaction is tried, even if earlier publishes failed; a failure is logged with its topic.  After
+    the last publish, the commit raises the first error: the data is stored, but the message is not published or its
+    outcome is unknown (:func:`outbox` avoids this).  In a transaction, ``publish_nowait`` raises NotSent.
     """
 
     def __init__(self, using: str = DEFAULT_DB_ALIAS) -> None:
@@ -62,7 +62,7 @@ class _Together:
 
 
 class _Publish:
-    """One of these publishes.  Only the last publish raises, with the first error."""
+    """One publish of :class:`_Together`.  Only the last publish raises; it raises the first error."""
 
     def __init__(self, call: Callable[[], object], topic: str, together: _Together) -> None:
         self._call, self._topic, self._together = call, topic, together
@@ -81,7 +81,7 @@ class _Publish:
             raise first
 
 
-#: The process's Writers, by the name of the database whose commit each waits for.
+#: The process's Writers, by the database whose commit the Writer waits for; None: the Writer does not wait.
 _made: dict[str | None, Writer] = {}
 
 
@@ -99,7 +99,7 @@ def direct_writer() -> Writer:
 
 
 def outbox() -> Outbox:
-    """Return the outbox, which stores messages in the transaction, and from which the worker publishes them."""
+    """Return the outbox.  The outbox stores messages in the transaction; the worker publishes them after the commit."""
     return Outbox(nsq_settings().get("WRITER", {}).get("max_msg_size", 1024 * 1024))
 
 
@@ -110,8 +110,8 @@ def _writer(using: str | None) -> Writer:
         after_commit = [] if using is None else [OnCommit(using)]
         options["middleware"] = [*after_commit, *options.get("middleware", ())]
         made = Writer(**addresses(), **options)
-        # If several threads make a Writer, the first one is kept; an unused Writer has no connection.  setdefault()
-        # instead of a lock: another thread could hold a lock while this process forks.
+        # If several threads make a Writer, the first Writer is kept; an unused Writer has no connection.  setdefault()
+        # replaces a lock, because another thread could hold the lock while this process forks.
         found = _made.setdefault(using, made)
     return found
 

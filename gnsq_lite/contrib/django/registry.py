@@ -1,4 +1,4 @@
-"""Collects the handlers of a project, and makes their Worker."""
+"""Registers the handlers of a Django project, and makes the Worker that runs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _handlers: list[Handler] = []
 
 
 class CloseOldConnections(Middleware[Any]):
-    """Closes broken database connections and those older than CONN_MAX_AGE, as Django does around each request."""
+    """Closes database connections that are broken or older than CONN_MAX_AGE, as Django does around each request."""
 
     def before(self, message: Any) -> None:
         """Close broken or old connections before the handler starts; no transaction is open."""
@@ -60,7 +60,7 @@ def handler(
 def handler(topic: str, channel: str, **options: Any) -> Callable[..., Any]:
     """Register the decorated function, in an app's ``nsq.py``, as a handler of ``manage.py nsq_worker``.
 
-    The options are those of :meth:`gnsq_lite.Worker.handler`; the command checks them when it starts.
+    Options: see :meth:`gnsq_lite.Worker.handler`.  The command checks the options at its start.
     """
 
     def register(function: Any) -> Any:

@@ -60,13 +60,13 @@ class NSQBackend(BaseTaskBackend):
     A task is published when the current transaction commits, or by the outbox.  ``OPTIONS``:
 
     ``using``
-        Name of the database whose transaction is meant; "default".
+        Name of the database whose commit the publish waits for; default "default".
     ``outbox``
-        True: store tasks in that database's outbox.  Then *run_after* has no limit.
+        True: store tasks in the outbox of the database ``using``.  *run_after* then has no limit.
     ``prefix``
-        The topic of a queue is this and the queue's name; "tasks.".
+        Prefix of topics: a queue's topic is ``prefix`` and the queue's name; default "tasks.".
     others
-        Keywords of the handler that runs the tasks, such as ``concurrency`` and ``max_attempts``.
+        Keyword arguments of the handler that runs the tasks, such as ``concurrency`` and ``max_attempts``.
     """
 
     supports_defer = True
@@ -79,16 +79,16 @@ class NSQBackend(BaseTaskBackend):
         self._reader = own
 
     def validate_task(self, task: Any) -> None:
-        """Raise InvalidTask for a task that this backend cannot run, or not so late."""
+        """Raise InvalidTask if this backend cannot run the task, or if nsqd cannot defer the task until *run_after*."""
         super().validate_task(task)
         longest = nsq_settings().get("WRITER", {}).get("max_defer", 3600.0)
         if not self._outbox and _seconds_until(task.run_after) > longest:
             raise InvalidTask(f"run_after is later than nsqd defers ({longest:g} s): set OPTIONS['outbox'] to True.")
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Publish a task after the commit, and return its result, which cannot be refreshed.
+        """Publish a task after the commit, and return its TaskResult; the result cannot be refreshed.
 
-        Raises InvalidTask, TypeError for arguments that JSON has not, and PublishError.
+        Raises InvalidTask, PublishError, and TypeError for arguments that are not JSON.
         """
         self.validate_task(task)
         result = _result(task, uuid.uuid4().hex, self.alias, args, kwargs, TaskResultStatus.READY, timezone.now())
@@ -103,7 +103,7 @@ class NSQBackend(BaseTaskBackend):
         return result
 
     def handlers(self, defaults: dict[str, Any]) -> Iterator[Handler]:
-        """Yield a handler for each queue; *defaults* are the Worker's.  Raises ImproperlyConfigured."""
+        """Yield a handler for each queue; *defaults*: the Worker's handler options.  Raises ImproperlyConfigured."""
         if not self.queues:
             raise ImproperlyConfigured(f"TASKS[{self.alias!r}]['QUEUES'] must name the queues: each is a topic")
         if self._outbox and self._using not in outbox_databases():
@@ -114,7 +114,7 @@ class NSQBackend(BaseTaskBackend):
             yield Handler(self._prefix + queue, CHANNEL, _running(self.alias, failures), options)
 
     def check(self, **kwargs: Any) -> list[Error]:
-        """Return an error for an option that is wrong."""
+        """Return an error if an option is invalid."""
         try:
             worker = Worker()
             for handler in self.handlers({}):
@@ -125,7 +125,7 @@ class NSQBackend(BaseTaskBackend):
 
 
 def add_handlers(worker: Worker) -> None:
-    """Have *worker* run the tasks of each backend of this kind.  Raises ImproperlyConfigured, OptionError."""
+    """Add the handlers of each :class:`NSQBackend` to *worker*.  Raises ImproperlyConfigured, OptionError."""
     for backend in task_backends.all():
         if isinstance(backend, NSQBackend):
             for handler in backend.handlers(worker.defaults):
@@ -138,7 +138,7 @@ def _running(alias: str, failures: Failures) -> Callable[[Any, Message], None]:
     def run_task(job: Any, message: Message) -> None:
         task = import_string(job["task"])
         if not isinstance(task, Task):
-            raise GiveUp(f"{job['task']} is no task")
+            raise GiveUp(f"{job['task']} is not a Django task")
         enqueued_at = datetime.fromisoformat(job["enqueued_at"])
         args, kwargs, status = job["args"], job["kwargs"], TaskResultStatus.RUNNING
         result = _result(task, job["id"], alias, args, kwargs, status, enqueued_at)
@@ -170,7 +170,7 @@ def _result(task: Any, id: str, alias: str, args: Any, kwargs: Any, status: Any,
 
 def _set(result: Any, **values: Any) -> None:
     for name, value in values.items():
-        object.__setattr__(result, name, value)  # it is a frozen dataclass, which Django's own backends set so
+        object.__setattr__(result, name, value)  # TaskResult is frozen; Django's own backends do this too
 
 
 def _seconds_until(when: datetime | None) -> float:

@@ -14,22 +14,22 @@ from gnsq_lite.errors import NSQError
 
 
 class Command(BaseCommand):
-    """Runs until SIGTERM or SIGINT; any number of them may run, and beside workers."""
+    """Relays until SIGTERM or SIGINT; several of these processes and workers may run at the same time."""
 
-    help = "Publishes what transactions have stored in the outboxes of NSQ['OUTBOX'], until SIGTERM."
+    help = "Publishes the messages in the outboxes of the databases NSQ['OUTBOX'], until SIGTERM."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """One flag."""
-        parser.add_argument("--once", action="store_true", help="end when they are empty, or with what is in the way")
+        """Add the flag --once."""
+        parser.add_argument("--once", action="store_true", help="exit when the outboxes are empty, or at an error")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Relay."""
+        """Relay the outboxes; exit with an error if publishing fails."""
         aliases, writer = outbox_databases(), direct_writer()
         if not aliases:
             raise CommandError("NSQ['OUTBOX'] names no database", returncode=2)
         if not options["once"]:
-            self.stderr.write(f"nsq_outbox: relays {', '.join(aliases)}")
+            self.stderr.write(f"nsq_outbox: relaying {', '.join(aliases)}")
         try:
             relay_all([source(alias) for alias in aliases], writer, interval(), once=options["once"])
         except NSQError as error:

@@ -21,7 +21,7 @@ from gnsq_lite.worker.loading import LoadError, explained
 
 
 class Command(BaseCommand):
-    """Has the flags and exit codes of ``gnsq-lite worker``; without --log-format the setting LOGGING applies."""
+    """Command with the flags and exit codes of ``gnsq-lite worker``; without --log-format, LOGGING applies."""
 
     help = "Runs the handlers in the apps' nsq.py (gnsq_lite.contrib.django.handler) until SIGTERM."
     requires_system_checks = ()
