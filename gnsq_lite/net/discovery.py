@@ -1,6 +1,6 @@
 """Finds the nsqds of a topic with nsqlookupd, and decides which to connect to (DISC-1 to DISC-6).
 
-All nsqlookupds are queried at once, each in its own greenlet with a time limit, so a slow one delays no other.  One
+Each nsqlookupd is queried in its own greenlet with a time limit, so a slow nsqlookupd delays no other.  An nsqlookupd
 that has not answered yet is not queried again.
 
 =====================  ==============================  ==========================================================
@@ -51,15 +51,15 @@ log = logging.getLogger("gnsq_lite.discovery")
 #: Queries one nsqlookupd: (address, path and query) -> decoded JSON without its wrapper.  Raises HTTPError.
 Fetch = Callable[[str, str], Any]
 
-#: Seconds between two looks whether a publish waits.
+#: Seconds between two checks for waiting publishes.
 _LOOK_EVERY = 1.0
-#: Most refused or unusable entries that are logged, each once.
+#: Maximum refused or unusable entries that are logged, each once.
 _MOST_LOGGED = 1_000
-#: No answer may list more nsqds, partitions or channels.
+#: Maximum nsqds, partitions or channels in one answer.
 MAX_LISTED = 10_000
 #: Seconds for which an nsqlookupd of Youzan's cluster is not queried after two failures in a row.
 REST = 60.0
-#: Most nsqlookupds that are queried, however many they list.
+#: Maximum nsqlookupds that are queried.
 MAX_LOOKUPDS = 100
 
 
@@ -169,7 +169,7 @@ class Discovery:
                 self.ask()
 
     def ask(self) -> None:
-        """Query every nsqlookupd that owes no answer and does not rest; returns at once."""
+        """Query each nsqlookupd without a query under way or a rest after failures; returns at once."""
         now = self._clock.now()
         due = [each for each in self._lookupds.items() if each[1].rests_until <= now]
         for address, lookupd in due or list(self._lookupds.items()):
@@ -179,7 +179,7 @@ class Discovery:
                 lookupd.task.start()
 
     def poke(self) -> None:
-        """Poll now instead of at the next turn, as after a partition's leader moved (YZ-8)."""
+        """Poll now instead of at the next interval, for example after a partition's leader moved (YZ-8)."""
         self._polls.hasten()
         self._wake.set()
 
@@ -195,7 +195,7 @@ class Discovery:
                 lookupd.client.close()
 
     def abandon(self) -> None:
-        """In a forked child: the queries under way are the parent's, and the clients' locks may be held.
+        """Kill the queries in a forked child: they belong to the parent, and the clients' locks may be held.
 
         The caller ends :meth:`run`.
         """
@@ -402,11 +402,11 @@ class Discovery:
     # -- connections
 
     def connected(self, endpoint: Endpoint) -> None:
-        """*endpoint* is connected: not to be found again."""
+        """Mark *endpoint* as connected, so that polls do not report it again."""
         self._up.add(endpoint)
 
     def disconnected(self, endpoint: Endpoint) -> None:
-        """*endpoint* is not connected, or could not be: found again by a later poll that lists it (CONN-4)."""
+        """Mark *endpoint* as not connected; a later poll that lists it reports it again (CONN-4)."""
         self._up.discard(endpoint)
         if not (self._stopped or any(endpoint in lookupd.endpoints for lookupd in self._lookupds.values())):
             self._forget([endpoint])
@@ -420,11 +420,11 @@ class Discovery:
 
     @property
     def said(self) -> Mapping[str, Lookup]:
-        """The last good answer of each nsqlookupd, by its address, though it may fail now."""
+        """The last good answer of each nsqlookupd by its address, also of an nsqlookupd that fails now."""
         return {name: each.lookup for name, each in self._lookupds.items() if each.lookup is not None}
 
     def health(self) -> dict[str, Health]:
-        """Return the state of each nsqlookupd by its address; from any thread."""
+        """Return the state of each nsqlookupd by its address.  Thread-safe."""
         return {
             name: Health(each.ok, each.error, each.since, 0 if each.ok else each.count, tuple(each.endpoints))
             for name, each in list(self._lookupds.items())

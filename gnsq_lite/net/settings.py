@@ -27,9 +27,9 @@ AddressMap = Callable[[str, int], Address] | Mapping[str, str]
 
 
 def check_connection(options: ConnectionOptions) -> None:
-    """Raise OptionError, at construction and not at the first connection, for what only shows when it is used.
+    """Raise OptionError for an unreadable TLS file or an invalid ``extra_identify``.
 
-    That is a file that cannot be read, and what ``extra_identify`` may not hold.
+    The check runs at construction; otherwise the error would first appear when a connection is made.
     """
     if isinstance(options.tls, TLSOptions):
         options.tls.context()
@@ -37,7 +37,7 @@ def check_connection(options: ConnectionOptions) -> None:
 
 
 def check_lookup(options: LookupOptions) -> None:
-    """Raise OptionError, at construction, for what no client of an nsqlookupd takes."""
+    """Raise OptionError at construction for invalid options of an nsqlookupd client."""
     tls = options.lookupd_tls
     try:
         HTTPOptions(tls=tls, auth_token=options.lookupd_token)
@@ -82,7 +82,7 @@ class CoreSettings(SharedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
-    """Callbacks of the user.  What one raises is logged.
+    """Callbacks of the user.  Their exceptions are logged.
 
     They run in greenlets of the I/O loop and must not block it; on_failure says where it runs.
     """
@@ -112,7 +112,7 @@ class Hooks:
 
 
 def mapped(address_map: AddressMap | None, endpoint: Endpoint) -> Address | None:
-    """Return where to connect to for *endpoint*; None: where it says.  Raises NSQError if *address_map* fails.
+    """Map *endpoint* to the address to connect to; None means its own address.  Raises NSQError if the map fails.
 
     *address_map* is a function of (host, port), or a dict of "host:port" or "host" to "host:port" or "host".
     """
@@ -129,7 +129,7 @@ def mapped(address_map: AddressMap | None, endpoint: Endpoint) -> Address | None
 
 
 def without_credentials(address: str) -> str:
-    """Return nsqlookupd's *address*, ``host:port`` or a URL, without ``user:password@``: as it may be shown."""
+    """Remove ``user:password@`` from nsqlookupd's *address*, ``host:port`` or a URL, for logs and errors."""
     scheme, mark, rest = address.partition("://")
     if not mark:
         return address

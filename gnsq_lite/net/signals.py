@@ -1,4 +1,4 @@
-"""Waiting for the end, with signals: the first drains, the second ends at once (CLOSE-1)."""
+"""Waits for the end of a Reader; the first signal drains it, the second one stops it at once (CLOSE-1)."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ _LOOK = 0.5
 
 
 def in_main_thread() -> bool:
-    """Return whether signals arrive in the calling thread."""
+    """Return whether the caller runs in the main thread, which runs signal handlers."""
     return threading.current_thread() is threading.main_thread()
 
 
 class Stages:
-    """How urgently the process was asked to end.  Both are safe to settle in a signal handler.
+    """The requested stages of a shutdown; a signal handler may settle both.
 
-    Nothing is raised where the signal comes in: in a monkey-patched process that may be the middle of a handler, whose
-    message would then fail.
+    The signal handlers raise nothing: in a monkey-patched process they may interrupt a message handler, whose message
+    would then fail.
     """
 
     def __init__(self) -> None:
-        #: The first request: end in order.
+        #: The first request: shut down gracefully.
         self.drain = Completion()
-        #: The second one: end now.
+        #: The second request: stop at once.
         self.at_once = Completion()
 
     def ask(self, number: int | None = None, frame: Any = None) -> None:
-        """Take one request to end; fits ``signal.signal()``."""
+        """Record one request to end; usable as a handler for ``signal.signal()``."""
         if not self.drain.settle(number):
             self.at_once.settle(number)
 
     def ask_to_drain(self, number: int, frame: Any = None) -> None:
-        """Take a request to end in order, however often it comes."""
+        """Record a request for a graceful shutdown; repeated requests do nothing."""
         self.drain.settle(number)
 
     def ask_at_once(self, number: int, frame: Any = None) -> None:
-        """Take a request to end now."""
+        """Record a request to stop at once."""
         self.drain.settle(number)
         self.at_once.settle(number)
 
     @contextmanager
     def listening(self, handlers: Iterable[tuple[int, Callable[[int, Any], None]]]) -> Iterator[None]:
-        """Install these signal handlers, and the earlier ones again afterwards."""
+        """Install signal handlers; restore the earlier ones afterwards."""
         before = [(number, signal.signal(number, handler)) for number, handler in handlers]
         try:
             yield
@@ -94,7 +94,7 @@ def or_sigterm(ended: Completion, close: Callable[..., Any], timeout: float | No
 
 
 def _unhandled(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
-    """Return those that arrive here and do what they do in a fresh interpreter."""
+    """Return the signals that still have Python's default handler; none outside the main thread."""
     if not in_main_thread():
         return []
     fresh = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -102,7 +102,7 @@ def _unhandled(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
 
 
 def beside(run: Callable[[], object]) -> None:
-    """Run what closes in a thread; here where the system gives none: better no second stage than no first one."""
+    """Run *run* in a thread; if no thread can be started, run it here, which disables the second signal."""
     try:
         threading.Thread(target=run, name="gnsq_lite-close", daemon=True).start()
     except RuntimeError:

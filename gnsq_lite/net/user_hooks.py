@@ -1,8 +1,8 @@
-"""Calls the user's hooks, and the user's logging, so that nothing they do ends a greenlet or a thread of ours.
+"""Calls the user's hooks and logging handlers, so that their exceptions end no greenlet or thread of the library.
 
-A logging filter or handler may raise.  In a monkey-patched process the locks of :mod:`logging` are gevent's: a native
-thread that waits for one may wait for good, and a hub cannot wait at all.  There a greenlet of the loop logs, a moment
-later.
+A logging filter or handler may raise.  In a monkey-patched process gevent patches the locks of :mod:`logging`: a native
+thread may wait for such a lock permanently, and a hub cannot wait at all.  In these cases a greenlet of the loop logs
+the line a moment later.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gnsq_lite.net.waiting import in_hub
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Warnings about nsqds in so many seconds.
+#: Maximum warnings about nsqds, and the period in seconds.
 _MOST, _PERIOD = 100, 60.0
 
 
 def log_safely(log: logging.Logger, level: int, text: str, *args: Any, **keywords: Any) -> None:
-    """Log, from wherever handlers and loops run; what the user's logging raises is printed to standard error.
+    """Log from any thread or greenlet; print exceptions of the user's logging handlers to standard error.
 
-    ``exc_info`` must be the exception itself: when the line is written it may be handled no more.
+    ``exc_info`` must be the exception itself, because the line may be logged after the except block.
     """
     loop = loop_for_hooks()
     if loop is None:
@@ -48,14 +48,14 @@ def _log(log: logging.Logger, level: int, text: str, args: tuple[Any, ...], keyw
 
 
 class ErrorLog:
-    """Logs errors of nsqds, 100 warnings a minute at most: an nsqlookupd may list ever new nsqds that are dead."""
+    """Logs errors of nsqds, at most 100 warnings per minute: an nsqlookupd may keep listing new dead nsqds."""
 
     def __init__(self, log: logging.Logger, clock: Clock) -> None:
         self._log, self._clock = log, clock
         self._ends, self._count = float("-inf"), 0
 
     def add(self, error: NSQError, *, is_news: bool = True, extra: Mapping[str, Any] | None = None) -> None:
-        """Log *error*: as a warning where it is news and one may be logged, else at DEBUG."""
+        """Log *error* as a warning if *is_news* and the limit allows it, else at DEBUG."""
         if is_news:
             now = self._clock.now()
             if now >= self._ends:
@@ -69,7 +69,7 @@ class ErrorLog:
 
 
 def loop_for_hooks() -> Loop | None:
-    """Return the loop that must log, and call hooks, in the caller's place; None where the caller may itself."""
+    """Return the loop that must log and call hooks for the caller; None if the caller may do so itself."""
     if not is_patched():
         return None
     loop = loop_of_handlers()
@@ -79,7 +79,7 @@ def loop_for_hooks() -> Loop | None:
 
 
 class UserHooks:
-    """Calls the user's hooks; what one raises is logged, and SystemExit or KeyboardInterrupt goes to *on_exit*."""
+    """Calls the user's hooks; logs their exceptions, but passes SystemExit and KeyboardInterrupt to *on_exit*."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class UserHooks:
         return len(self._left)
 
     def call(self, name: str, *args: Any) -> None:
-        """Call the hook *name* of :class:`~gnsq_lite.net.settings.Hooks`, if there is one; from any thread."""
+        """Call the hook *name* of :class:`~gnsq_lite.net.settings.Hooks`, if it is set.  Thread-safe."""
         hook = getattr(self._hooks, name)
         if hook is None:
             return
