@@ -18,7 +18,7 @@ from typing import Any
 from gnsq_lite.errors import MissingExtra, OptionError
 from gnsq_lite.recording.location import without_password
 
-#: What a store's client is told unless the options say otherwise.
+#: Default settings of a store's HTTP client.
 _CLIENT = {"timeout": "30s", "connect_timeout": "10s"}
 #: Names of ``nsq.storage.*``, as the library writes them: the HTTP client's, and the stores'.
 _CLIENT_NAMES = frozenset(

@@ -89,7 +89,7 @@ class Receiver:
             reader.start(block=False)
 
     def _joined(self, number: int, address: str) -> None:
-        """In the I/O thread."""
+        """Store the subscriptions of a Reader.  Runs in the I/O thread."""
         stats = self._readers[number].stats()
         self._here[number] = {(connection.address, connection.partition) for connection in stats.connections}
 
@@ -124,7 +124,7 @@ class Receiver:
         return self._trouble
 
     def pause(self) -> None:
-        """Send Send RDY 0."""
+        """Send RDY 0 on every connection."""
         for reader in self._readers:
             reader.pause()
 
