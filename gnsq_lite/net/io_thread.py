@@ -29,6 +29,7 @@ from gnsq_lite.net.os_threads import (
     native_held_lock,
     native_ident,
     native_lock,
+    native_rlock,
     native_sleep,
     start_native_thread,
 )
@@ -140,6 +141,9 @@ _acts: list[Callable[[], None]] = []
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 #: Id of the process that the module's state belongs to.
 _pid = getpid()
+#: A lock for each process: a thread of the parent may hold the parent's lock during the fork.
+_locks: dict[int, Any] = {}
+_is_resetting = False
 #: The greenlet that called fork(); None if this process is not a forked child.
 _forker: Any = None
 
@@ -173,12 +177,19 @@ def end_child(call: Callable[..., T], *args: Any) -> T:
 
 
 def _reset() -> None:
-    global _pid, _forker
-    _pid, _forker = getpid(), current_greenlet()  # first: the functions below may call look_for_fork()
-    for act in _acts:
-        act()
-    for owner in list(_owners):
-        owner.after_fork()
+    global _pid, _forker, _is_resetting
+    pid = getpid()
+    with _locks.setdefault(pid, native_rlock()):  # threads of a child that was forked in C wait here for the first one
+        if pid == _pid or _is_resetting:  # the functions below may call look_for_fork()
+            return
+        _forker, _is_resetting = current_greenlet(), True
+        try:
+            for act in _acts:
+                act()
+            for owner in list(_owners):
+                owner.after_fork()
+        finally:
+            _is_resetting, _pid = False, pid
 
 
 os.register_at_fork(after_in_child=_reset)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -24,6 +23,8 @@ pytestmark = pytest.mark.slow
 
 #: Seconds each flood lasts, and what its victim may grow by, MiB.  It is the machine's speed that fills memory.
 SECONDS, GROWTH = 2.0, 50
+#: Warnings that a flood may make: a hundred errors a minute, one that says so, and a few about the connection.
+LINES = 105
 #: Seconds a publish elsewhere, or the answer to a heartbeat, may take meanwhile: 0.05 on a machine with nothing else.
 SLOWEST = 1.0
 
@@ -155,7 +156,7 @@ FLOODS = [
 def test_a_flood_takes_neither_memory_nor_the_loop_from_a_reader(data: bytes, pack: Pack) -> None:
     found = felt(data, pack)
     check(found)
-    assert len(found["lines"]) <= SECONDS + 4, found
+    assert len(found["lines"]) <= LINES, found
 
 
 @pytest.mark.rule("WIRE-4")
@@ -175,9 +176,8 @@ def test_messages_beyond_rdy_are_not_read_while_the_handlers_have_not_caught_up(
 
 @pytest.mark.rule("ERR-1")
 @pytest.mark.parametrize("writes", [False, True])
-def test_a_flood_of_errors_is_told_in_a_line_a_second_which_counts_them(writes: bool) -> None:
+def test_a_flood_of_errors_makes_a_hundred_warnings_a_minute_and_a_last_one_that_says_so(writes: bool) -> None:
     found = felt(frame(1, b"E_FIN_FAILED FIN 0123456789abcdef x") * 1500, writes=writes)
     check(found)
-    counts = [int(count) for line in found["lines"] for count in re.findall(r"and (\d+) more errors", line)]
-    assert len(found["lines"]) <= SECONDS + 4, found
-    assert sum(counts) > 1000
+    assert len(found["lines"]) <= LINES, found
+    assert "more than 100 errors of nsqds within a minute" in found["lines"][-1]
