@@ -100,6 +100,9 @@ class Proxy:
             with self._lock:
                 self.connections += 1
                 self._pairs.append((client, server))
+            if self._closed:  # __exit__() may have cut the others before this one was among them
+                self.reset()
+                return
             start_native_thread("proxy-up", partial(self._serve, client, server))
 
     def _serve(self, client: Any, server: Any) -> None:
