@@ -132,6 +132,8 @@ writer = Writer(address)
 reader = Reader(topic, "ch", lambda message: None, nsqd_tcp_addresses=address)
 reader.start(block=False)
 writer.publish_nowait(topic, b"x").result()
+while not reader.stats().finished or reader.stats().handlers_running:
+    time.sleep(0.01)  # a handler that runs at the exit is logged
 print([thread.name for thread in threading.enumerate() if thread.name.startswith("gnsq_lite-io")])
 began = time.monotonic()
 """
