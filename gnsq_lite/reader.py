@@ -200,9 +200,9 @@ class Reader:
         Handlers have *timeout* seconds to return; then their unanswered messages are requeued.  A second call can
         shorten the time.  A call before start() prevents the start.
 
-        With ``wait=False``, return at once and close in the background; :meth:`join` and ``start(block=True)`` wait for
-        the end.  A call in a handler or hook of this Reader, in gevent's hub, or in a signal handler that interrupted
-        one of these or a publish, also returns at once.
+        With ``wait=False``, for signal handlers, return at once and close in the background; :meth:`join` and
+        ``start(block=True)`` wait for the end.  A call in a handler or hook of this Reader, or in gevent's hub, also
+        returns at once.
         """
         look_for_fork()
         core, loop = self._claim(_NEVER, None), self._loop
