@@ -78,7 +78,7 @@ class NSQError(Exception):
 
 
 class OptionError(NSQError, ValueError):
-    """An option is out of range or contradicts another option.  Raised at construction.
+    """An option or argument is out of range or contradicts another one.  Raised before anything is sent.
 
     ``value`` is the option's value, or a shorter text without a URL's user, password and query.
     """
@@ -229,7 +229,7 @@ class PublishError(NSQError):
 
 
 class NotSent(PublishError):
-    """No nsqd could be reached in time.  Nothing was sent, so publishing again cannot duplicate the message."""
+    """Nothing was sent, for example because no nsqd could be reached in time; publishing again duplicates nothing."""
 
 
 class BacklogFull(NotSent):
@@ -417,7 +417,7 @@ class AuthFirstError(NsqdError, codes="E_AUTH_FIRST"):
 
 
 class AuthFailedError(NsqdError, codes="E_AUTH_FAILED"):
-    """nsqd could not query its auth server, or AUTH was sent twice."""
+    """nsqd could not query its auth server, or the auth server refused the secret."""
 
 
 class AuthErrorError(NsqdError, codes="E_AUTH_ERROR"):

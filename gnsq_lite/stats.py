@@ -97,7 +97,7 @@ class ReaderStats:
         "Messages given up after max_attempts; also counted as finished", "gnsq_messages_given_up_total", combined="sum"
     )
     late_answers: int = measured(
-        "FINs and REQs that nsqd refused because the message had timed out", "gnsq_late_answers_total"
+        "FINs, REQs and TOUCHes that nsqd refused because the message had timed out", "gnsq_late_answers_total"
     )
     answers_lost: int = measured("FINs and REQs that could not be sent because the connection was lost")
     expired: int = measured(
@@ -157,7 +157,7 @@ class WriterStats:
     failed: int = measured("Publishes that failed", "gnsq_publishes_total", label="outcome")
     unknown: int = measured("Publishes with an unknown outcome", "gnsq_publishes_total", label="outcome")
     reconnects: int = measured("Connections that replaced a lost connection", "gnsq_writer_reconnects_total")
-    max_connections: int = measured("Highest number of connections of publishing threads to one nsqd")
+    max_connections: int = measured("Limit of the connections of publishing threads to one nsqd")
 
 
 #: Help texts of metrics that have several values with different labels ``outcome``.
