@@ -102,10 +102,10 @@ class Answers(Protocol):
     def touch(self, message: Message) -> None: ...
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Take that the handler of *message* has returned without an answer."""
+        """Record that the handler of *message* returned without an answer."""
 
     def skipped(self, message: Message) -> None:
-        """Take that *message* had expired before a handler began."""
+        """Record that *message* expired before a handler began."""
 
 
 class _Truth(int):
@@ -268,7 +268,9 @@ class Message:
 class Tailed(NamedTuple):
     """Factory for messages of *type*, whose frames have *tail* bytes before the body.
 
-    The C part fills the slots ``place`` and ``partition``; *make* does so in Python, or refuses too short a frame."""
+    The C part fills the slots ``place`` and ``partition``.  *make* does so in Python, and refuses a frame that is too
+    short.
+    """
 
     type: type[Message]
     tail: int
