@@ -1,4 +1,4 @@
-"""nsqlookupds that are functions, and a record of what discovery reports."""
+"""Fake nsqlookupds, and a recorder of the endpoints and lookups that discovery reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def producers(*endpoints: Endpoint) -> dict[str, Any]:
 
 
 class Cluster:
-    """nsqlookupds that are functions: ``cluster.says["one"] = producers(A)``, or an exception, or a callable."""
+    """Fake nsqlookupds: ``cluster.says["one"]`` is a reply such as ``producers(A)``, an exception, or a function."""
 
     def __init__(self, *addresses: str) -> None:
         self.says: dict[str, Any] = dict.fromkeys(addresses, producers())
@@ -38,7 +38,7 @@ class Cluster:
 
 
 class Found:
-    """Notes what discovery says."""
+    """Records the endpoints and lookups that discovery reports."""
 
     def __init__(self) -> None:
         self.endpoints: list[Endpoint] = []
@@ -70,7 +70,7 @@ class Found:
 
 
 def poll(discovery: Discovery) -> None:
-    """Ask once and let the answers of functions come in."""
+    """Query each nsqlookupd once, and wait for the replies."""
     discovery.ask()
     gevent.sleep(0)
     gevent.sleep(0)

@@ -89,7 +89,7 @@ def test_when_all_fail_the_last_known_nsqds_are_tried_again(found: Found) -> Non
     discovery.disconnected(A)
     cluster.says["one"] = HTTPConnectError("one", "refused")
     poll(discovery)
-    assert found.take() == []  # the other one may know better
+    assert found.take() == []  # the other nsqlookupd may still list it
     cluster.says["two"] = HTTPConnectError("two", "refused")
     poll(discovery)
     poll(discovery)

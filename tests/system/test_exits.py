@@ -133,7 +133,7 @@ reader = Reader(topic, "ch", lambda message: None, nsqd_tcp_addresses=address)
 reader.start(block=False)
 writer.publish_nowait(topic, b"x").result()
 while not reader.stats().finished or reader.stats().handlers_running:
-    time.sleep(0.01)  # a handler that runs at the exit is logged
+    time.sleep(0.01)  # the exit would log a running handler
 print([thread.name for thread in threading.enumerate() if thread.name.startswith("gnsq_lite-io")])
 began = time.monotonic()
 """

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 #: Seconds each flood lasts, and what its victim may grow by, MiB.  It is the machine's speed that fills memory.
 SECONDS, GROWTH = 2.0, 50
-#: Warnings that a flood may make: a hundred errors a minute, one that says so, and a few about the connection.
+#: Most log lines of a flood: 100 warnings, one line about this limit, and a few about the connection.
 LINES = 105
 #: Seconds a publish elsewhere, or the answer to a heartbeat, may take meanwhile: 0.05 on a machine with nothing else.
 SLOWEST = 1.0
@@ -176,7 +176,7 @@ def test_messages_beyond_rdy_are_not_read_while_the_handlers_have_not_caught_up(
 
 @pytest.mark.rule("ERR-1")
 @pytest.mark.parametrize("writes", [False, True])
-def test_a_flood_of_errors_makes_a_hundred_warnings_a_minute_and_a_last_one_that_says_so(writes: bool) -> None:
+def test_a_flood_of_errors_logs_a_hundred_warnings_a_minute_and_one_line_about_the_limit(writes: bool) -> None:
     found = felt(frame(1, b"E_FIN_FAILED FIN 0123456789abcdef x") * 1500, writes=writes)
     check(found)
     assert len(found["lines"]) <= LINES, found

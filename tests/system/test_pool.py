@@ -263,7 +263,7 @@ def test_publishes_above_max_connections_share_the_connection_of_the_loop(nsqd: 
 
 
 @pytest.mark.rule("PUB-4")
-def test_a_connection_that_was_idle_for_too_long_is_closed_when_another_one_returns(
+def test_the_return_of_a_connection_closes_another_that_was_idle_for_too_long(
     nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "IDLE", 1.5)
@@ -279,7 +279,7 @@ def test_a_connection_that_was_idle_for_too_long_is_closed_when_another_one_retu
 
 
 @pytest.mark.rule("PUB-4")
-def test_an_nsqd_that_shakes_no_hands_costs_one_publish_a_second_while_another_one_answers(nsqd: Nsqd) -> None:
+def test_an_nsqd_without_a_handshake_delays_one_publish_by_a_second_while_another_nsqd_answers(nsqd: Nsqd) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with Writer([nsqd.address, address], **QUICK) as writer:

@@ -23,7 +23,7 @@ def depth(nsqd: Broker, topic: str = "t") -> int:
 
 
 class Noted(PublishMiddleware):
-    """Notes each call of a hook."""
+    """Records each call of a hook."""
 
     def __init__(self, name: str = "", notes: list[tuple[Any, ...]] | None = None) -> None:
         self.name, self.notes = name, [] if notes is None else notes
@@ -95,7 +95,7 @@ def test_the_first_middleware_is_the_outermost(nsqd: Broker) -> None:
             notes.clear()
 
 
-def test_what_before_changes_is_what_is_sent(nsqd: Broker) -> None:
+def test_a_publish_sends_the_topic_and_bodies_that_before_has_set(nsqd: Broker) -> None:
     class Sign(PublishMiddleware):
         def before(self, call: PublishCall) -> None:
             call.topic = "signed"
@@ -125,7 +125,7 @@ class Broken(PublishMiddleware):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_exception_in_before_is_not_sent_and_the_outer_middleware_sees_it(nsqd: Broker, way: str) -> None:
+def test_an_exception_in_before_raises_not_sent_also_for_the_outer_middleware(nsqd: Broker, way: str) -> None:
     outer, inner = Noted(), Noted()
     with Writer(nsqd.nsqd_tcp_address, middleware=[outer, Broken("before"), inner], max_body_size=100) as writer:
         with pytest.raises(NotSent, match=r"Broken\.before\(\) raised ValueError: no luck") as raised:
@@ -152,7 +152,7 @@ def test_an_exception_in_after_is_logged_and_changes_no_outcome(
     assert "no luck" in caplog.text
 
 
-def test_after_sees_the_error_of_a_publish_that_failed_which_is_raised_unchanged() -> None:
+def test_after_gets_the_error_of_a_failed_publish_and_the_caller_gets_the_same() -> None:
     noted = Noted()
     with Writer("127.0.0.1:1", middleware=[noted, Broken("after")], publish_timeout=0.2) as writer:
         ways = [*WAYS.values(), lambda writer: WAYS["publish_nowait"](writer).result()]
@@ -167,7 +167,7 @@ def test_after_sees_the_error_of_a_publish_that_failed_which_is_raised_unchanged
     assert after == ["NotSent"] * 5 + ["ClosedError"]
 
 
-def test_after_sees_a_greenlet_that_stopped_waiting() -> None:
+def test_after_gets_the_timeout_that_interrupts_the_publishing_greenlet() -> None:
     noted = Noted()
     with Writer("127.0.0.1:1", middleware=[noted], publish_timeout=5.0) as writer:
 
@@ -180,7 +180,7 @@ def test_after_sees_a_greenlet_that_stopped_waiting() -> None:
         writer.close(timeout=0.0)
 
 
-def test_what_no_nsqd_would_take_reaches_no_middleware() -> None:
+def test_an_invalid_publish_reaches_no_middleware() -> None:
     noted = Noted()
     with Writer("127.0.0.1:1", middleware=[noted], max_msg_size=3) as writer:
         wrong: list[tuple[type[Exception], Any]] = [
@@ -196,13 +196,13 @@ def test_what_no_nsqd_would_take_reaches_no_middleware() -> None:
 
 
 @pytest.mark.parametrize("given", [[print], Noted(), [Noted]], ids=["function", "not a list", "class"])
-def test_what_is_no_middleware_is_refused(given: Any) -> None:
+def test_a_writer_refuses_an_object_that_is_not_middleware(given: Any) -> None:
     with pytest.raises(OptionError, match="PublishMiddleware"):
         Writer(middleware=given)
 
 
 def test_a_writer_without_middleware_calls_its_methods_directly() -> None:
-    """So it costs nothing: no look whether there is any."""
+    """A Writer without middleware has no extra cost per publish."""
     assert not {"publish", "publish_nowait", "multipublish"} & vars(Writer()).keys()
 
 
