@@ -14,7 +14,7 @@ from typing import Any
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import Message, claim
 from gnsq_lite.net.loop import current_greenlet
-from gnsq_lite.policy.ordered import Decision, Handle, Hold, OrderedPartition, SendBack
+from gnsq_lite.policy.ordered import Decision, OrderedPartition
 
 
 class OrderedConnection(Subscribed):
@@ -93,20 +93,20 @@ class OrderedConnection(Subscribed):
                 self._carry_out(decision)
 
     def _carry_out(self, decision: Decision) -> None:
-        """A message to be held waits for its time, one for a handler goes to the pool."""
-        if isinstance(decision, Handle):
+        message = decision.message
+        if decision.action == "handle":
             if self._reads_in_hub or current_greenlet() is not self.loop.hub:
-                self._message_owner.handle([decision.message])
+                self._message_owner.handle([message])
             else:
-                self.loop.spawn("inline handler", self._message_owner.handle, [decision.message])
-        elif isinstance(decision, Hold):
-            self._hold(decision.message, decision.seconds)
-        elif isinstance(decision, SendBack):
-            if claim(decision.message):
-                super().requeue(decision.message, 0.0, False)
+                self.loop.spawn("inline handler", self._message_owner.handle, [message])
+        elif decision.action == "hold":
+            self._hold(message, decision.seconds)
+        elif decision.action == "send_back":
+            if claim(message):
+                super().requeue(message, 0.0, False)
             else:
-                super().answer_late(decision.message, finished=False)
-        elif claim(decision.message):
+                super().answer_late(message, finished=False)
+        elif claim(message):
             self.in_flight.answered(1)
             self._report_answered(1)
 

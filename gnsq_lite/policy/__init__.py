@@ -15,7 +15,7 @@ module                decides                                                rul
 ``rate``              messages in flight that keep a rate limit
 ``reconnect``         when to reconnect, and when to poll nsqlookupds        CONN-3, CFG-3, DISC-4
 ``shunned``           nsqds to avoid while another nsqd is available         PUB-4
-``ordered``           what a dialect decides for messages in order           YZ-6
+``ordered``           when a message of an ordered partition is handled      YZ-6
 ``rng``               source of random numbers
 ====================  =====================================================  ===============================
 """

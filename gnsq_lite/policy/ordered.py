@@ -16,41 +16,24 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gnsq_lite.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
-    """Call the handler with the message."""
+class Decision:
+    """An action that the caller does for one message.
 
+    Attributes:
+        action: "handle": call the handler.  "hold": keep the message for *seconds*, then call
+            :meth:`OrderedPartition.release`.  "send_back": send REQ 0.  "count_out": remove the message from the count
+            in flight, because the answer to another delivery has answered this delivery.
+    """
+
+    action: Literal["handle", "hold", "send_back", "count_out"]
     message: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Keep the message for *seconds*, then call :meth:`OrderedPartition.release`."""
-
-    message: Any
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class SendBack:
-    """Send REQ 0 for the message."""
-
-    message: Any
-
-
-@dataclass(frozen=True, slots=True)
-class CountOut:
-    """Remove the message from the count in flight: the answer to another delivery has answered this delivery."""
-
-    message: Any
-
-
-Decision = Handle | Hold | SendBack | CountOut
+    seconds: float = 0.0
 
 
 class OrderedPartition:
@@ -76,7 +59,7 @@ class OrderedPartition:
             self._queue.append(message)
             return self._next()
         before, self._again = self._again, message
-        counted_out: list[Decision] = [] if before is None else [CountOut(before)]
+        counted_out: list[Decision] = [] if before is None else [Decision("count_out", before)]
         if self._returned and not self._held:
             # No handler runs, and the message timed out without an answer: any later answer would be too late.
             return counted_out + self._hand_out_again()
@@ -97,23 +80,23 @@ class OrderedPartition:
         """Handle a failed message, which is due again after *delay* seconds."""
         current = self._current
         if current is None or current.id != message.id or self._held:
-            return [SendBack(message)]
+            return [Decision("send_back", message)]
         newest = self._again or current
-        older: list[Decision] = [] if newest is current else [CountOut(current)]
+        older: list[Decision] = [] if newest is current else [Decision("count_out", current)]
         self._again = None
         left = newest.deadline - self._clock.now()
         margin = min(1.0, left * 0.1)
         seconds = 0.0 if self._closes else min(delay, left - margin)
         if seconds <= 0:
-            return [*older, SendBack(newest), *self._end(message, back=True)]
+            return [*older, Decision("send_back", newest), *self._end(message, back=True)]
         self._current, self._held = newest, True
-        return [*older, Hold(newest, seconds)]
+        return [*older, Decision("hold", newest, seconds)]
 
     def release(self, message: Any) -> list[Decision]:
         """Send back a held message, because its delay is over or the consumer closes."""
         if not self._held or self._current is None or self._current.id != message.id:
             return []
-        return [SendBack(self._current), *self._end(message, back=True)]
+        return [Decision("send_back", self._current), *self._end(message, back=True)]
 
     def handler_returned(self, message: Any) -> list[Decision]:
         """Handle the return of a handler, perhaps without an answer: after enable_async(), or after a time-out."""
@@ -133,33 +116,33 @@ class OrderedPartition:
         self._closes = True
         decisions: list[Decision] = []
         if self._held and self._current is not None:
-            decisions.append(SendBack(self._current))
-            decisions += [] if self._again is None else [CountOut(self._again)]
+            decisions.append(Decision("send_back", self._current))
+            decisions += [] if self._again is None else [Decision("count_out", self._again)]
             self._current = self._again = None
             self._held = False
-        decisions += [SendBack(message) for message in self._queue]
+        decisions += [Decision("send_back", message) for message in self._queue]
         self._queue.clear()
         return decisions
 
     def _hand_out_again(self) -> list[Decision]:
         newest, self._again = self._again, None
         self._current, self._returned = newest, False
-        return [] if newest is None else [Handle(newest)]
+        return [] if newest is None else [Decision("handle", newest)]
 
     def _end(self, message: Any, *, back: bool = False) -> list[Decision]:
         current = self._current
         if current is None or current.id != message.id:
             return []
-        again: list[Decision] = [] if self._again is None else [CountOut(self._again)]
+        again: list[Decision] = [] if self._again is None else [Decision("count_out", self._again)]
         self._current = self._again = None
         self._held = self._returned = False
         if back:  # waiting messages must follow the message that is sent back
             behind, self._queue = self._queue, deque()
-            return [*again, *(SendBack(later) for later in behind)]
+            return [*again, *(Decision("send_back", later) for later in behind)]
         return again + self._next()
 
     def _next(self) -> list[Decision]:
         if self._current is not None or not self._queue:
             return []
         self._current, self._returned = self._queue.popleft(), False
-        return [Handle(self._current)]
+        return [Decision("handle", self._current)]

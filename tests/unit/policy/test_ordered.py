@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnsq_lite.policy.ordered import CountOut, Decision, Handle, Hold, OrderedPartition, SendBack
+from gnsq_lite.policy.ordered import Decision, OrderedPartition
 from tests.fakes import FakeClock
 
 pytestmark = pytest.mark.rule("YZ-6")
@@ -29,9 +29,9 @@ def a_partition() -> tuple[OrderedPartition, FakeClock]:
 def test_the_second_message_waits_for_the_end_of_the_first() -> None:
     partition, _ = a_partition()
     first, second = Note(b"1", 60), Note(b"2", 60)
-    assert partition.arrived(first) == [Handle(first)]
+    assert partition.arrived(first) == [Decision("handle", first)]
     assert partition.arrived(second) == []
-    assert partition.finished(first) == [Handle(second)]
+    assert partition.finished(first) == [Decision("handle", second)]
     assert partition.finished(second) == []
     assert partition.close() == []
 
@@ -40,27 +40,27 @@ def test_a_failed_message_is_held_for_its_delay_and_then_sent_back_at_once() -> 
     partition, _ = a_partition()
     first = Note(b"1", 60)
     partition.arrived(first)
-    assert partition.failed(first, 5.0) == [Hold(first, 5.0)]
+    assert partition.failed(first, 5.0) == [Decision("hold", first, 5.0)]
     assert partition.handler_returned(first) == []
-    assert partition.release(first) == [SendBack(first)]
+    assert partition.release(first) == [Decision("send_back", first)]
     again = Note(b"1", 120, 2)
-    assert partition.arrived(again) == [Handle(again)]
+    assert partition.arrived(again) == [Decision("handle", again)]
 
 
 def test_a_delay_that_does_not_fit_before_the_deadline_is_cut() -> None:
     partition, clock = a_partition()
     first = Note(b"1", 60)
     partition.arrived(first)
-    assert partition.failed(first, 90.0) == [Hold(first, 59.0)]
+    assert partition.failed(first, 90.0) == [Decision("hold", first, 59.0)]
     partition, clock = a_partition()
     late = Note(b"1", 2.0)
     partition.arrived(late)
     clock.advance(1.0)
-    assert partition.failed(late, 90.0) == [Hold(late, 0.9)]
+    assert partition.failed(late, 90.0) == [Decision("hold", late, 0.9)]
     partition, clock = a_partition()
     partition.arrived(late)
     clock.advance(2.0)
-    assert partition.failed(late, 90.0) == [SendBack(late)]
+    assert partition.failed(late, 90.0) == [Decision("send_back", late)]
     assert partition.close() == []
 
 
@@ -68,7 +68,7 @@ def test_no_delay_is_no_hold() -> None:
     partition, _ = a_partition()
     first = Note(b"1", 60)
     partition.arrived(first)
-    assert partition.failed(first, 0.0) == [SendBack(first)]
+    assert partition.failed(first, 0.0) == [Decision("send_back", first)]
     assert partition.close() == []
 
 
@@ -78,8 +78,8 @@ def test_what_came_after_a_failed_message_goes_back_after_it() -> None:
     first, second = Note(b"1", 60), Note(b"2", 60)
     partition.arrived(first)
     partition.arrived(second)
-    assert partition.failed(first, 5.0) == [Hold(first, 5.0)]
-    assert partition.release(first) == [SendBack(first), SendBack(second)]
+    assert partition.failed(first, 5.0) == [Decision("hold", first, 5.0)]
+    assert partition.release(first) == [Decision("send_back", first), Decision("send_back", second)]
 
 
 def test_a_message_that_timed_out_under_its_handler_is_not_handled_beside_it() -> None:
@@ -90,7 +90,7 @@ def test_a_message_that_timed_out_under_its_handler_is_not_handled_beside_it() -
     again = Note(b"1", 120, 2)
     assert partition.arrived(again) == []
     # its FIN names the same id, which is in flight again: it counts
-    assert partition.finished(first) == [CountOut(again)]
+    assert partition.finished(first) == [Decision("count_out", again)]
     assert partition.close() == []
 
 
@@ -100,8 +100,8 @@ def test_a_timed_out_message_whose_handler_fails_is_held_by_its_newest_deadline(
     partition.arrived(first)
     clock.advance(60)
     partition.arrived(again)
-    assert partition.failed(first, 10.0) == [CountOut(first), Hold(again, 10.0)]
-    assert partition.release(again) == [SendBack(again)]
+    assert partition.failed(first, 10.0) == [Decision("count_out", first), Decision("hold", again, 10.0)]
+    assert partition.release(again) == [Decision("send_back", again)]
 
 
 def test_a_newer_delivery_is_handled_when_the_older_ones_handler_left_it_unanswered() -> None:
@@ -109,10 +109,10 @@ def test_a_newer_delivery_is_handled_when_the_older_ones_handler_left_it_unanswe
     first, again = Note(b"1", 60), Note(b"1", 120, 2)
     partition.arrived(first)
     partition.handler_returned(first)
-    assert partition.arrived(again) == [Handle(again)]
+    assert partition.arrived(again) == [Decision("handle", again)]
     third = Note(b"1", 180, 3)
     assert partition.arrived(third) == []  # the second is being handled
-    assert partition.handler_returned(again) == [Handle(third)]
+    assert partition.handler_returned(again) == [Decision("handle", third)]
 
 
 def test_a_late_message_that_nobody_handles_makes_room() -> None:
@@ -120,12 +120,12 @@ def test_a_late_message_that_nobody_handles_makes_room() -> None:
     first, second = Note(b"1", 60), Note(b"2", 60)
     partition.arrived(first)
     partition.arrived(second)
-    assert partition.expired(first) == [Handle(second)]
+    assert partition.expired(first) == [Decision("handle", second)]
     partition, _ = a_partition()
     again = Note(b"1", 120, 2)
     partition.arrived(first)
     partition.arrived(again)
-    assert partition.expired(first) == [Handle(again)]
+    assert partition.expired(first) == [Decision("handle", again)]
 
 
 def test_closing_sends_back_what_is_held_and_what_waits_but_not_what_is_handled() -> None:
@@ -133,14 +133,14 @@ def test_closing_sends_back_what_is_held_and_what_waits_but_not_what_is_handled(
     first, second = Note(b"1", 60), Note(b"2", 60)
     partition.arrived(first)
     partition.arrived(second)
-    assert partition.close() == [SendBack(second)]
+    assert partition.close() == [Decision("send_back", second)]
     assert partition.finished(first) == []
     partition.arrived(first)
-    assert partition.failed(first, 5.0) == [SendBack(first)]  # and is held no more
+    assert partition.failed(first, 5.0) == [Decision("send_back", first)]  # and is held no more
     partition, _ = a_partition()
     partition.arrived(first)
     partition.failed(first, 5.0)
-    assert partition.close() == [SendBack(first)]
+    assert partition.close() == [Decision("send_back", first)]
     assert partition.release(first) == []
     assert partition.close() == []
 
@@ -153,22 +153,22 @@ def test_answers_that_fit_nothing_do_nothing() -> None:
     assert partition.handler_returned(stray) == []
     assert partition.expired(stray) == []
     assert partition.release(first) == []
-    assert partition.failed(stray, 5.0) == [SendBack(stray)]
-    assert partition.failed(first, 5.0) == [Hold(first, 5.0)]
-    assert partition.failed(first, 5.0) == [SendBack(first)]
+    assert partition.failed(stray, 5.0) == [Decision("send_back", stray)]
+    assert partition.failed(first, 5.0) == [Decision("hold", first, 5.0)]
+    assert partition.failed(first, 5.0) == [Decision("send_back", first)]
 
 
 def test_each_delivery_but_the_one_that_goes_back_is_counted_out() -> None:
     first, again, third = Note(b"1", 60), Note(b"1", 60, 2), Note(b"1", 60, 3)
     for act, decisions in (
-        (lambda p: p.failed(first, 0.0), [CountOut(first), SendBack(third)]),
-        (lambda p: p.answered_late(first, finished=True), [CountOut(third)]),
-        (lambda p: p.answered_late(first, finished=False), [CountOut(third)]),
+        (lambda p: p.failed(first, 0.0), [Decision("count_out", first), Decision("send_back", third)]),
+        (lambda p: p.answered_late(first, finished=True), [Decision("count_out", third)]),
+        (lambda p: p.answered_late(first, finished=False), [Decision("count_out", third)]),
     ):
         partition, _ = a_partition()
         partition.arrived(first)
         partition.arrived(again)
-        assert partition.arrived(third) == [CountOut(again)]
+        assert partition.arrived(third) == [Decision("count_out", again)]
         assert act(partition) == decisions
         assert partition.close() == []
     for end in (lambda p: p.close(), lambda p: p.release(first)):
@@ -176,7 +176,7 @@ def test_each_delivery_but_the_one_that_goes_back_is_counted_out() -> None:
         partition.arrived(first)
         partition.failed(first, 5.0)
         partition.arrived(again)
-        assert end(partition) == [SendBack(first), CountOut(again)]
+        assert end(partition) == [Decision("send_back", first), Decision("count_out", again)]
         assert partition.close() == []
 
 
@@ -227,15 +227,15 @@ def test_whatever_fails_messages_are_finished_in_order_and_one_is_handled_at_a_t
         for decision in decisions:
             note = decision.message
             assert isinstance(note, Note)
-            if isinstance(decision, Handle):
+            if decision.action == "handle":
                 assert not handled
                 handled.append(note)
                 if not order or order[-1] != note.id:
                     order.append(note.id)
-            elif isinstance(decision, Hold):
+            elif decision.action == "hold":
                 assert clock.now() + decision.seconds <= note.deadline
                 held.append((clock.now() + decision.seconds, note))
-            elif isinstance(decision, SendBack):
+            elif decision.action == "send_back":
                 server.requeue(note.id)
 
     def pump() -> None:
