@@ -10,11 +10,11 @@ YZ-5           ``partitions``, ``router``
 YZ-6, YZ-13    ``policy.ordered.OrderedPartition``, ``tail.to_tail``
 YZ-7           ``errors.SubOrderIsMustError``
 YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``
-YZ-9           ``commands.publish_trace``, ``messages.PublishReceipt``
+YZ-9           ``commands.publish``, ``messages.PublishReceipt``
 YZ-10          ``messages.YouzanMessage``
 YZ-11          the Writer: a connection per endpoint, and an endpoint is a partition of a node
 YZ-14          ``gnsq_lite.dialect.PlainDialect.check_server``
-YZ-15, YZ-16   ``headers``, ``commands.publish_ext``, ``options.YouzanOptions``
+YZ-15, YZ-16   ``headers``, ``commands.publish``, ``options.YouzanOptions``
 YZ-17          ``commands.StartOffset``
 YZ-18          ``dialect.YouzanDialect.calls_for_lookup``; the connection's heartbeat watch
 =============  ======================================================================
