@@ -19,9 +19,9 @@ from gnsq_lite.net.settings import check_connection, check_lookup, without_crede
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import TIMEOUT, ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.batches import fill_batch, parts_of
+from gnsq_lite.publish.batches import fill_batch, split_batch
 from gnsq_lite.publish.core import WriterCore
-from gnsq_lite.publish.middleware import PublishMiddleware, through
+from gnsq_lite.publish.middleware import PublishMiddleware, wrap_method
 from gnsq_lite.publish.pool import Left, Pool
 from gnsq_lite.publish.publication import GRACE, Publication, Publish
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings, WriterOptions, check_defer
@@ -43,7 +43,7 @@ class Writer:
 
     Threads and greenlets may share a Writer, in monkey-patched processes and others.  A forked child may go on using
     it, and opens new connections.  A Writer connects at its first publish and stays connected; it skips an nsqd that
-    is lost and tries to connect to it again (PUB-4).
+    is lost and reconnects to it (PUB-4).
 
     Args:
         nsqd_tcp_addresses: nsqds to publish to: ``"host:port"``, a list, or a comma-separated string.  With no address
@@ -73,9 +73,9 @@ class Writer:
             reconnect=reconnect,
             lookup=lookup,
         )
-        #: Bytes of the largest body: nsqd counts what the dialect sends beside it.
+        #: Maximum bytes of a body: nsqd also counts the bytes that the dialect adds.
         self._max_size = own.max_msg_size - self._dialect.batch_extra
-        #: The loop's part, once something needs it.
+        #: The core in the loop, once a publish needs it.
         self._core: WriterCore | None = None
         self._made: list[WriterCore] = []
         self._pool = self._make_pool()
@@ -85,10 +85,10 @@ class Writer:
         given = own.middleware
         if not (isinstance(given, Sequence) and all(isinstance(each, PublishMiddleware) for each in given)):
             raise OptionError("middleware", given, "must be a list of gnsq_lite.PublishMiddleware instances")
-        if given:  # a Writer without middleware has its methods as they are
+        if given:  # a Writer without middleware keeps its methods
             most = MAX_INT32 if self._packs else own.max_msg_size
             for method in (self.publish, self.publish_nowait, self.multipublish):
-                setattr(self, method.__name__, through(given, method, most))
+                setattr(self, method.__name__, wrap_method(given, method, most))
 
     # -- publishing
 
@@ -124,14 +124,14 @@ class Writer:
         core = self._core
         asks = trace_id is not None or headers is not None or defer or timeout is not None
         asks = asks or key is not None or partition is not None
-        if not (asks or self._packs or self._closed):  # The most common ways, made short.
+        if not (asks or self._packs or self._closed):  # A short path for the most common calls.
             if type(topic) is not str:
                 check_topic(topic)
             if type(body) is not bytes or not 0 < len(body) <= self._max_size:
                 body = self._checked(body)
             if core is not None and not (core.closing or self._is_routed):
                 greenlet, hub = current_greenlet(), core.hub
-                # A greenlet below the hub, or the first one of its thread above it; others are another thread's.
+                # A greenlet of the loop's thread: a child of the hub, or the thread's main greenlet.
                 if greenlet.parent is hub or greenlet is hub.parent:
                     return core.publish(topic, body, self._settings.publish_timeout)  # type: ignore[no-any-return]
             if self._uses_pool(core):
@@ -212,7 +212,7 @@ class Writer:
         fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * extra <= most
         receipts: list[Any] = []
         taken, failed = 0, None
-        for part in (parts := [batch] if fits else list(parts_of(batch, most, extra))):
+        for part in (parts := [batch] if fits else list(split_batch(batch, most, extra))):
             publish = Publish(None, topic, part.bodies, seconds, deadline, self._settings.retries, batch=True)
             if asks:
                 self._ask(publish, part)
@@ -233,9 +233,9 @@ class Writer:
         return None if first is None else replace(first, rest=tuple(receipts[1:]))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every publish has its outcome.
+        """Wait until every publish has an outcome.
 
-        Raises TimeoutError after *timeout* seconds (None: publish_timeout and one more).
+        Raises TimeoutError after *timeout* seconds (None: publish_timeout + 1).
         """
         look_for_fork()
         seconds = self._settings.publish_timeout + 1.0 if timeout is None else timeout
@@ -248,12 +248,12 @@ class Writer:
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
     def close(self, timeout: float = 30.0, *, wait: bool = True) -> None:
-        """Refuse new publishes, wait for the outcome of earlier ones, at most *timeout* seconds, and disconnect.
+        """Refuse new publishes, wait at most *timeout* seconds for the outcomes of earlier publishes, and disconnect.
 
-        ``wait=False``, for signal handlers, begins this and returns at once; so does a call in gevent's hub.
+        With ``wait=False``, for signal handlers, and in gevent's hub, the call starts this and returns at once.
         """
         look_for_fork()
-        self._closed = True  # before _core is read: a start meanwhile sees it, or is seen
+        self._closed = True  # before the read of _core: _start() sets _core and then reads _closed
         ends = SYSTEM_CLOCK.now() + timeout
         wait = wait and not in_hub()
         self._pool.close(timeout, wait=wait)
@@ -262,7 +262,7 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was published yet, so that no connection was ever made."""
+        """Whether there was no publish yet, so that no connection was ever made."""
         return self._core is None and not self._pool.is_used
 
     def stats(self, timeout: float | None = None) -> WriterStats:
@@ -289,7 +289,7 @@ class Writer:
     def _make_pool(self) -> Pool:
         pool = Pool(self._settings)
         settings = self._settings
-        #: Whether a leader takes each publish; whether the loop publishes, because it finds nodes, or coalesces.
+        #: Whether a leader takes each publish; whether the loop publishes, because of discovery, routing or coalescing.
         self._is_routed = settings.dialect.needs_route("")
         self._needs_loop = bool(settings.coalesce or settings.lookupds or self._is_routed)
         if not self._needs_loop:
@@ -297,9 +297,9 @@ class Writer:
         return pool
 
     def _uses_pool(self, core: WriterCore | None) -> bool:
-        """Return whether the caller borrows a connection to any node; if not, the loop publishes, or a leader takes it.
+        """Return whether the calling thread publishes with a connection of the pool to any node.
 
-        While a ``publish_nowait`` is unanswered, all publishes go behind it through the loop.
+        While a ``publish_nowait`` is unanswered, the loop does all publishes, in order.
         """
         if not is_plain_thread():
             return False
@@ -308,13 +308,13 @@ class Writer:
         return not (self._settings.coalesce or self._is_routed or core.has_backlog())
 
     def _core_if_needed(self, seconds: float) -> WriterCore | None:
-        """Return the loop's part, which is started unless the caller can do without.  Raises NotSent, ClosedError."""
+        """Return the core, started; None if the calling thread needs no core.  Raises NotSent, ClosedError."""
         if self._core is None and self._uses_pool(None) and not self._closed:
             return None
         return self._running_core(seconds)
 
     def _carry_and_wait(self, publish: Publish) -> Any:
-        """Carry out a checked publish and return its receipt.  Raises its error."""
+        """Do a checked publish and return its receipt.  Raises its error."""
         core = self._core_if_needed(publish.timeout)
         outcome: Any = Left(publish.retries)
         if self._uses_pool(core):
@@ -338,7 +338,7 @@ class Writer:
     def _start(self, seconds: float, *, wait: bool = True) -> WriterCore:
         try:
             if not (self._closed or self._made):
-                # A core opens nothing before it starts; of two threads' cores the first counts.
+                # If two threads make a core, the first is used; the other opens nothing.
                 self._made.append(WriterCore(io_loop(), self._settings, SYSTEM_CLOCK, self._pool))
             core = self._core = self._made[0] if self._made else None
             if core is not None and not self._closed:
@@ -366,10 +366,10 @@ class Writer:
         trace_id: int | None,
         headers: Mapping[str, object] | None,
     ) -> Publish:
-        """Return the publish of one message, checked.  Raises what :meth:`publish` does."""
+        """Check the arguments and return the publish of one message.  Raises as :meth:`publish`."""
         if type(topic) is not str:
             check_topic(topic)
-        commands.PUBLISH_HEADS[topic]  # a bad name opens nothing
+        commands.PUBLISH_HEADS[topic]  # raises InvalidName before a connection is opened
         if self._dialect.pack is not None:
             body, headers = self._dialect.pack(topic, body, headers)
         if type(body) is not bytes or not 0 < len(body) <= self._max_size:
@@ -386,18 +386,18 @@ class Writer:
         return publish
 
     def _ask(self, publish: Publish, request: PublishRequest) -> None:
-        """Ask for more than a plain publish.  Raises OptionError for what the dialect cannot do."""
+        """Set the options of a publish.  Raises OptionError for options that the dialect does not support."""
         publish.request = request
         if not self._is_routed:
             publish.data = self._dialect.encode(request, NOWHERE, None)
 
     def _checked(self, body: Any) -> bytes:
-        """Return a body of a subclass of bytes (such as numpy.bytes_) as bytes.  Raises as :meth:`publish`."""
+        """Check a body, and convert a subclass of bytes (such as numpy.bytes_) to bytes.  Raises as :meth:`publish`."""
         commands.check_body(body, self._max_size)
         return bytes(memoryview(body))
 
     def after_fork(self) -> None:
-        """Forget the parent's connections in a forked child, and begin with fresh state."""
+        """Drop the parent's connections in a forked child, and start with fresh state."""
         core, self._core = self._core, None
         self._pool.abandon()
         self._made, self._pid, self._pool = [], getpid(), self._make_pool()

@@ -1,4 +1,4 @@
-"""The messages of one ``multipublish``: each with its header or trace id, and split into MPUBs."""
+"""Adds headers and trace ids to the messages of one ``multipublish``, and splits them into MPUBs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gnsq_lite.errors import OptionError
 
 
 def fill_batch(dialect: Dialect, batch: PublishRequest, headers: Any, trace_ids: Any) -> int:
-    """Put *headers* and *trace_ids*, one for each body or None, into a batch; return the bytes beside each body.
+    """Set *headers* and *trace_ids*, one for each body or None, in *batch*; return the extra bytes per body.
 
-    Raises OptionError if there are not as many as bodies, and for what the dialect cannot send.
+    Raises OptionError if their number is not the number of bodies, or if the dialect cannot send them.
     """
     bodies = batch.bodies
     for option, given in (("headers", headers), ("trace_ids", trace_ids)):
@@ -33,10 +33,10 @@ def fill_batch(dialect: Dialect, batch: PublishRequest, headers: Any, trace_ids:
     return extra
 
 
-def parts_of(batch: PublishRequest, most: int, extra: int) -> Iterator[PublishRequest]:
-    """Yield a batch in parts whose MPUBs have at most *most* bytes each; a longer message is a part of its own.
+def split_batch(batch: PublishRequest, most: int, extra: int) -> Iterator[PublishRequest]:
+    """Split a batch into parts with MPUBs of at most *most* bytes; a longer message is the only one of its part.
 
-    *extra* is what each body takes beside its size and its header.
+    *extra* is the number of bytes that each body adds besides its size and its header.
     """
     bodies, headers, trace_ids = batch.bodies, batch.batch_headers, batch.trace_ids
     starts, size = [0], 4

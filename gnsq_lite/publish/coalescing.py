@@ -1,7 +1,7 @@
-"""Publishes of one turn of the loop to one topic, joined into one MPUB; each keeps its own outcome.
+"""Joins the publishes of one loop iteration to one topic into one MPUB; each publish keeps its own outcome.
 
-A greenlet of the loop's own thread that waits for its publish costs a body in a list and a switch: no object of its
-own, no callback, no timer.  All that wait for one MPUB are resumed in one callback of the loop.
+A greenlet of the loop's thread that waits for its publish costs a list item and a switch: it needs no object, callback
+or timer.  One callback of the loop resumes all greenlets that wait for one MPUB.
 """
 
 from __future__ import annotations
@@ -17,53 +17,53 @@ from gnsq_lite.publish.publication import Outcomes, Publish
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
-#: nsqd's errors for an MPUB, of which it then takes nothing, because of one of its bodies or of their sum.
+#: Errors with which nsqd refuses a whole MPUB because of one body or of the total size.
 ONE_OF_MANY = (BadMessageError, BadBodyError)
 
 
 class Gathering(Publish):
-    """An MPUB being gathered: the publishes of one turn with the same topic and timeout; a single one is a PUB."""
+    """An MPUB of the publishes of one loop iteration with the same topic and timeout; a single publish is a PUB."""
 
     __slots__ = ("_apart", "_mixed", "failed", "joined", "room", "waiters")
 
     bodies: list[bytes]
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
-        commands.PUBLISH_HEADS[topic]  # raises for a bad name before anything is taken in
+        commands.PUBLISH_HEADS[topic]  # raises InvalidName before any publish is added
         super().__init__(loop, topic, [], timeout, deadline, retries)
-        #: Until this is sent: the greenlet of the loop that waits, None where it gave up, or the publish of a handle or
-        #: of another thread; and its body.  Adding both is one step, which needs no guard.
+        #: Before the MPUB is sent: pairs of a waiter and a body.  The waiter is a greenlet of the loop, None if the
+        #: greenlet gave up, or a Publish of a handle or of another thread.  Adding a pair is atomic and needs no guard.
         self.joined: list[tuple[Any, bytes]] = []
-        #: Then, the greenlet, None or publish of each body.
+        #: After the MPUB was sent: the waiter of each body.
         self.waiters: list[Any] = []
-        #: Whether publishes have joined, and not only greenlets that wait.
+        #: Whether Publish objects were added, and not only greenlets.
         self._mixed = False
         self._apart: dict[Any, Publish] = {}
         self.failed = False
-        #: Bytes that one more body may have.
+        #: Maximum bytes of another body.
         self.room = most - 8
 
     def add(self, publish: Publish) -> None:
-        """Add the publish of a handle or of another thread."""
+        """Add a Publish of a handle or of another thread."""
         body = publish.bodies[0]
         self._mixed = True
         self.room -= len(body) + 4
         self.joined.append((publish, body))
 
     def drop_waiter(self, greenlet: Any) -> None:
-        """Do not resume *greenlet*, which was killed or timed out; its message is sent all the same."""
+        """Do not resume *greenlet*, which was killed or timed out.  Its message is still sent."""
         self.joined = [(None if each is greenlet else each, body) for each, body in self.joined]
         self.waiters = [None if each is greenlet else each for each in self.waiters]
 
     def raise_in(self, greenlet: Any) -> Any:
-        """Raise the batch's error in *greenlet*; if its publish was sent again alone, wait for that outcome instead."""
+        """Raise the error of the MPUB in *greenlet*; if its message was sent again alone, wait for that outcome."""
         if greenlet in self._apart:
             return self._apart[greenlet].wait_in(greenlet)
         error: Any = self._error
         raise error.with_traceback(None)  # the callers share the error, but not a traceback
 
     def finish(self) -> None:
-        """Accept no more publishes, and drop those that were given up."""
+        """Accept no more publishes, and drop the publishes that their threads gave up."""
         self.room = -1
         if self._mixed:
             for who, _ in self.joined:
@@ -77,7 +77,7 @@ class Gathering(Publish):
         self.batch = self.count > 1
 
     def announce(self) -> None:
-        """Settle each publish that has joined, and resume the greenlets that wait."""
+        """Settle the Publish objects, and resume the greenlets that wait."""
         if self.joined:
             self.finish()
         super().announce()
@@ -92,7 +92,7 @@ class Gathering(Publish):
         self.waiters = []
 
     def announce_again(self) -> None:
-        """Do the same in the loop: an exception may have ended :meth:`announce`."""
+        """Repeat :meth:`announce` in the loop, because an exception may have interrupted it."""
         super().announce_again()
         self.failed = self._error is not None
         for who in self.waiters:
@@ -103,14 +103,14 @@ class Gathering(Publish):
                 self.loop.resume_once(who)
 
     def come_apart(self, error: BaseException) -> list[Publish]:
-        """Return the publishes without an outcome, to send each alone: nsqd refused all because of one of them."""
+        """Split the MPUB into publishes to send alone, because nsqd refused all for one of them; skip settled ones."""
         apart = []
         for who, body in zip(self.waiters, self.bodies, strict=True):
             publish = who
             if type(who) is not Publish:
                 publish = self._apart[who] = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
             publish.retries = self.retries
-            publish.data = publish.command()  # which is joined to no other again
+            publish.data = publish.command()
             publish.sent = publish.in_doubt = self.in_doubt
             apart.append(publish)
         self.waiters = [who for who in self.waiters if type(who) is not Publish]
@@ -119,28 +119,28 @@ class Gathering(Publish):
 
 
 class Coalescing:
-    """The MPUBs that this turn's publishes are joined into.  In the loop's thread.
+    """The MPUBs of the current loop iteration.  Call it in the loop's thread.
 
     Args:
-        send: Sends each MPUB at the end of the turn.
+        send: Called with each MPUB at the end of the iteration.
     """
 
     def __init__(
         self, loop: Loop, settings: ProducerSettings, clock: Clock, outcomes: Outcomes, send: Callable[[Publish], None]
     ) -> None:
         self._loop, self._settings, self._clock, self._outcomes, self._send = loop, settings, clock, outcomes, send
-        #: Whether send() is about to be called, and whether it runs.
+        #: Whether send() is scheduled, and whether it runs.
         self._due = self._sends = False
-        #: All MPUBs that are not sent, in order, and the last one of each topic.
+        #: All unsent MPUBs in order, and the last MPUB of each topic.
         self.batches: deque[Gathering] = deque()
         self._open: dict[str, Gathering] = {}
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
-        """Publish one message and wait; in a greenlet.  Raises InvalidName, NotSent, the publish's error."""
+        """Publish one message and wait, in a greenlet.  Raises InvalidName, NotSent, and the error of the publish."""
         greenlet = current_greenlet()
         gathering, size = self._open.get(topic), len(body)
         try:
-            # The condition of _gathering(), without the call: most publishes join an MPUB that another one opened.
+            # The condition of _gathering() without the call, because most publishes join an existing MPUB.
             if gathering is None or gathering.room < size or gathering.timeout != timeout:
                 with self._loop.guard:
                     gathering = self._gathering(topic, timeout, size)
@@ -156,11 +156,11 @@ class Coalescing:
         return gathering.raise_in(greenlet) if gathering.failed else None
 
     def add(self, publish: Publish) -> None:
-        """Add a plain publish of one message."""
+        """Add a publish of one message without options."""
         self._gathering(publish.topic, publish.timeout, len(publish.bodies[0])).add(publish)
 
     def _gathering(self, topic: str, timeout: float, size: int) -> Gathering:
-        """Return the MPUB being gathered that a body of *size* bytes goes into."""
+        """Return the unsent MPUB for a body of *size* bytes; make one if needed."""
         gathering = self._open.get(topic)
         if gathering is None or gathering.room < size or gathering.timeout != timeout:
             settings = self._settings
@@ -175,7 +175,7 @@ class Coalescing:
         return gathering
 
     def send(self) -> None:
-        """Send what has been gathered; inside another such call, which goes on with the rest, do nothing."""
+        """Send all unsent MPUBs.  A nested call does nothing, because the outer call sends the rest."""
         self._due = False
         if self._sends:
             return
@@ -183,11 +183,11 @@ class Coalescing:
         self._sends = True
         while self.batches:
             gathering = self.batches[0]
-            if not gathering._done:  # as it is when the Writer was closed meanwhile
+            if not gathering._done:  # done if the Writer was closed meanwhile
                 gathering.finish()
                 if gathering.bodies:
                     self._send(gathering)
                 else:
                     self._outcomes.failed_with(gathering, NotSent("every publish of it was given up"))
-            self.batches.popleft()  # once it has its place: until then no publish may overtake it
+            self.batches.popleft()  # only after it was sent: no other publish may overtake it
         self._sends = False

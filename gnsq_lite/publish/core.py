@@ -2,11 +2,11 @@
 
 A publish is settled exactly once.  An error frame settles the publish it answers.  If it also ends the connection, nsqd
 has not read the publishes after it, so they are sent again elsewhere.  If a connection is lost without an error frame,
-what was sent has an unknown outcome and is sent again only if the caller asked for retries (PUB-2).
+sent publishes have an unknown outcome and are sent again only if the Writer has the option retries (PUB-2).
 
-A node that leaves its oldest publish unanswered past its deadline, or for a second or two, is *silent*: until it
-answers again, it gets no publish that another node can take (PUB-4).  Deadlines and the ticker notice that, so that a
-publish need not look.
+A node is *silent* if it leaves its oldest publish unanswered past the deadline, or for a second or two.  Until it
+answers again, it gets no publish that another node can take (PUB-4).  The deadline timer and the ticker detect silent
+nodes, so a publish need not check.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from gnsq_lite.publish.settings import ProducerSettings, hopeless
 from gnsq_lite.stats import WriterStats
 
 _CHECK_EVERY = 1.0
-#: Most publishes of other threads that are carried out in one turn of the loop.
+#: Maximum publishes of other threads that the loop submits in one iteration.
 _AT_ONCE = 1000
-#: Why connections ended, and publishes have no other outcome.
+#: Reason of connections and publishes that a reset ends.
 _RESET = "an unexpected exception has ended all connections"
 
 
 class WriterCore:
-    """Carries out the publishes that the pool does not.  Made in the loop's thread, where everything runs but for
+    """Does the publishes that the pool does not.  Make it in the loop's thread, and call it there, except for:
 
-    * ``carry_and_wait``, ``carry``, ``carry_nowait``: a Writer's ways to publish;
-    * ``publish_to_leader``: a plain thread's way to the endpoint that the router chooses;
-    * ``has_backlog``: whether a ``publish_nowait`` has no outcome yet.
+    * ``carry_and_wait``, ``carry``, ``carry_nowait``, which the Writer calls in any thread to publish;
+    * ``publish_to_leader``, which a plain thread calls to publish to the endpoint that the router chooses;
+    * ``has_backlog``, which returns whether a ``publish_nowait`` has no outcome yet.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class WriterCore:
         self.error_log = ErrorLog(logging.getLogger("gnsq_lite.writer"), clock)
         #: New publishes are refused; earlier ones may have no outcome yet.
         self.closing = False
-        #: All connections are closed for good.
+        #: All connections are closed permanently.
         self.ended = False
         self.reconnects = 0
         self.outcomes = Outcomes(loop, clock, settings.max_pending, self._expired, self._on_expired)
-        #: Publishes of other threads that the loop has not begun, and whether it begins more after its I/O.
+        #: Publishes of other threads that the loop has not submitted, and whether it submits more after its I/O.
         self._entering: deque[Publish] = deque()
         self._rests = False
         self._greenlets: list[Any] = []
@@ -81,13 +81,13 @@ class WriterCore:
         close_at_exit(self)
 
     def _set_up(self) -> None:
-        """Make the parts that a reset makes again: the nodes, the router, the lookups and the MPUBs being joined."""
+        """Make, or replace after a reset, the nodes, the router, the lookups and the coalescing."""
         self.nodes: dict[Endpoint, Node] = {}
         #: The nodes whose handshake is done.
         self.connected: list[Node] = []
-        #: The endpoints that get nothing that another one can take.
+        #: Endpoints that get no publish that another endpoint can take.
         self._shunned = Shunned()
-        #: Whether any handshake was ever done: the settings are right.
+        #: Whether any handshake was ever done, so that the settings are right.
         self._proven = False
         self._discoveries: list[Discovery] = []
         rotation = Rotation(self)
@@ -95,14 +95,14 @@ class WriterCore:
         self.router: Router = self.settings.dialect.router(self, self.settings.endpoints) or rotation
         self._takes_turns = self.router is rotation
         self._coalescing: Coalescing | None = None
-        #: Publishes one message to any node, and waits; of (topic, body, timeout).  In a greenlet of the loop's thread.
+        #: Publishes (topic, body, timeout) to any node, and waits.  Call it in a greenlet of the loop's thread.
         self.publish: Callable[[str, bytes, float], Any] = rotation.publish
         if self.settings.coalesce and self._takes_turns:
             self._coalescing = Coalescing(self.loop, self.settings, self.clock, self.outcomes, rotation.send)
             self.publish = self._coalescing.publish
 
     def reset(self) -> None:
-        """Close all connections, give each publish an outcome, and begin again with fresh state (see Loop)."""
+        """Close all connections, settle each publish, and restart with fresh state (see Loop)."""
         if self.ended:
             return
         for node in list(self.nodes.values()):
@@ -123,7 +123,7 @@ class WriterCore:
         self.start()
 
     def start(self) -> None:
-        """Start the ticker; in plain NSQ, connect to the nodes and look up others."""
+        """Start the ticker; in plain NSQ, also connect to the given nodes and start discovery."""
         if self._started or self.closing:
             return
         self._started = True
@@ -140,7 +140,7 @@ class WriterCore:
             self.check_nodes()
 
     def _discover(self, topic: str, **called: Callable[..., Any]) -> Discovery:
-        """Look up the nsqds of a topic, or all of them, from now on."""
+        """Start discovery of the nsqds of *topic*, or of all nsqds if *topic* is empty."""
         discovery = Discovery(self.settings, topic, "write", self.rng, self.clock, **called)
         self._discoveries.append(discovery)
         self._greenlets.append(self.loop.spawn(f"discovery {topic}", discovery.run))
@@ -149,7 +149,7 @@ class WriterCore:
     # -- publishing, from any thread
 
     def carry_and_wait(self, publish: Publish) -> Any:
-        """Carry out a publish, wait, and return its receipt.  Raises its error; NotSent in gevent's hub."""
+        """Do a publish, wait, and return its receipt.  Raises its error, and NotSent in gevent's hub."""
         if in_hub():
             raise NotSent("a publish would wait in gevent's hub: use publish_nowait()")
         self.carry(publish)
@@ -167,11 +167,11 @@ class WriterCore:
         return Publication(publish)
 
     def has_backlog(self) -> bool:
-        """Return whether a ``publish_nowait`` has no outcome yet: then all publishes go behind it through the loop."""
+        """Return whether a ``publish_nowait`` has no outcome yet.  Then the loop does all publishes, in order."""
         return self.outcomes.backlog > 0
 
     def carry(self, publish: Publish) -> None:
-        """Carry out a publish, now or as soon as a node can be reached.  Raises ClosedError at the exit of Python."""
+        """Start a publish; the loop sends it as soon as a node is reachable.  Raises ClosedError when Python exits."""
         if self.loop.is_here():
             with self.loop.guard:
                 self.submit(publish)
@@ -181,9 +181,9 @@ class WriterCore:
         self.loop.call_soon(self._begin_some)
 
     def publish_to_leader(self, publish: Publish) -> Any:
-        """Publish, in a plain thread, to the leader that the router chooses; return the receipt, or a Left.
+        """Publish in a plain thread to the leader that the router chooses; return the receipt.
 
-        Left: the loop has to do it, because there is no leader, or it cannot be reached.
+        Return a Left if the loop must do the publish, because there is no leader or the leader is unreachable.
         """
         leader = self.router.leader(publish)
         outcome: Any = Left(publish.retries)
@@ -205,7 +205,7 @@ class WriterCore:
     # -- publishing, in the loop
 
     def _begin_some(self) -> None:
-        """Begin some publishes of other threads, and the rest after the loop's I/O: threads may be quicker than it."""
+        """Submit publishes of other threads, at most _AT_ONCE between two polls: threads may outpace the loop."""
         if not self._rests:
             self._begin(_AT_ONCE)
             if self._entering:
@@ -221,13 +221,13 @@ class WriterCore:
             publish = self._entering[0]
             if not publish._done:
                 self.submit(publish)
-            elif publish._error is not None:  # its thread has given it up
+            elif publish._error is not None:  # its thread gave it up
                 self.outcomes.count_failure(publish, publish._error)
-            if self._entering and self._entering[0] is publish:  # it may have been begun meanwhile
+            if self._entering and self._entering[0] is publish:  # a nested call may have submitted it
                 self._entering.popleft()
 
     def submit(self, publish: Publish) -> None:
-        """Carry out a publish."""
+        """Send a publish, or queue it until a node can take it."""
         if self.closing:
             self.outcomes.failed_with(publish, ClosedError("the Writer was closed"))
             return
@@ -236,14 +236,14 @@ class WriterCore:
             if not publish.batch and publish.request is None:
                 coalescing.add(publish)
                 return
-            coalescing.send()  # publishes keep the order they were made in
+            coalescing.send()  # earlier publishes go first
         self.outcomes.add(publish)
         self.router.send(publish)
 
     # -- the router's host
 
     def send_to(self, endpoint: Endpoint, publish: Publish) -> bool:
-        """Send a publish; return False if the endpoint, which is connected from now on, takes none for now."""
+        """Send a publish; return False if the endpoint takes none now.  Connects the endpoint if it is new."""
         connection = self._node(endpoint).connection
         return connection is not None and bool(connection.send_publish(publish))
 
@@ -254,7 +254,7 @@ class WriterCore:
     def look_up(
         self, topic: str, on_lookup: Callable[[Lookup], None], on_outage: Callable[[], None]
     ) -> Discovery | None:
-        """Look a topic up from now on; return None without nsqlookupds."""
+        """Start discovery of *topic*; return None if the Writer has no nsqlookupds."""
         if not self.settings.lookupds:
             return None
         return self._discover(topic, on_lookup=lambda address, lookup: on_lookup(lookup), on_outage=on_outage)
@@ -264,16 +264,16 @@ class WriterCore:
         return self.loop.timer(seconds, act)
 
     def avoids(self, endpoint: Endpoint) -> bool:
-        """Return whether the endpoint is silent or cannot be reached; from any thread."""
+        """Return whether the endpoint is silent or unreachable.  Thread-safe."""
         return self._shunned.has(endpoint) or self.pool.avoids(endpoint)
 
     def load(self, endpoint: Endpoint) -> int:
-        """Return how many publishes the endpoint has not answered; from any thread."""
+        """Return the number of publishes that the endpoint has not answered.  Thread-safe."""
         node = self.nodes.get(endpoint)
         return self.pool.busy_at(endpoint) + (0 if node is None else len(node.unanswered))
 
     def owes(self, topic: str, partition: int) -> bool:
-        """Return whether a publish to a partition is unanswered; a silent node is disconnected."""
+        """Return whether a publish to a partition is unanswered; disconnect nodes that are silent."""
         nodes = [node for node in self.nodes.values() if node.endpoint.partition == partition]
         owing = [node for node in nodes if any(each.topic == topic and not each._done for each in node.unanswered)]
         for node in owing:
@@ -283,7 +283,7 @@ class WriterCore:
     # -- nodes
 
     def _connect(self, endpoints: Sequence[Endpoint]) -> None:
-        """Connect to nsqds that any publish may go to."""
+        """Connect to nsqds that may take any publish."""
         self.pool.add(endpoints)
         for endpoint in endpoints:
             self._node(endpoint)
@@ -297,7 +297,7 @@ class WriterCore:
                 node.close()
 
     def _node(self, endpoint: Endpoint) -> Node:
-        """Return the node at an endpoint, which is connected from now on."""
+        """Return the node of an endpoint; make and connect it if it is new."""
         node = self.nodes.get(endpoint)
         if node is None:
             node = self.nodes[endpoint] = Node(self, endpoint)
@@ -305,7 +305,7 @@ class WriterCore:
         return node
 
     def on_connected(self, node: Node) -> None:
-        """Give the node its turns, and send what waited for it."""
+        """Let the node take publishes, and send the publishes that wait."""
         self._proven, node.silent = True, False
         self.connected.append(node)
         self._shunned.discard(node.endpoint)
@@ -314,14 +314,14 @@ class WriterCore:
         self.router.on_room(node.endpoint)
 
     def on_disconnected(self, node: Node) -> None:
-        """Give no turns to the node, and let discovery find it again."""
+        """Send no publishes to the node, and let discovery find it again."""
         if node in self.connected:
             self.connected.remove(node)
             for discovery in self._discoveries:
                 discovery.disconnected(node.endpoint)
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
-        """Send *unsent* again, in order; or fail what waits, if no nsqd was ever reached and waiting cannot help."""
+        """Send *unsent* again in order; fail all waiting publishes if no nsqd was reached and no retry can help."""
         self._shunned.add(node.endpoint, whole_node=isinstance(error, NSQConnectionError))
         self.router.put_back(unsent, node.endpoint)
         why = None if self._proven else hopeless([each.error for each in self.nodes.values()])
@@ -331,11 +331,11 @@ class WriterCore:
             self.router.forget_done()
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
-        """Settle a publish that nsqd refused, or send it again: to another leader, or each message of an MPUB alone."""
+        """Settle a publish that nsqd refused, or send it to another leader, or the messages of an MPUB one by one."""
         if not publish._done and self.settings.dialect.should_reroute(error):
             self.router.refused(publish, error, endpoint)
         elif publish.count > 1 and isinstance(publish, Gathering) and isinstance(error, ONE_OF_MANY):
-            for each in publish.come_apart(error):  # one bad publish harms no other
+            for each in publish.come_apart(error):  # one bad message must not fail the others
                 self.outcomes.add(each)
                 self.router.send(each)
             self.outcomes.forget(publish)
@@ -356,7 +356,7 @@ class WriterCore:
             node.seen = owed
 
     def _mark_silent(self, node: Node) -> None:
-        """Mark a node as silent until it answers, and send elsewhere what may be sent again."""
+        """Mark a node as silent until it answers, and send its publishes with retries left to other nodes."""
         node.silent = True
         self._shunned.add(node.endpoint, whole_node=True)
         self.router.look_again(node.endpoint)
@@ -364,7 +364,7 @@ class WriterCore:
         self.router.put_back(movable, None)
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
-        """Give the node its turn again if it has answered in time, or its last publish."""
+        """Use the node again if it answered before the deadline, or if it has answered all publishes."""
         if node in self.connected and (in_time or not node.unanswered):
             node.silent = False
             self._shunned.discard(node.endpoint)
@@ -390,7 +390,7 @@ class WriterCore:
         return known
 
     def _on_expired(self) -> None:
-        """Drop waiting publishes that have their outcome, and mark silent nodes."""
+        """Drop waiting publishes that are settled, and mark silent nodes."""
         self.router.forget_done()
         for node in list(self.connected):
             owed = node.oldest()
@@ -400,7 +400,7 @@ class WriterCore:
     # -- the end
 
     def stats(self) -> WriterStats:
-        """Return the state of the loop's part of the Writer."""
+        """Return the statistics of the connections and publishes in the loop."""
         now = self.clock.now()
         return WriterStats(
             connections=tuple(connection_stats(each.connection, now) for each in self.connected),
@@ -416,16 +416,16 @@ class WriterCore:
         return [*self.outcomes.open(), *(each for each in list(self._entering) if not each._done)]
 
     def drain(self, timeout: float) -> bool:
-        """Wait until every publish has its outcome; return whether it has."""
+        """Wait until every publish has an outcome, at most *timeout* seconds; return whether all have one."""
         return self.outcomes.drain(timeout, lambda: not self._entering)
 
     def close(self, timeout: float) -> int:
         """Accept no more publishes, wait up to *timeout* seconds for outcomes, and disconnect.
 
-        Return how many messages had no outcome by then.
+        Return the number of messages that had no outcome by then.
         """
-        self._begin()  # what was published before
-        self.closing = True  # before the wait: callers that go on publishing would make it last
+        self._begin()  # earlier publishes
+        self.closing = True  # before the wait: later publishes would prolong it
         self.drain(timeout)
         left = sum(each.count for each in self.unsettled())
         if not self.ended:  # closed by another caller meanwhile
@@ -446,15 +446,15 @@ class WriterCore:
         self.loop.kill(self._greenlets)
 
     def close_for_exit(self, timeout: float) -> int:
-        """Close at the exit of Python; return how many messages had no outcome by then."""
+        """Close when Python exits; return the number of messages that had no outcome by then."""
         return self.close(timeout)
 
     def abandon(self) -> None:
-        """In a forked child: connections and outcomes are the parent's."""
+        """Drop connections and publishes in a forked child: they belong to the parent."""
         self.closing = self.ended = True
         for node in self.nodes.values():
             node.link.abandon()
-        if not self.loop.gone:  # monkey-patched: the loop came along, with all its greenlets
+        if not self.loop.gone:  # monkey-patched: the child has copies of the loop and its greenlets
             for publish in self.unsettled():
                 publish.settle(error=of_the_parent())
             self.router.close()

@@ -24,15 +24,15 @@ class PublishCall:
 
     method: Literal["publish", "publish_nowait", "multipublish"]
     topic: str
-    #: One body, but for ``multipublish``.
+    #: The bodies of ``multipublish``; one body for the other methods.
     bodies: list[bytes]
-    #: The keywords of the call: ``defer``, ``timeout``, ``key``, ``headers`` and so on, as far as they were given.
+    #: The given keywords of the call: ``defer``, ``timeout``, ``key``, ``headers`` and so on.
     options: dict[str, Any]
-    #: What middleware keeps from ``before`` to ``after``, by the middleware for example.
+    #: Values that middleware passes from ``before`` to ``after``; use the middleware as key.
     kept: dict[Any, Any] = field(default_factory=dict)
 
 
-#: Carries out a call; returns what the Writer's method returns, and raises what it raises.
+#: Function that does a publish; returns the result of the Writer's method, and raises its errors.
 Send: TypeAlias = Callable[[PublishCall], Any]
 
 
@@ -54,9 +54,9 @@ class PublishMiddleware:
         """
 
     def wrap(self, send: Send) -> Send:
-        """Return a replacement for *send*; override it to decide when, or whether, a call is carried out.
+        """Return a replacement for *send*; override it to decide when, or whether, to publish.
 
-        What a replacement raises, the publish raises.
+        The publish raises the exceptions of the replacement.
         """
 
         def wrapped(call: PublishCall) -> Any:
@@ -85,8 +85,8 @@ class PublishMiddleware:
             log_safely(log, logging.ERROR, "%s.after() failed", type(self).__name__, exc_info=raised)
 
 
-def through(middleware: Iterable[PublishMiddleware], method: Callable[..., Any], max_msg_size: int) -> Any:
-    """Return *method*, a Writer's way to publish, with *middleware* around it; the first one is outermost."""
+def wrap_method(middleware: Iterable[PublishMiddleware], method: Callable[..., Any], max_msg_size: int) -> Any:
+    """Wrap *middleware* around *method*, a publishing method of a Writer; the first one is the outermost."""
     name: Any = method.__name__
     is_batch, signature = name == "multipublish", inspect.signature(method)
     send: Send = lambda call: method(call.topic, call.bodies if is_batch else call.bodies[0], **call.options)  # noqa: E731

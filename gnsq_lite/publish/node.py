@@ -1,7 +1,7 @@
-"""The nsqds of a Writer: for each a pipelined connection, and the publishes it has not answered; whose turn it is.
+"""A pipelined connection to each nsqd of a Writer, with its unanswered publishes; chooses the nsqd of each publish.
 
-nsqd answers in the order it reads, so an answer belongs to the oldest publish (PUB-2).  Most reads hold nothing but
-OKs; those are taken in the hub, without a switch to the greenlet that reads.
+nsqd answers in the order it reads, so an answer belongs to the oldest publish (PUB-2).  Most reads hold only OKs, which
+the hub handles without a switch to the reading greenlet.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from gnsq_lite.wire.constants import OK
 
 log = logging.getLogger("gnsq_lite.writer")
 
-#: With so many publishes unanswered, that many bytes of answers are waited for at once: nsqd answers one by one, and
-#: each answer has 10 bytes or more.  A poll and a read for each would cost as much as the publish.
+#: Unanswered publishes from which a read waits for _AT_ONCE bytes.  nsqd sends answers one by one, each of 10 bytes or
+#: more; a poll and a read for each answer would cost as much as the publish.
 MANY = 32
 _AT_ONCE = 160
-#: Seconds without a read after which a connection is looked at before a publish is sent on it (PUB-3).
+#: Seconds without a read after which a publish first checks that the connection has not ended (PUB-3).
 _STALE = 0.001
-#: nsqd carries out the publishes behind one that it refused with these (YZ-8).
+#: Refusals after which nsqd still does the later publishes of the connection (YZ-8).
 _REROUTED = (NotLeaderError, NotWritableError)
 #: nsqd's OK to a publish, as a frame.
 _OK_FRAME = b"\0\0\0\6\0\0\0\0OK"
-#: Seconds between two warnings of a connection that was lost for the same reason.
+#: Seconds between two warnings about a node that is lost again for the same reason.
 _BETWEEN = 60.0
 
 
 def count_oks(data: bytes) -> int:
-    """Return how many OKs *data* consists of; 0 if it holds anything else."""
+    """Return the number of OK frames in *data*; 0 if *data* holds any other byte."""
     if data == _OK_FRAME:
         return 1
     count = len(data) // len(_OK_FRAME)
@@ -68,44 +68,44 @@ class NodeOwner(Protocol):
     outcomes: Outcomes
     error_log: ErrorLog
     router: Router
-    #: Every node, and those whose handshake is done.
+    #: All nodes, and the nodes whose handshake is done.
     nodes: dict[Endpoint, Node]
     connected: list[Node]
-    #: All connections are closed for good.
+    #: All connections are closed permanently.
     ended: bool
     reconnects: int
 
     def on_connected(self, node: Node) -> None:
-        """The handshake is done."""
+        """Handle the end of the handshake."""
 
     def on_disconnected(self, node: Node) -> None:
-        """The connection has ended, or could not be made."""
+        """Handle the end of the connection, also if its handshake never ended."""
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
-        """The node will be reconnected; *unsent*, in order, was not sent or may be sent again."""
+        """Handle a lost connection; the publishes *unsent*, in order, were not sent or may be sent again."""
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
-        """nsqd refused a publish."""
+        """Handle a publish that nsqd refused."""
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
-        """The node was silent, and has answered."""
+        """Handle an answer of a silent node; *in_time*: the deadline of the publish has not passed."""
 
 
 class Pipeline(Connection):
-    """A connection of a :class:`Node`, with any number of publishes unanswered.  In the loop's thread."""
+    """Connection of a :class:`Node`, with any number of unanswered publishes.  Call it in the loop's thread."""
 
     outlives = _REROUTED
 
     def __init__(self, node: Node, owner: NodeOwner, target: Target) -> None:
         super().__init__(owner.loop, target, owner.settings.connection, node, owner.clock)
         self._node, self._unanswered, self._owner = node, node.unanswered, owner
-        #: Whether a frame has come in part, or the bytes are no frames yet.
+        #: Whether a frame is incomplete, or :meth:`run` has not begun.
         self._partial = True
-        #: Bytes that may be queued before :meth:`_has_room` has to look how many nsqd has not taken.
+        #: Bytes that may be sent before :meth:`_has_room` must check how many are unsent.
         self._room = MOST_UNSENT
 
     def run(self) -> None:
-        """Read until the connection ends; waits.  Always ends with an exception, the reason."""
+        """Read until the connection ends.  Blocks the greenlet.  Always raises the reason of the end."""
         if self._stream is not None:
             self._stream.reads_after_write_error = True
             self._stream.on_drained = self._regain_room
@@ -116,8 +116,8 @@ class Pipeline(Connection):
     def send_publish(self, publish: Publish) -> bool:
         """Send a publish.
 
-        Returns False, and sends nothing, if the connection turns out to have ended, or if nsqd has not taken the bytes
-        before it: a publish that waits in the Writer is not sent after its deadline, and another node may get it.
+        Return False, and send nothing, if the connection has ended, or if too many earlier bytes are unsent: a publish
+        that waits in the Writer can go to another node, and is not sent after its deadline.
         """
         unanswered = self._unanswered
         command = publish.command()
@@ -127,16 +127,16 @@ class Pipeline(Connection):
         if stream.closed is not None or (
             not unanswered and self.clock.now() - self.read_at > _STALE and stream.has_ended()
         ):
-            self._node.on_disconnected(self)  # its greenlet will notice in a moment
+            self._node.on_disconnected(self)  # its greenlet detects the end soon
             return False
         if not publish.mark_sent():
             return True
         unanswered.append(publish)
-        if len(unanswered) > 1 or self._out:  # many that wait are joined, one is not
+        if len(unanswered) > 1 or self._out:  # join several publishes, send a single one at once
             if len(unanswered) == MANY:
                 self.read_at_least(_AT_ONCE)
             self._room -= len(command)
-            self._out.append(command)  # what send() does, without the call
+            self._out.append(command)  # as send(), without the call
             if not self._due:
                 self._due = True
                 self.loop.soon(self._flush)
@@ -147,7 +147,7 @@ class Pipeline(Connection):
         return True
 
     def _has_room(self) -> bool:
-        """Look whether nsqd has taken most of the bytes; if not, the node is full."""
+        """Return whether few enough bytes are unsent; otherwise mark the node as full."""
         node = self._node
         if not node.full:
             self._room = MOST_UNSENT - self.unsent() - sum(map(len, self._out))
@@ -160,7 +160,7 @@ class Pipeline(Connection):
             self._regain_room()
 
     def _regain_room(self) -> None:
-        """Have publishes sent that found no room, before any that come later; in the hub."""
+        """Send the publishes that wait for room, before later publishes.  Call it in the hub."""
         if self._node.full:
             self._node.full = False
             self._owner.router.on_room(self.endpoint)
@@ -171,7 +171,7 @@ class Pipeline(Connection):
         self._partial = self._decoder.pending_bytes > 0
 
     def _take_oks(self, data: bytes) -> bool:
-        """Settle the publishes that a read of OKs answers; False: the read is for the reader.  In the hub."""
+        """Settle one publish for each OK in *data*; return False to pass *data* to the reader.  Called in the hub."""
         unanswered = self._unanswered
         before, count = len(unanswered), count_oks(data)
         if self._partial or self._node.silent or not 0 < count <= before:
@@ -186,7 +186,7 @@ class Pipeline(Connection):
 
 
 class Node:
-    """An nsqd, or one of its partitions: its connection, if any, and its unanswered publishes, in order."""
+    """An nsqd, or one of its partitions, with its connection, if any, and its unanswered publishes in order."""
 
     def __init__(self, owner: NodeOwner, endpoint: Endpoint) -> None:
         self._owner, self.endpoint = owner, endpoint
@@ -194,19 +194,19 @@ class Node:
         self.link = Link[Connection](endpoint, self, owner.settings.reconnect, owner.rng, log)
         #: The connection, once its handshake is done; None before and after.
         self.connection: Any = None
-        #: The publishes that were sent, the oldest first; an expired one keeps its place.
+        #: Sent publishes, the oldest first; an expired publish keeps its place.
         self.unanswered: deque[Publish] = deque()
         self.error: NSQError | None = None
         self._last_logged, self._log_again_at = "", 0.0
         self.task: Any = None
-        #: Left out of the turn until it answers, and its oldest publish at the last look (PUB-4).
+        #: Whether the node gets no publishes until it answers; its oldest publish at the last check (PUB-4).
         self.silent = False
         self.seen: Publish | None = None
-        #: It is connected and takes no more for now.
+        #: Whether the connection accepts no more bytes now.
         self.full = False
 
     def why_not(self) -> NSQError | str | None:
-        """Return why the node gets no publishes now, as far as is known; from any thread."""
+        """Return the known reason why the node gets no publishes now, or None.  Thread-safe."""
         if self.connection is None:
             return self.error or f"{self.endpoint}: no connection yet"
         return f"{self.endpoint}: connected, and takes no more bytes" if self.full else None
@@ -214,7 +214,7 @@ class Node:
     # -- answers; the connection's owner
 
     def on_response(self, connection: Connection, body: bytes) -> None:
-        """Settle the oldest publish.  Raises ProtocolError for what is no answer to it."""
+        """Settle the oldest publish.  Raises ProtocolError for an unexpected response."""
         receipt = None
         if not self.unanswered:
             raise ProtocolError(f"an answer without a publish: {body[:50]!r}")
@@ -226,9 +226,9 @@ class Node:
         self.succeeded(self._answered(connection), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
-        """Settle the oldest publish with an error that leaves the connection open; the last of a former leader ends it.
+        """Settle the oldest publish with an error that leaves the connection open.
 
-        Raises that error.
+        Raises the error if it is the last answer of a former leader, to close the connection.
         """
         if not self.unanswered:
             self._owner.error_log.add(error)
@@ -246,13 +246,13 @@ class Node:
         return publish
 
     def oldest(self) -> Publish | None:
-        """Return its oldest unanswered publish, or None."""
+        """Return the oldest unanswered publish, or None."""
         return self.unanswered[0] if self.unanswered else None
 
     def take_movable(self, may_move: Callable[[Publish], bool]) -> list[Publish]:
-        """Remove and return, in order, what may be sent again and another node may get instead.
+        """Remove and return, in order, the publishes that may be sent again to another node.
 
-        A stand-in keeps the place of each that was sent, and takes its answer.
+        A stand-in takes the place of each publish, and receives its answer.
         """
         again: list[Publish] = []
         for place, publish in enumerate(self.unanswered):
@@ -276,29 +276,29 @@ class Node:
         return Pipeline(self, self._owner, target)
 
     def is_over(self) -> bool:
-        """Return whether the Writer has ended, or has begun again without this node."""
+        """Return whether the Writer was closed or reset, or has forgotten this node."""
         return self._owner.ended or self._owner.nodes.get(self.endpoint) is not self
 
     def on_connected(self, connection: Connection) -> None:
-        """The handshake is done."""
+        """Use *connection*, whose handshake is done."""
         self.connection, self.error, self.full = connection, None, False
         self._owner.on_connected(self)
 
     def on_disconnected(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """Drop the closed connection."""
         self._owner.on_disconnected(self)
         self.connection = None
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Settle the unanswered publishes, or have them sent again in order.
+        """Settle the unanswered publishes, or send them again in order.
 
-        An error frame answers the oldest, and nsqd has read nothing after it.  After any other end nsqd may have read
-        everything: publishes with a retry left are sent again, and the others have an unknown outcome.
+        An error frame answers the oldest publish, and nsqd has read nothing after it.  After any other end nsqd may
+        have read everything: publishes with a retry left are sent again, and the others have an unknown outcome.
 
-        An nsqd that has closed because of a publish, with a full disk for one, may be tried again soon if no other can
-        take the publish; if another can, its pauses grow.
+        If nsqd closed because of a publish, for example with a full disk, and no other node can take the publish, the
+        node reconnects soon.  Otherwise its pauses grow.
         """
-        again = str(reason) == str(self.error) or self._is_logged(str(reason))  # log a lasting loss once
+        again = str(reason) == str(self.error) or self._is_logged(str(reason))  # log a repeated loss once
         self.error = reason
         self._owner.error_log.add(reason, is_news=not again, extra={"nsqd": str(self.endpoint)})
         publishes = deque(self.unanswered)
@@ -319,13 +319,13 @@ class Node:
                 why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
                 self._owner.outcomes.failed_with(publish, OutcomeUnknown(why))
         if refused is not None and isinstance(reason, NsqdError):
-            self._owner.on_refused(refused, reason, self.endpoint)  # first: it was published before the others
+            self._owner.on_refused(refused, reason, self.endpoint)  # first, because it is the oldest publish
         self._owner.on_lost(self, reason, unsent)
         is_soon = refused is not None and not self._owner.router.goes_elsewhere(refused, self.endpoint)
         return Again.SOON if is_soon else Again.LATER
 
     def _is_logged(self, why: str) -> bool:
-        """Return whether that was logged within a minute; nsqd may close at each publish, and connect in between."""
+        """Return whether *why* was logged within a minute: nsqd may close the connection at each publish."""
         now = self._owner.clock.now()
         if why == self._last_logged and now < self._log_again_at:
             return True
@@ -333,7 +333,7 @@ class Node:
         return False
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start the greenlet that connects."""
         self.task = self._owner.loop.spawn(f"writer {self.endpoint}", self.link.run)
 
     def on_retry(self) -> None:
@@ -341,12 +341,12 @@ class Node:
         self._owner.reconnects += 1
 
     def disconnect_if_silent(self) -> None:
-        """Give the unanswered publishes an outcome: their partition has another leader."""
+        """Close the connection of a silent node, which settles its publishes: their partition has another leader."""
         if self.silent and self.connection is not None:
             self.connection.close(ConnectionLost(self.connection.address, "silent, and no longer the leader"))
 
     def close(self) -> None:
-        """Disconnect; publishes sent and not answered have an unknown outcome."""
+        """Disconnect; unanswered publishes have an unknown outcome."""
         if self.connection is not None:
             self.connection.close(ConnectionLost(self.connection.address, "the Writer was closed"))
         why = "the Writer was closed before the answer came"
@@ -357,22 +357,22 @@ class Node:
 
 
 class Rotation(Router):
-    """Sends each publish to the next nsqd in turn that is not silent (PUB-4).  In the loop's thread.
+    """Sends publishes to the nsqds in turn, except silent nsqds (PUB-4).  Call it in the loop's thread.
 
-    If all connected nsqds are silent, the one with the fewest unanswered publishes gets it.
+    If all connected nsqds are silent, the nsqd with the fewest unanswered publishes gets the publish.
     """
 
     def __init__(self, owner: NodeOwner) -> None:
         self._owner, self._settings, self._outcomes = owner, owner.settings, owner.outcomes
         self._loop, self._now, self._connected = owner.loop, owner.clock.now, owner.connected
-        #: Publishes in order, while no node takes any.
+        #: Publishes, in order, that no node takes now.
         self._waiting: deque[Publish] = deque()
         self._turn = 0
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
-        """Publish one message, whose body was checked, and wait; in a greenlet of the loop's thread.
+        """Publish one message with a checked body, and wait.  Call it in a greenlet of the loop's thread.
 
-        Raises InvalidName before anything is sent, and the publish's own error.
+        Raises InvalidName before anything is sent, and the publish's error.
         """
         PUBLISH_HEADS[topic]  # raises InvalidName
         publish = Publish(self._loop, topic, (body,), timeout, self._now() + timeout, self._settings.retries)
@@ -382,7 +382,7 @@ class Rotation(Router):
         return publish.wait_in(current_greenlet())
 
     def send(self, publish: Any) -> None:
-        """Send a publish to the node whose turn it is, or keep it until a node takes it."""
+        """Send a publish to the next node, or keep the publish until a node takes it."""
         if not self._send_now(publish):
             self._waiting.append(publish)
 
@@ -404,16 +404,16 @@ class Rotation(Router):
         if answering:
             return answering[turn % len(answering)]
         if any(not each.silent for each in connected):
-            return None  # it answers, and will have room
+            return None  # wait for a node that answers and is full now
         return min(with_room, key=lambda each: len(each.unanswered), default=None)
 
     def put_back(self, publishes: Iterable[Any], lost: Endpoint | None) -> None:
-        """Send again, in order, what a lost or silent nsqd did not take."""
+        """Send *publishes* of a lost or silent nsqd again, in order."""
         for publish in publishes:
             self.send(publish)
 
     def on_room(self, endpoint: Endpoint) -> None:
-        """Send the publishes that wait, in order, as long as a node takes them."""
+        """Send the waiting publishes, in order, as long as a node takes them."""
         waiting = self._waiting
         while waiting and (waiting[0].done() or self._send_now(waiting[0])):
             waiting.popleft()
@@ -423,11 +423,11 @@ class Rotation(Router):
         return any(not node.silent for node in self._connected)
 
     def waiting(self) -> list[Publish]:
-        """Return the publishes that wait."""
+        """Return the waiting publishes."""
         return list(self._waiting)
 
     def forget_done(self) -> None:
-        """Drop waiting publishes that have their outcome."""
+        """Drop waiting publishes that are settled."""
         waiting = [publish for publish in self._waiting if not publish.done()]
         self._waiting.clear()
         self._waiting.extend(waiting)

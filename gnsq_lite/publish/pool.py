@@ -1,12 +1,12 @@
-"""Publishing from plain threads: each publish borrows a blocking connection, sends, reads the answer, and returns it.
+"""Publishes from plain threads: each publish checks a blocking connection out, sends, reads the answer, and returns it.
 
 A plain thread is a native thread without a gevent hub in a process that is not monkey-patched.  The pool decides under
-its lock, and connects, sends, reads and closes outside it.  Whatever is raised between checkout and return closes that
-one connection.  A connection is open as long as its node refers to it, weakly, and only a thread or the idle queue
-holds it: so one that an exception leaves behind is no longer counted.
+its lock, and connects, sends, reads and closes without the lock.  An exception between checkout and return closes this
+connection.  Only a thread or the idle queue holds a connection, and its node counts it with a weak reference: a
+connection that an exception leaves behind is not counted.
 
-The pool never waits and never tries twice.  A publish that finds no node to connect to, that no connection is free for,
-or that is to be sent again goes to the loop, which waits and retries.
+The pool never waits for a node and never retries.  If no node is usable, if no connection is free, or if a publish must
+be sent again, the loop does the publish: it waits and retries.
 """
 
 from __future__ import annotations
@@ -45,49 +45,49 @@ from gnsq_lite.wire.constants import OK
 
 #: Seconds after which the return of another connection closes an idle one.
 IDLE = 60.0
-#: Seconds without an answer after which a node is silent; limit for opening a connection where there are other nodes.
+#: Seconds without an answer after which a node is silent; time limit to open a connection if there are other nodes.
 SILENT_AFTER = 1.0
-#: Seconds for which a node is not used after a failure; the loop tries it meanwhile, and more often.
+#: Seconds for which the pool does not use a node after a failure.  The loop tries the node more often.
 REST = 5.0
-#: Seconds between two looks whether a node is silent.
+#: Seconds between two checks whether a node is silent.
 _LOOK_AGAIN = 0.1
-#: Seconds between two looks for connections that are idle for too long.
+#: Seconds between two checks for connections that are idle for too long.
 _SWEEP = 1.0
-#: Seconds between two looks whether all publishes have their outcome.
+#: Seconds between two checks whether all publishes have an outcome.
 _POLL = 0.005
 
 
 @dataclass(slots=True)
 class Left:
-    """What the pool returns for a publish that the loop has to carry out."""
+    """Result of the pool for a publish that the loop must do."""
 
-    #: How often it may still be sent again although its outcome is unknown, and whether an earlier try is why.
+    #: Retries that are left for an unknown outcome; and whether nsqd may have the publish of an earlier attempt.
     retries: int
     in_doubt: bool = False
 
 
 class PoolNode:
-    """An nsqd in the pool: its blocking connections, the idle one used last at the right, and when it may be used."""
+    """An nsqd of the pool with its blocking connections; the connection used last is the last of ``idle``."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        #: Idle, in use, or being opened.
+        #: Connections that are idle, in use, or being opened.
         self.connections: WeakSet[BlockingConnection] = WeakSet()
         self.idle: deque[BlockingConnection] = deque()
-        #: It has failed, and is not used before; 0.0: it has not failed.
+        #: Time before which the node is not used, after a failure; 0.0: no failure.
         self.rests_until = 0.0
-        #: Whether its oldest publish is unanswered for too long, which is looked at again at ``look_at``.
+        #: Whether the oldest publish is unanswered for too long; time of the next check of that.
         self.is_silent, self.look_at = False, 0.0
-        #: When connections are closed next that are idle for too long.
+        #: Time of the next check for connections that are idle for too long.
         self.sweep_at = 0.0
         self.is_removed = False
 
     def busy(self) -> list[BlockingConnection]:
-        """Return the connections that a publish has."""
+        """Return the connections in use by a publish."""
         return [each for each in self.connections if each.busy_since]
 
     def is_usable(self, now: float) -> bool:
-        """Return whether a publish may go there although another node may take it."""
+        """Return whether to send publishes to the node that other nodes can take too."""
         if now >= self.look_at:
             self.look_at = now + _LOOK_AGAIN
             oldest = min((each.busy_since for each in self.busy()), default=now)
@@ -99,7 +99,7 @@ class Pool:
     """A Writer's blocking connections.
 
     Args:
-        connect: Returns a connection to an endpoint that is not open yet.
+        connect: Function of an endpoint that returns a connection, not open yet.
     """
 
     def __init__(
@@ -111,15 +111,15 @@ class Pool:
         self._settings, self._clock, self._now = settings, clock, clock.now
         check = settings.dialect.check_server
         self._connect = connect or (lambda endpoint: BlockingConnection(endpoint, settings.connection, clock, check))
-        #: Connections to one node at the most.
+        #: Maximum connections to one node.
         self.max_connections = settings.max_connections
         self._lock = native_lock()
         self._nodes: dict[Address, PoolNode] = {}
-        #: The nodes that take turns; others are used for their partitions alone.
+        #: Nodes that take any publish, in turn; other nodes take only publishes to their partitions.
         self._in_turn: list[PoolNode] = []
         self._turn = 0
         _pools.add(self)
-        #: Whether anything was published here.
+        #: Whether the pool ever began to open a connection.
         self.is_used = False
         #: New publishes are refused.
         self.closing = self._closed = False
@@ -128,7 +128,7 @@ class Pool:
     # -- nodes
 
     def add(self, endpoints: Iterable[Endpoint]) -> None:
-        """Let publishes take turns among these too."""
+        """Use *endpoints* in turn for publishes, in addition to the earlier endpoints."""
         with self._lock:
             for endpoint in endpoints:
                 node = self._node(endpoint)
@@ -136,7 +136,7 @@ class Pool:
                     self._in_turn = [*self._in_turn, node]
 
     def remove(self, endpoints: Iterable[Endpoint]) -> None:
-        """Use these no more."""
+        """Stop using *endpoints*, and close their idle connections."""
         with self._lock:
             nodes = [node for each in endpoints if (node := self._nodes.pop(each.address, None)) is not None]
             self._in_turn = [each for each in self._in_turn if each not in nodes]
@@ -151,7 +151,7 @@ class Pool:
         return node
 
     def avoids(self, endpoint: Endpoint) -> bool:
-        """Return whether a publish that another node may take is not to go to this one now."""
+        """Return whether a publish that another node can take should not go to this endpoint now."""
         node = self._nodes.get(endpoint.address)
         if node is None:
             return False
@@ -159,7 +159,7 @@ class Pool:
             return not node.is_usable(self._now())
 
     def busy_at(self, endpoint: Endpoint) -> int:
-        """Return how many publishes to a node are unanswered."""
+        """Return the number of unanswered publishes to an endpoint."""
         node = self._nodes.get(endpoint.address)
         if node is None:
             return 0
@@ -179,14 +179,14 @@ class Pool:
         leader: Endpoint | None = None,
         deadline: float | None = None,
     ) -> Any:
-        """Publish *command*, of *count* messages, and wait; return its receipt, or a Left: the loop has to do it.
+        """Publish *command*, of *count* messages, and wait; return the receipt, or a Left if the loop must do it.
 
         Args:
-            request: How it was asked for, where that is more than a plain message or batch.
-            leader: The only node that may take it; None: any.
-            deadline: When its *timeout* seconds end, by the clock; None: they begin now.
+            request: The options of the publish; None: a message or batch without options.
+            leader: The only node that may take the publish; None: any node.
+            deadline: Monotonic time at which the *timeout* seconds end; None: they begin now.
         Raises:
-            ClosedError, NotSent, OutcomeUnknown, PublishTimeout, NsqdError: as ``Writer.publish``.
+            ClosedError, NotSent, OutcomeUnknown, PublishTimeout, NsqdError: as ``Writer.publish()``.
         """
         if self.closing:
             raise ClosedError("the Writer was closed")
@@ -207,7 +207,7 @@ class Pool:
         except NsqdError as error:
             if error.closes_connection:
                 self._discard(node, connection)
-                self._let_rest(node)  # its disk may be full
+                self._let_rest(node)  # nsqd's disk may be full
             else:
                 self._check_in(node, connection)
             if leader is not None and self._settings.dialect.should_reroute(error):
@@ -247,7 +247,7 @@ class Pool:
     def _check_out(
         self, leader: Endpoint | None, now: float, deadline: float
     ) -> tuple[PoolNode, BlockingConnection] | None:
-        """Return a node and a connection that is open and quiet; None: the loop has to publish.
+        """Return a node and an open connection without unread bytes; None if the loop must do the publish.
 
         Raises NSQError if a connection could not be opened by the deadline.
         """
@@ -269,16 +269,16 @@ class Pool:
         return None if opened is None else (node, opened)
 
     def _next_node(self, now: float) -> PoolNode | None:
-        """Return the node whose turn it is; None: none can be used now."""
+        """Return the next node in turn; None if no node is usable now."""
         nodes = self._in_turn
         self._turn = turn = self._turn + 1
         if nodes:
             node = nodes[turn % len(nodes)]
             if now >= node.rests_until and (len(nodes) == 1 or (now < node.look_at and not node.is_silent)):
-                return node  # without the lock, as most publishes
+                return node  # without the lock: this is the most common case
         with self._lock:
             usable = [each for each in nodes if each.is_usable(now)]
-        usable = usable or [each for each in nodes if now >= each.rests_until]  # silent ones, if need be
+        usable = usable or [each for each in nodes if now >= each.rests_until]  # silent nodes, if all others fail
         return usable[turn % len(usable)] if usable else None
 
     def _leading(self, leader: Endpoint, now: float) -> PoolNode | None:
@@ -287,15 +287,15 @@ class Pool:
         return node if now >= node.rests_until else None
 
     def _open(self, node: PoolNode, now: float, deadline: float) -> BlockingConnection | None:
-        """Return a new connection; None, and the node rests, where it cannot be opened.
+        """Open a connection.  If that fails, let the node rest and return None.
 
-        Raises NSQError instead once the deadline has passed.
+        Raises the NSQError of the failure if the deadline has passed.
         """
-        _warn_in_asyncio()  # here, as a connection is opened seldom
+        _warn_in_asyncio()  # here, because publishes seldom open a connection
         with self._lock:
             if now < node.rests_until or len(node.connections) >= self.max_connections:
                 return None
-            if node.rests_until:  # it has failed: one thread tries it
+            if node.rests_until:  # after a failure only one thread tries the node
                 node.rests_until = now + REST
                 self.reconnects += 1
             connection = self._connect(node.endpoint)
@@ -327,7 +327,7 @@ class Pool:
     # -- return
 
     def _check_in(self, node: PoolNode, connection: BlockingConnection, count: int = 0) -> None:
-        """Return a connection whose command is answered; close those that were idle for too long."""
+        """Return an answered *connection* to the idle queue; close connections that were idle for too long."""
         connection.published += count
         connection.busy_since = 0.0
         node.idle.append(connection)
@@ -339,12 +339,12 @@ class Pool:
             self._put_back(node, taken, [each.read_at >= connection.read_at - IDLE for each in taken])
 
     def _close_ended(self, node: PoolNode) -> None:
-        """Close the idle connections that have ended, or have anything to read."""
+        """Close the idle connections that have ended or have unread bytes."""
         taken = self._take_idle(node)
         self._put_back(node, taken, [each.is_quiet() for each in taken])
 
     def _take_idle(self, node: PoolNode) -> list[BlockingConnection]:
-        """Take all idle connections, the one used last at the end; other threads may return theirs meanwhile."""
+        """Remove and return all idle connections, in order of use; other threads may return connections meanwhile."""
         taken: list[BlockingConnection] = []
         while node.idle:
             try:
@@ -364,7 +364,7 @@ class Pool:
             connection.close(goodbye=True)
 
     def _discard(self, node: PoolNode, connection: BlockingConnection) -> None:
-        """Close a connection that has ended, or whose command may be answered yet."""
+        """Close a connection that has ended, or on which an answer may still arrive."""
         self._forget(node, connection)
         connection.busy_since = 0.0
         connection.close()
@@ -386,14 +386,14 @@ class Pool:
     # -- the whole
 
     def connections(self) -> list[BlockingConnection]:
-        """Return all open connections; idle ones that have ended are closed."""
+        """Close idle connections that have ended; return all open connections."""
         for node in list(self._nodes.values()):
             self._close_ended(node)
         with self._lock:
             return [each for node in self._nodes.values() for each in node.connections if each.opened_at]
 
     def stats(self, loop: WriterStats, state: str | None) -> WriterStats:
-        """Return the state of the Writer, given that of the loop's part; *state*: it is idle or closed."""
+        """Add the statistics of the pool to *loop*, those of the loop; *state*: "idle", "closed" or None."""
         now = self._now()
         connections = (*loop.connections, *(connection_stats(each, now) for each in self.connections()))
         with self._lock:
@@ -411,12 +411,12 @@ class Pool:
         )
 
     def pending(self) -> int:
-        """Return how many publishes have no outcome."""
+        """Return the number of publishes without an outcome."""
         with self._lock:
             return sum(len(node.busy()) for node in self._nodes.values())
 
     def drain(self, seconds: float) -> bool:
-        """Wait until all publishes have their outcome, at most *seconds*; return whether they have."""
+        """Wait until all publishes have an outcome, at most *seconds*; return whether all have one."""
         ends = self._now() + seconds
         while self.pending():
             if self._now() >= ends:
@@ -425,9 +425,9 @@ class Pool:
         return True
 
     def close(self, seconds: float, *, wait: bool = True) -> None:
-        """Refuse new publishes, wait at most *seconds* for the others, and close all connections.
+        """Refuse new publishes, wait at most *seconds* for earlier publishes, and close all connections.
 
-        Without *wait* a thread does all but the first; this takes no lock then, as a signal handler needs it.
+        With ``wait=False`` a new thread waits and closes; the call takes no lock, so a signal handler may make it.
         """
         self.closing = True
         if not wait:
@@ -442,11 +442,11 @@ class Pool:
             self._close(node, self._take_idle(node))
         with self._lock:
             busy = [each for node in nodes for each in node.connections]
-        for connection in busy:  # its thread closes it
+        for connection in busy:  # its thread closes the connection
             connection.shut_down()
 
     def abandon(self) -> None:
-        """In a forked child: give up the descriptors; the parent goes on with the connections."""
+        """Close the descriptors in a forked child; the parent keeps using the connections."""
         for node in self._nodes.values():
             for connection in list(node.connections):
                 connection.close()
@@ -457,7 +457,7 @@ _pools: WeakSet[Pool] = WeakSet()
 
 @atexit.register
 def _close_pools() -> None:
-    """At the interpreter's exit: let publishes of daemon threads have their outcome."""
+    """Wait, when Python exits, for the outcomes of publishes in daemon threads."""
     look_for_fork()
     ends = SYSTEM_CLOCK.now() + PATIENCE
     for pool in list(_pools):

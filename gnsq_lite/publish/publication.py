@@ -1,4 +1,4 @@
-"""A publish of the loop, settled exactly once (PUB-2); the deadlines of all; the handle of ``publish_nowait``."""
+"""The publish with its outcome (PUB-2), the deadlines of all publishes, and the handle of ``publish_nowait``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.writer")
 
-#: Seconds after the deadline that a waiting thread leaves to the loop, which can give a better reason.
+#: Seconds after the deadline for which a thread waits for the error of the loop, which names the reason.
 GRACE = 0.1
-#: Seconds that the deadlines of one group span, and at least pass between two looks for expired ones.
+#: Seconds that the deadlines of one group span.  Half of that is the minimum between two checks of the deadlines.
 _SPAN = 0.02
-#: Seconds between two looks whether every publish has its outcome.
+#: Seconds between two checks whether every publish has an outcome.
 _POLL = 0.001
 _NEVER = float("inf")
 
 
 class Publish(Completion):
-    """One publish on its way: one message, or a batch, and its outcome."""
+    """One publish, of a message or a batch, and its outcome, which is set exactly once."""
 
     __slots__ = (
         "batch",
@@ -72,27 +72,27 @@ class Publish(Completion):
         #: Number of messages.
         self.count = len(bodies)
         self.timeout, self.deadline = timeout, deadline
-        #: How often it may still be sent again although its outcome is unknown.
+        #: Retries that are left for an unknown outcome.
         self.retries = retries
-        #: The greenlet of the loop's thread that waits for the outcome.
+        #: Greenlet of the loop's thread that waits for the outcome.
         self.greenlet: Any = None
-        #: The publishes without an outcome that have nearly the same deadline, of :class:`Outcomes`.
+        #: Group of :class:`Outcomes`: the publishes without an outcome and with nearly the same deadline.
         self.peers: set[Publish] | None = None
-        #: What a dialect is asked for, where that is more than a plain message or batch.
+        #: Options for the dialect; None: a message or batch without options.
         self.request: PublishRequest | None = None
-        #: The command's bytes, where they were made before it is written.
+        #: Bytes of the command; empty: :meth:`command` makes them.
         self.data = b""
         #: Bytes that count against max_pending.
         self.cost = 0
-        #: The router's: its place among all, the leader that a thread has chosen, and the last refusal.
+        #: State of the router: the number in the order of publishes, the chosen leader, and the last refusal.
         self.number = 0
         self.leader: Endpoint | None = None
         self.last_error: NSQError | None = None
-        #: Whether an nsqd may have it; and whether an earlier attempt, which got no answer, is why.
+        #: Whether an nsqd may have the publish; and whether because of an earlier attempt without an answer.
         self.sent = self.in_doubt = False
 
     def hand_to(self, loop: Loop, retries: int, *, in_doubt: bool = False) -> None:
-        """Let *loop* carry out what the pool could not send, or not get an answer to: *in_doubt*."""
+        """Pass the publish from the pool to *loop*; *in_doubt*: the pool sent it and got no answer."""
         self.loop, self.retries = loop, retries
         self.sent = self.in_doubt = in_doubt
 
@@ -101,7 +101,7 @@ class Publish(Completion):
         return self.request or PublishRequest(topic=self.topic, bodies=self.bodies, batch=self.batch)
 
     def command(self) -> bytes:
-        """Return the bytes to write."""
+        """Return the bytes of the command."""
         if self.data:
             return self.data
         if self.batch:
@@ -109,14 +109,14 @@ class Publish(Completion):
         return self.command_behind(commands.PUBLISH_HEADS[self.topic])
 
     def command_behind(self, head: bytes) -> bytes:
-        """Return the PUB of its one message, whose line is *head*."""
+        """Return the PUB of the message, with *head* as the command line."""
         body = self.bodies[0]
         return b"".join((head, len(body).to_bytes(4, "big"), body))
 
     # -- the outcome
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the outcome and wake those that wait; in the loop's thread.  Return False if it was set before."""
+        """Set the outcome and wake the waiters; return False if it is already set.  Call it in the loop's thread."""
         if self._done:
             return False
         self._value, self._error = value, error
@@ -125,25 +125,25 @@ class Publish(Completion):
         return True
 
     def announce(self) -> None:
-        """Wake those that wait for the outcome."""
+        """Wake the waiters."""
         if self.greenlet is not None:
             self.loop.resume_soon((self.greenlet,))
         if self._wakers:
             self.wake()
 
     def announce_again(self) -> None:
-        """Do the same in the loop: an exception may have ended :meth:`announce`."""
+        """Repeat :meth:`announce` in the loop, because an exception may have interrupted it."""
         if self.greenlet is not None:
             self.loop.resume_once(self.greenlet)
         self.wake()
 
     def mark_sent(self) -> bool:
-        """Note that it is about to be sent; return False if its thread has given it up, so that it must not be."""
-        self.sent = True  # before _done is read: _give_up() sets _done, and then reads this
+        """Mark the publish as sent; return False if it is already settled, so that it must not be sent."""
+        self.sent = True  # before the read of _done: _give_up() sets _done and then reads sent
         return not self._done
 
     def _give_up(self) -> None:
-        """Settle it in the thread that waits, some time after the deadline: something blocks the loop."""
+        """Settle the publish in the waiting thread, GRACE after the deadline, because something blocks the loop."""
         if not self._done:
             self._error = self.timed_out()
             self._done = True
@@ -153,7 +153,7 @@ class Publish(Completion):
             self.loop.call_soon(self.announce_again)
 
     def stand_in(self) -> Publish:
-        """Return a settled publish that takes the answer to this one, which is sent elsewhere."""
+        """Return a settled publish to receive the answer to this publish, which goes to another node."""
         other = Publish(self.loop, self.topic, (), self.timeout, self.deadline)
         other.request = self.request
         other.settle()
@@ -166,9 +166,9 @@ class Publish(Completion):
     # -- waiting
 
     def wait_in(self, greenlet: Any) -> Any:
-        """Wait in *greenlet*, the caller's own and of the loop's thread; return the value or raise the error.
+        """Wait in *greenlet*, the current greenlet of the loop's thread; return the value or raise the error.
 
-        The core keeps the deadline.
+        The core settles the publish at its deadline.
         """
         if not self._done:
             self.greenlet = greenlet
@@ -182,7 +182,7 @@ class Publish(Completion):
         return self._value
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait and return the value, or raise the error.  Raises TimeoutError when none came in *timeout* seconds."""
+        """Wait and return the value, or raise the error.  Raises TimeoutError after *timeout* seconds."""
         if not self._done:
             look_for_fork()
             if self.loop.gone and not self._done:
@@ -192,9 +192,9 @@ class Publish(Completion):
         return super().result(timeout)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the outcome, at most *timeout* seconds; return whether it came.
+        """Wait for the outcome, at most *timeout* seconds; return whether it is set.
 
-        A thread keeps the deadline itself, whatever the loop does.
+        A thread checks the deadline itself, in case something blocks the loop.
         """
         left = self.deadline - SYSTEM_CLOCK.now() + GRACE
         if self._done or self.loop.gone or self.loop.is_here() or (timeout is not None and timeout < left):
@@ -205,12 +205,12 @@ class Publish(Completion):
 
 
 class Outcomes:
-    """Of one Writer; in the loop's thread, but for :meth:`reserve` and :attr:`backlog`.
+    """The publishes of one Writer.  Call it in the loop's thread; :meth:`reserve` and :attr:`backlog` are thread-safe.
 
     Args:
         max_pending: Maximum bytes of background publishes without an outcome.
-        error: Returns the error of a publish whose deadline has passed.
-        on_expired: Called after deadlines have passed.
+        error: Function that returns the error of a publish whose deadline has passed.
+        on_expired: Called after each check of the deadlines.
     """
 
     def __init__(
@@ -224,18 +224,18 @@ class Outcomes:
         self._loop, self._clock, self._max_pending = loop, clock, max_pending
         self._error, self._on_expired = error, on_expired
         self._groups: dict[int, set[Publish]] = {}
-        #: When the timer looks for expired deadlines.
+        #: Time of the next check of the deadlines.
         self._look_at = _NEVER
         self._timer: Any = None
         self._lock = native_lock()
         self._reserved = self._released = 0
-        #: Messages that nsqd took, that failed, and of unknown outcome.
+        #: Messages that nsqd accepted, that failed, and that have an unknown outcome.
         self.published = self.failed = self.unknown = 0
 
     # -- the publishes without an outcome
 
     def add(self, publish: Publish) -> None:
-        """Note a publish that the loop carries out from now on."""
+        """Add a publish that the loop starts."""
         deadline = publish.deadline
         number = int(deadline / _SPAN)
         group = self._groups.get(number)
@@ -251,7 +251,7 @@ class Outcomes:
         return [publish for group in self._groups.values() for publish in group if not publish._done]
 
     def succeeded(self, publish: Publish, value: Any = None) -> None:
-        """Settle a publish that nsqd took."""
+        """Settle a publish that nsqd accepted."""
         if publish.settle(value):
             self.published += publish.count
         self.forget(publish)
@@ -272,14 +272,14 @@ class Outcomes:
             self.failed += publish.count
 
     def forget(self, publish: Publish) -> None:
-        """Drop a publish that has its outcome, and give back its room."""
+        """Drop a settled publish, and release its bytes."""
         if publish.peers is not None:
             publish.peers.discard(publish)
         if publish.cost:
             self.release(publish)
 
     def reset(self, why: str) -> None:
-        """Give each publish an outcome: an exception has interrupted what would have done that."""
+        """Settle each publish, because an exception has interrupted the code that would settle it."""
         for publish in [each for group in self._groups.values() for each in group]:
             if publish._done:
                 publish.announce_again()
@@ -291,7 +291,7 @@ class Outcomes:
         self._set_timer(_NEVER)
 
     def drain(self, timeout: float, is_empty: Callable[[], bool]) -> bool:
-        """Wait until every publish has its outcome and *is_empty* says so too; return whether they have."""
+        """Wait until no publish is open and *is_empty* returns True, at most *timeout* seconds; return whether so."""
         ends = self._clock.now() + timeout
         while self.open() or not is_empty():
             left = ends - self._clock.now()
@@ -304,11 +304,11 @@ class Outcomes:
 
     @property
     def backlog(self) -> int:
-        """Return the bytes of background publishes without an outcome; may be called from any thread."""
+        """Return the bytes of background publishes without an outcome.  Thread-safe."""
         return self._reserved - self._released
 
     def reserve(self, publish: Publish, size: int) -> None:
-        """Count *size* bytes for a publish; from any thread.  Raises BacklogFull."""
+        """Reserve *size* bytes for a publish.  Thread-safe.  Raises BacklogFull."""
         with self._lock:
             if self.backlog + size > self._max_pending:
                 raise BacklogFull(f"{self._max_pending} bytes are unanswered already (max_pending); nothing was sent")
@@ -316,14 +316,14 @@ class Outcomes:
         publish.cost = size
 
     def release(self, publish: Publish) -> None:
-        """Give back the room of a publish."""
+        """Release the bytes of a publish."""
         size, publish.cost = publish.cost, 0
         self._released += size
 
     # -- deadlines
 
     def expire(self) -> None:
-        """Settle what is overdue.  Must not wait."""
+        """Settle the overdue publishes, and set the timer.  Does not block."""
         now = self._clock.now()
         self._look_at = _NEVER
         last = int(now / _SPAN)
@@ -333,7 +333,7 @@ class Outcomes:
                     self.failed_with(publish, self._error(publish))
                 elif publish._error is None:
                     self.forget(publish)
-                else:  # its thread has given it up
+                else:  # its thread gave it up
                     self.count_failure(publish, publish._error)
         for number in [number for number, group in self._groups.items() if not group]:
             del self._groups[number]
@@ -349,7 +349,7 @@ class Outcomes:
             self._timer = self._loop.timer(at - self._clock.now(), self.expire)
 
     def stop(self) -> None:
-        """Look for no more deadlines."""
+        """Stop the timer."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.close()
@@ -358,8 +358,8 @@ class Outcomes:
 class Publication:
     """The outcome of ``publish_nowait``.
 
-    ``done()`` asks, ``wait(timeout)`` and ``result(timeout)`` wait without blocking other greenlets; the outcome comes
-    within the publish timeout, so waiting without a timeout ends too.  :meth:`add_done_callback` reports it.
+    ``wait(timeout)`` and ``result(timeout)`` block no other greenlet.  The outcome is set by the publish timeout, so
+    a wait without a timeout ends too.  :meth:`add_done_callback` reports the outcome.
     """
 
     __slots__ = ("_publish",)
@@ -368,21 +368,21 @@ class Publication:
         self._publish = publish
 
     def done(self) -> bool:
-        """Return whether the outcome is there."""
+        """Return whether the outcome is set."""
         return self._publish._done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the outcome, at most *timeout* seconds; return whether it came."""
+        """Wait for the outcome, at most *timeout* seconds; return whether it is set."""
         return self._publish.wait(timeout)
 
     def result(self, timeout: float | None = None) -> PublishReceipt | None:
         """Wait and return None, or the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan's NSQ).
 
         Raises:
-            NsqdError: nsqd refused it.
-            NotSent: nothing was sent; publishing again doubles nothing.
-            OutcomeUnknown, PublishTimeout: it was sent and no answer came; publishing again may double it.
-            TimeoutError: only with *timeout*: no outcome yet; it is still on its way.
+            NsqdError: nsqd refused the message.
+            NotSent: nothing was sent; publishing again duplicates nothing.
+            OutcomeUnknown, PublishTimeout: the message was sent and no answer came; publishing again may duplicate it.
+            TimeoutError: only with *timeout*: there is no outcome yet.
         """
         value: PublishReceipt | None = self._publish.result(timeout)
         return value
@@ -390,8 +390,8 @@ class Publication:
     def add_done_callback(self, callback: Callable[[Publication], object]) -> None:
         """Call *callback* with this publication when it has its outcome, or at once if it already has one.
 
-        It is called once, in the I/O thread, or at once in the caller's.  It must not block or wait for anything, but
-        may call ``publish_nowait``.  Its errors are logged.
+        The call is made once, in the I/O thread or in the caller's thread.  *callback* must not block or wait for
+        anything, but may call ``publish_nowait``.  Its errors are logged.
         """
         publish, left = self._publish, [callback]
 
@@ -399,7 +399,7 @@ class Publication:
             try:
                 taken = left.pop()
             except IndexError:
-                return  # another thread was first
+                return  # another thread was faster
             try:
                 taken(self)
             except Exception as error:
@@ -412,7 +412,7 @@ class Publication:
 
 
 def not_reached(topic: str, timeout: float, reasons: Sequence[NSQError | str]) -> NotSent:
-    """Return the error for a publish that no nsqd could be reached for; *reasons* say why."""
+    """Return the error of a publish for which no nsqd could be reached; the text quotes *reasons*."""
     why = f": {'; '.join(map(str, reasons[:3]))}" if reasons else ""
     error = NotSent(f"no nsqd could be reached for the publish to {topic} within {timeout:g} s{why}")
     error.__cause__ = next((reason for reason in reasons if isinstance(reason, NSQError)), None)

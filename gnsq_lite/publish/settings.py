@@ -14,14 +14,14 @@ from gnsq_lite.publish.middleware import PublishMiddleware
 
 #: The endpoint of a publish that any nsqd may take.
 NOWHERE = Endpoint("", 0)
-#: Errors that waiting does not mend: where nsqd was never reached, publishes fail with them at once.
+#: Errors that no retry can fix: while no nsqd was ever reached, publishes fail with them at once.
 _MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError, WrongDialectError)
 
 
 def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
-    """Return the error that waiting does not mend, given why each nsqd was never connected; None: wait.
+    """Return an error that no retry can fix, from the errors of all nsqds; None if a retry may help.
 
-    One nsqd of another dialect is enough: the others of its cluster are alike.
+    One nsqd of another dialect is enough, because the other nsqds of its cluster have the same dialect.
     """
     wrong = [error for error in errors if isinstance(error, WrongDialectError)]
     if wrong or all(isinstance(error, _MISCONFIGURED) for error in errors):

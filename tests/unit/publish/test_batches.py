@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Dialect, Endpoint, PlainDialect, PublishRequest
 from gnsq_lite.errors import OptionError
-from gnsq_lite.publish.batches import fill_batch, parts_of
+from gnsq_lite.publish.batches import fill_batch, split_batch
 from gnsq_lite.youzan.compression import unpack
 from gnsq_lite.youzan.dialect import YouzanDialect
 
@@ -33,7 +33,7 @@ def test_each_part_fits_and_together_they_are_the_batch(bodies: list[bytes], hea
     dialect = YouzanDialect()
     headers: Any = [{"n": at} if at % 2 else None for at in range(len(bodies))]
     batch, extra = batch_of(dialect, bodies, *((headers, None) if headed else (None, list(range(len(bodies))))))
-    parts = list(parts_of(batch, most, extra))
+    parts = list(split_batch(batch, most, extra))
     assert [body for part in parts for body in part.bodies] == bodies
     told = [one for part in parts for one in (part.batch_headers or part.trace_ids or ())]
     assert told == list(batch.batch_headers or batch.trace_ids or ())
