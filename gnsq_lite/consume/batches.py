@@ -1,4 +1,4 @@
-"""Lists of messages for a handler that takes batches."""
+"""Collects messages into lists for a handler of batches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gnsq_lite.net.loop import Loop
 
 
 class BatchFeeder:
-    """Collects messages into lists of *size*, and hands each to the pool when it is full; in the loop's thread.
+    """Collects messages into lists of *size*, and passes full lists to the pool.  Call it in the loop's thread.
 
-    A list that is not full is handed on *wait* seconds after its first message came, and no later than half of that
-    message's time: the other half is the handler's (MSG-5).  It is handed on at once when the Reader is starved and no
-    handler runs: nsqd sends nothing more before something is answered (RDY-7).
+    A list that is not full is passed on *wait* seconds after its first message arrived, or after half of the message's
+    timeout: the other half is for the handler (MSG-5).  It is passed on at once if the Reader is starved and no handler
+    runs, because nsqd sends no more messages before an answer (RDY-7).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class BatchFeeder:
             self._start_timer()
         if batches:
             self._pool.submit(batches)
-        # While a handler runs its answers will bring more, so a list that is not full may wait for them.
+        # While a handler runs, its answers will allow more messages, so the list can wait for them.
         if self._held and self._is_starved() and not (self._pool.busy() or self._pool.queued()):
             self._hand_on()
 
@@ -47,7 +47,7 @@ class BatchFeeder:
         if self._held:
             first = self._held[0]
             latest = first.received_at + first._connection.msg_timeout / 2.0 - self._clock.now()
-            # In the hub no handler may run: it could not wait for anything.
+            # A handler must not run in the hub, where it could not wait.
             self._timer = self._loop.timer(
                 max(0.0, min(self._wait, latest)), lambda: self._loop.spawn("batches", self._hand_on)
             )
@@ -68,7 +68,7 @@ class BatchFeeder:
         return held
 
     def queued(self) -> int:
-        """Return how many lists no handler has begun, and how many messages are in the list that is not full."""
+        """Return the number of lists that no handler has begun, plus the number of messages in the incomplete list."""
         return self._pool.queued() + len(self._held)
 
     def take_queued(self) -> list[Message]:
@@ -76,7 +76,7 @@ class BatchFeeder:
         return self._pool.take_queued() + self._take()
 
     def purge(self) -> list[Message]:
-        """Remove and return the messages that nsqd has taken back before a handler began them."""
+        """Remove and return the messages that timed out at nsqd before a handler began them."""
         gone = self._pool.purge() + list(filter(is_expired, self._held))
         self._held = [message for message in self._held if not is_expired(message)]
         return gone

@@ -1,4 +1,4 @@
-"""The orderly end of a Reader's connections (CLOSE-1): no message is lost, and none waits for nsqd's time-out."""
+"""Shuts a Reader's connections down gracefully (CLOSE-1): no message is lost or must time out at nsqd."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ log = logging.getLogger("gnsq_lite.reader")
 
 #: Seconds that close() waits for running handlers by default.
 CLOSE_TIMEOUT = 30.0
-#: Seconds for nsqd, beyond the time limit, to answer CLS, to read what was sent last and to close.
+#: Seconds for nsqd, after the time limit, to answer CLS, to read the last bytes and to close.
 _LINGER = 1.0
-#: Seconds without a byte after CLOSE_WAIT after which no message is under way: nsqd may be sending one as it answers
-#: CLS, and does not read its REQ after the end of the connection.
+#: Seconds without a byte after CLOSE_WAIT after which no message is expected.  nsqd may send a message while it answers
+#: CLS, and reads no REQ after the connection has ended.
 _LATE = 0.02
 
 
 class Closing:
-    """The end of one Reader.  In the loop's thread.
+    """The shutdown of one Reader.  Call it in the loop's thread.
 
     Args:
-        busy: Returns how many handlers run.
+        busy: Returns the number of running handlers.
     """
 
     def __init__(self, clock: Clock, busy: Callable[[], int]) -> None:
         self._clock, self._busy = clock, busy
-        #: Whether it has begun: messages that still come go back.
+        #: Whether the shutdown has begun; later messages are requeued.
         self.begun = False
-        #: Handlers that still ran when the time was over.
+        #: Number of handlers that still ran at the time limit.
         self.abandoned = 0
         self._close_by = self._asked_at = inf
         self._news = Event()
 
     def look(self) -> None:
-        """Look again whether the end has come: something happened."""
+        """Check again whether the shutdown is complete."""
         self._news.set()
 
     def begin(self, timeout: float) -> bool:
-        """Set the time left, or shorten it; return whether this is the first call."""
+        """Set or shorten the time limit, in seconds from now; return whether this is the first call."""
         is_first, self.begun = not self.begun, True
         self._close_by = min(self._close_by, self._clock.now() + timeout)
         self._news.set()
         return is_first
 
     def drain(self, connections: list[Subscribed]) -> None:
-        """Wait for the handlers, and for CLOSE_WAIT of *connections* to which CLS was sent; then shut them down.
+        """Wait for the handlers and for CLOSE_WAIT on *connections*, to which CLS was sent; then shut them down.
 
-        Handlers that run finish and answer.  What is unanswered when the time is over goes back with REQ 0, and so does
-        what nsqd sent before it read CLS.  The sockets close after nsqd has read all of it.
+        Running handlers finish and answer.  REQ 0 requeues the messages that are unanswered at the time limit, and the
+        messages that nsqd sent before it read CLS.  The sockets close after nsqd has read all answers.
         """
         self._asked_at = self._clock.now()
         self._wait_until(lambda: not self._busy() and self._are_done(connections), lambda: self._close_by)
@@ -71,7 +71,7 @@ class Closing:
         self._wait_until(lambda: all(map(self._is_gone, connections)), lambda: lingers)
 
     def _are_done(self, connections: list[Subscribed]) -> bool:
-        """Return whether nothing is unanswered, and no message is on its way here."""
+        """Return whether all messages are answered and no message is expected."""
         now = self._clock.now()
         return all(
             self._is_gone(each) or (each.close_waited and not each.in_flight.count and now - each.read_at >= _LATE)
@@ -79,7 +79,7 @@ class Closing:
         )
 
     def _is_gone(self, connection: Subscribed) -> bool:
-        """Return whether it is closed, or has no work and was silent since CLS."""
+        """Return whether *connection* is closed, or has no work and received nothing since CLS."""
         if not connection.is_open():
             return True
         if connection.in_flight.count or connection.unsent() or connection.read_at > self._asked_at:

@@ -1,6 +1,6 @@
-"""A Reader's core in its loop: connections, flow control and handler pool wired together.
+"""A Reader's core in its loop: connects connections, flow control and handler pool.
 
-Everything runs in the loop's thread; what runs where handlers run is in :mod:`gnsq_lite.consume.run_handler`.
+All code here runs in the loop's thread; :mod:`gnsq_lite.consume.run_handler` runs in the handlers' threads.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from gnsq_lite.policy.ordered import OrderedPartition
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds that close() waits beyond its timeout for the end.
+#: Extra seconds after the timeout of close() until the Reader must have ended.
 _PATIENCE = 5.0
-#: What is summed over all connections, those that are gone too.
+#: Counts that are summed over all connections, also closed ones.
 COUNTED = ("received", "finished", "requeued", "expired")
 
 
 class Consumer:
-    """Runs one subscription over all its nsqds.  Made and used in the loop's thread."""
+    """Runs one subscription over all its nsqds.  Make it and call it in the loop's thread."""
 
     def __init__(self, loop: Loop, settings: ConsumerSettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self.loop, self.settings, self.clock = loop, settings, clock
@@ -77,14 +77,14 @@ class Consumer:
             loop, settings, self.tries, self.hooks, stop_partition=self.stop_partition, on_exit=self.fail
         )
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
-        # Hooks that handlers' threads leave to the loop count as running handlers: close() waits for an on_failure.
+        # Hooks that handlers' threads pass to the loop count as running handlers, so that close() waits for on_failure.
         self.end = Closing(clock, busy=lambda: self.limits.busy() + self.hooks.left)
-        #: The messages at which partitions were stopped (YZ-13), by the partition's name.
+        #: Maps the name of a stopped partition to the message that stopped it (YZ-13).
         self.stopped: dict[int | str, tuple[str, bytes]] = {}
         self._loss_log, self._refusal_log = ErrorLog(log, clock), ErrorLog(log, clock)
         self.before: Counter[str] = Counter()
         self.late_answers = self.answers_lost = self.reconnects = 0
-        #: Messages whose connection was gone before a handler began them.
+        #: Messages whose connection was closed before a handler began them.
         self.dropped = 0
         self._is_started = False
         self._make_parts()
@@ -93,22 +93,22 @@ class Consumer:
             _drained[id(self)] = self
 
     def _make_parts(self) -> None:
-        """Make, or replace, the parts that an unexpected exception may have left half changed."""
+        """Make, or replace, the parts that an unexpected exception may have left inconsistent."""
         settings, loop = self.settings, self.loop
         make = make_batch_runner if settings.batch_size else make_runner
         run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
         self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
         self.limits = TimeLimits(loop, settings, self.clock, self.pool, self._concurrency, self.outcomes, self.hooks)
         self.losses = Losses()
-        #: Partitions whose connection was lost: polls of the nsqlookupds are urgent until each is read again.
+        #: Partitions whose connection was lost; while there are any, polls of the nsqlookupds are urgent.
         self._lost: set[int | None] = set()
         self.flow = FlowControl(settings, self.clock, self.rng, partial(self.hooks.call, "on_backoff"))
-        #: The messages that no handler has begun.
+        #: Holds the messages that no handler has begun.
         self.queue: Pool | BatchFeeder = self.pool
         if settings.batch_size:
             size, wait = settings.batch_size, settings.batch_wait or 1.0
             self.queue = BatchFeeder(loop, size, wait, self.pool, self.clock, self.flow.allocator.is_starved)
-        #: Takes the messages of a read: to the handlers or, once the end has begun, back to nsqd.
+        #: Passes the messages of a read to the handlers or, after close(), back to nsqd.
         self.handle: Callable[[list[Message]], None] = self.queue.submit
         self.discovery = Discovery(
             settings,
@@ -125,9 +125,9 @@ class Consumer:
     # -- starting
 
     def start(self) -> None:
-        """Connect to the direct nsqds, ask the nsqlookupds, begin to tick."""
+        """Connect to the given nsqds, start discovery and the ticker."""
         if self.closing:
-            return  # close() was quicker
+            return  # close() was called first
         self._is_started = True
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._every_second))
         if self.limits.is_needed:
@@ -137,7 +137,7 @@ class Consumer:
             self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))
 
     def reset(self) -> None:
-        """Close all connections and start again with new parts (see Loop); running handlers go on, uncounted."""
+        """Close all connections and restart with new parts (see Loop); running handlers go on, but do not count."""
         if self.ended.done() or not self._is_started:
             return
         flow, running = self.flow, list(self.pool.seats)
@@ -163,7 +163,7 @@ class Consumer:
             self._connect(endpoint, direct=True)
 
     def _found(self, endpoints: Iterable[Endpoint]) -> None:
-        """Connect to endpoints that discovery found and that are not connected."""
+        """Connect to the endpoints that discovery found, unless they are connected."""
         for endpoint in endpoints:
             self._connect(endpoint, direct=False)
 
@@ -191,7 +191,7 @@ class Consumer:
 
     def on_end(self, subscription: Subscription) -> None:
         """Forget a *subscription* whose greenlet has ended; discovery may find its endpoint again."""
-        if self._subscriptions.get(subscription.endpoint) is subscription:  # not since it was stopped
+        if self._subscriptions.get(subscription.endpoint) is subscription:  # else it was replaced after a stop
             del self._subscriptions[subscription.endpoint]
             self.discovery.disconnected(subscription.endpoint)
 
@@ -209,7 +209,7 @@ class Consumer:
         self.hooks.call("on_connected", connection.address)
 
     def on_disconnected(self, connection: Subscribed) -> None:
-        """Remove a connection that is closed, and keep its counts."""
+        """Remove a closed connection, and keep its counts."""
         if self.connections.get(connection.endpoint) is connection:
             del self.connections[connection.endpoint]
             self.flow.parted(connection)
@@ -219,22 +219,22 @@ class Consumer:
 
     def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
         """Report a lost connection, look for a moved leader, and end the Reader if no retry can ever subscribe."""
-        is_news = self.losses.lost(endpoint, reason)  # one that stays away is logged once
+        is_news = self.losses.lost(endpoint, reason)  # a repeated loss is logged once
         self._loss_log.add(reason, is_news=is_news, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_disconnected", str(endpoint), reason)
         self.hooks.call("on_error", reason)
         if name_of(endpoint) not in self.stopped and self.settings.dialect.calls_for_lookup(reason):
             self._lost.add(endpoint.partition)
         if self.losses.is_hopeless(() if self.settings.lookupds else self.settings.endpoints):
-            self.fail(reason)  # more attempts would only hide the mistake
+            self.fail(reason)  # retries would only hide the wrong configuration
 
     def stop_partition(self, message: Message) -> None:
-        """Stop reading a partition at a message that cannot be handled: later messages must not overtake it (YZ-13)."""
+        """Stop reading the partition of a message that cannot be handled: no message may overtake it (YZ-13)."""
         from_: Any = message._connection
         endpoint: Endpoint = from_.endpoint
         connection = self.connections.get(endpoint)
         if connection is None or connection is not from_:
-            return  # lost meanwhile: the message comes again
+            return  # lost meanwhile: nsqd sends the message again
         self.stopped[name_of(endpoint)] = key_of(message)
         error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
         log_safely(log, logging.ERROR, "%s", error, extra=self.settings.log_fields(endpoint))
@@ -279,7 +279,7 @@ class Consumer:
             self.flow.stalled(connection, len(waiting), running)
 
     def on_closed(self, connection: Subscribed) -> None:
-        """Drop the queued messages of a connection that was closed: nsqd sends them again."""
+        """Drop the queued messages of a closed connection: nsqd sends them again."""
         count = len(self._purge())
         if count:
             self.dropped += count
@@ -288,18 +288,18 @@ class Consumer:
             log_safely(log, logging.INFO, said, connection.address, count, extra=fields)
 
     def _purge(self) -> list[Message]:
-        """Remove and return the messages that nsqd has taken back before a handler began them."""
+        """Remove and return the messages that timed out at nsqd before a handler began them."""
         gone = self.queue.purge()
         for message in gone:
             message._connection.skipped(message)
         return gone
 
     def on_answers_lost(self, count: int) -> None:
-        """Count answers that came after their connection had closed."""
+        """Count answers to a closed connection."""
         self.answers_lost += count
 
     def on_response(self, connection: Subscribed, body: bytes) -> None:
-        """Continue closing: the response is CLOSE_WAIT."""
+        """Let the closing continue: the response is CLOSE_WAIT."""
         self.end.look()
 
     def on_error_frame(self, connection: Subscribed, error: NsqdError) -> None:
@@ -311,7 +311,7 @@ class Consumer:
         self.hooks.call("on_error", error)
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Return the delay of a requeued message, seconds: *asked*, or by its attempts (MSG-1)."""
+        """Return the delay of a requeued message in seconds: *asked*, or the delay for its attempts (MSG-1)."""
         self.tries.tried(key_of(message), message.attempts)
         return requeue_delay(self.settings.retry, message.attempts, self.rng) if asked is None else asked
 
@@ -330,7 +330,7 @@ class Consumer:
         return self.end.begun
 
     def close_from_anywhere(self, timeout: float, *, wait: bool) -> None:
-        """Close, from any thread or greenlet; with *wait* wait for the end, unless the end waits for the caller."""
+        """Close; with *wait*, wait for the end, unless the caller is a handler, a hook or the hub.  Thread-safe."""
         me = current_greenlet(), native_ident()
         in_handler = any(seat[0] in me for seat in tuple(self.pool.seats))
         if not wait or in_handler or in_hub() or in_task():
@@ -340,9 +340,9 @@ class Consumer:
             self.ended.wait(timeout + _PATIENCE)
 
     def close(self, timeout: float) -> None:
-        """Begin to close within *timeout* seconds; returns at once.
+        """Start to close within *timeout* seconds; return at once.
 
-        A second call changes nothing but the time left, which it can only shorten: 0 ends at once.
+        A second call can only shorten the time left; 0 ends the Reader at once.
         """
         if self.end.begin(timeout):
             self.handle = send_back
@@ -360,7 +360,7 @@ class Consumer:
             self._end()
 
     def fail(self, error: BaseException) -> None:
-        """End the Reader at once with *error*, which start() or join() raises; what is unanswered goes back."""
+        """Requeue all unanswered messages and end the Reader with *error*, which start() or join() raises."""
         settings, said = self.settings, "the Reader of %s/%s ends: %s"
         log_safely(log, logging.ERROR, said, settings.topic, settings.channel, error, extra=settings.log_fields())
         self.error = self.error or error
@@ -374,7 +374,7 @@ class Consumer:
         self.ended.settle(error=self.error)
 
     def _disconnect(self, why: str, seats: list[Seat]) -> None:
-        """Close all connections, and end all greenlets but the caller's and those of *seats*: inline handlers."""
+        """Close all connections; kill all greenlets except the caller and the inline handlers in *seats*."""
         subscriptions = list(self._subscriptions.values())
         self._subscriptions.clear()
         for subscription in subscriptions:
@@ -389,31 +389,31 @@ class Consumer:
         self.loop.kill(each for each in greenlets if each not in running)
 
     def close_for_exit(self, timeout: float) -> int:
-        """Give back at once what is unanswered, and wait for the end; return 0: it has published nothing."""
+        """Requeue all unanswered messages at once, and wait for the end; return 0, the number of lost publishes."""
         self.close(0.0)
         self.ended.wait(timeout)
         return 0
 
     def abandon(self) -> None:
-        """In a forked child: everything is the parent's."""
+        """Drop everything in a forked child: it belongs to the parent."""
         self.end.begun = True
         for subscription in self._subscriptions.values():
             subscription.link.abandon()
         self.pool.abandon()
-        if not self.loop.gone:  # monkey-patched: the loop came along, with its greenlets and lists
+        if not self.loop.gone:  # monkey-patched: the child has copies of the loop and its greenlets
             self.queue.take_queued()
             self.discovery.abandon()
             self._kill(self._subscriptions.values(), [])
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))
 
 
-#: The Readers that SIGTERM closes, by id; a copy of the references is one step, which no other thread can come between.
+#: Maps ids to the Readers that SIGTERM closes.  ``valuerefs()`` copies the references atomically.
 _drained: weakref.WeakValueDictionary[int, Consumer] = weakref.WeakValueDictionary()
 on_fork(_drained.clear)
 
 
 def close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
-    """Close *core* and the Readers that SIGTERM closes, all in the same *timeout* seconds; wait for their ends."""
+    """Close *core* and all Readers that SIGTERM closes, within *timeout* seconds, and wait until they have ended."""
     cores = {core, *(each for each in (ref() for ref in _drained.valuerefs()) if each is not None)}
     open_ones = [each for each in cores if not (each.ended.done() or each.loop.stopped or each.loop.gone)]
     for each in open_ones:
@@ -424,9 +424,9 @@ def close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
 
 
 class Subscription:
-    """One nsqd, or one partition, of a Reader: connected while it is given or found (CONN-3, CONN-4).
+    """Keeps one nsqd, or one partition, of a Reader connected (CONN-3, CONN-4).
 
-    It connects again and again to an nsqd that was given; one that was found waits, once lost, for a poll.
+    It reconnects to an nsqd that was given directly, and ends with the loss of an nsqd that discovery found.
     """
 
     def __init__(self, owner: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
@@ -434,11 +434,11 @@ class Subscription:
         self.link = Link[Subscribed](endpoint, self, owner.settings.reconnect, owner.rng, log)
         self.on_connected, self.on_disconnected = owner.on_connected, owner.on_disconnected
         self.task: Any = None
-        #: Which of the dialect's ways to subscribe is tried, and how many there are.
+        #: Index of the current subscribe command of the dialect, and the number of commands.
         self._way, self._ways = 0, 1
 
     def serve(self) -> None:
-        """Run until the Reader ends or, where the nsqd was found, until it is lost; waits."""
+        """Run until the Reader ends, or until the loss of an nsqd that discovery found.  Blocks the greenlet."""
         try:
             self.link.run()
         finally:
@@ -451,7 +451,7 @@ class Subscription:
         return self._owner.is_over(self)
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Try the next way to subscribe at once, where this server may know another name for it."""
+        """Return when to reconnect: at once with the next subscribe command if this server does not know this one."""
         connection = self.link.connection
         refused = connection is not None and connection.opened_at is None and isinstance(reason, InvalidError)
         if refused and "invalid command" in str(reason):
@@ -468,7 +468,7 @@ class Subscription:
         self._owner.reconnects += 1
 
     def make_connection(self) -> Subscribed:
-        """Return a connection that subscribes in the way that is tried.  Raises what the user's address map does."""
+        """Return a connection with the current subscribe command.  Raises NSQError if the address map fails."""
         owner, settings, dialect = self._owner, self._owner.settings, self._owner.settings.dialect
         topic = settings.topic
         ways = dialect.subscribe(topic, settings.channel, self.endpoint)

@@ -1,4 +1,4 @@
-"""Why a Reader's nsqds are not subscribed, and which of these reasons no retry can fix."""
+"""Records why a Reader's nsqds are not subscribed, and decides whether a retry can help."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gnsq_lite.errors import (
     WrongPortError,
 )
 
-#: Errors that only another configuration mends, from nsqd itself or a verified handshake.  A connection that ends in
-#: the TLS handshake, a bad record, a balancer's answer and an unknown frame are not among them: a restart causes these.
+#: Errors that only another configuration can fix, from nsqd itself or a verified handshake.  A connection that ends in
+#: the TLS handshake, a bad record, a balancer's answer and an unknown frame are not listed: a restart can cause them.
 MISCONFIGURED = (
     AuthFirstError,
     BadChannelError,
@@ -40,33 +40,33 @@ MISCONFIGURED = (
 
 
 class Losses:
-    """Remembers why nsqds are not subscribed now."""
+    """The reasons why nsqds are not subscribed now."""
 
     def __init__(self) -> None:
         self._reasons: dict[Endpoint, NSQError] = {}
-        #: Whether any nsqd was ever subscribed: from then on every fault is one that passes.
+        #: Whether any nsqd was ever subscribed; from then on no error is final.
         self.any_joined = False
 
     def lost(self, endpoint: Endpoint, reason: NSQError) -> bool:
-        """Note that *endpoint* was lost, or cannot be reached; return whether the reason differs from the last one."""
+        """Record the loss of *endpoint*; return whether the reason differs from its last reason."""
         before = self._reasons.get(endpoint)
         self._reasons[endpoint] = reason
         return str(before) != str(reason)
 
     def joined(self, endpoint: Endpoint) -> None:
-        """Note that *endpoint* is subscribed."""
+        """Record that *endpoint* is subscribed."""
         self.any_joined = True
         self.forget((endpoint,))
 
     def forget(self, endpoints: Iterable[Endpoint]) -> None:
-        """Drop what was noted about *endpoints*."""
+        """Drop the reasons of *endpoints*."""
         for endpoint in endpoints:
             self._reasons.pop(endpoint, None)
 
     def is_hopeless(self, known: Collection[Endpoint]) -> bool:
-        """Return whether none of *known*, all endpoints there are, was ever reached, or can be with this configuration.
+        """Return whether no nsqd was ever subscribed and no retry can subscribe to any of *known*, all endpoints.
 
-        Where the nsqds come from nsqlookupds, *known* is empty, and only an nsqd of another dialect is hopeless.
+        If nsqlookupds list the nsqds, *known* is empty, and only an nsqd of another dialect is hopeless.
         """
         if self.any_joined:
             return False
@@ -75,10 +75,10 @@ class Losses:
         return bool(known) and all(isinstance(self._reasons.get(each), MISCONFIGURED) for each in known)
 
     def reasons(self) -> dict[Endpoint, NSQError]:
-        """Return why each is not subscribed now."""
+        """Return the reason of each endpoint that is not subscribed now."""
         return dict(self._reasons)
 
 
 def name_of(endpoint: Endpoint) -> int | str:
-    """Return the unit of ordering: a partition, whichever nsqd leads it, or an nsqd without partitions."""
+    """Return the name of a partition for users: its number, or the nsqd's address if there are no partitions."""
     return str(endpoint) if endpoint.partition is None else endpoint.partition

@@ -1,10 +1,10 @@
 """A Reader's flow control in its loop: the RDY of every connection, backoff, and the rate limit.
 
-The policies decide (:mod:`gnsq_lite.policy`); this module reports to them what happened and carries out what they
-return.  Everything runs in the loop's thread.
+The policies decide (:mod:`gnsq_lite.policy`); this module reports events to them and executes their decisions.
+Everything runs in the loop's thread.
 
-A failure pauses all connections of the Reader.  Where connections have partitions, it pauses only those of its
-partition: a message that fails again and again must not stop the other partitions.
+A failure pauses all connections of the Reader.  If connections have partitions, a failure pauses only the connections
+of its partition: a message that fails repeatedly must not stop the other partitions.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from gnsq_lite.wire.identify import Negotiated
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds between two looks at silent connections and late messages, at least.
+#: Minimum seconds between two checks for silent connections and late messages.
 _CHECK_EVERY = 1.0
-#: RDY of an nsqd that did not say how much it takes: its default (``--max-rdy-count``).
+#: Maximum RDY of an nsqd that does not report its ``--max-rdy-count``: the default of nsqd.
 _DEFAULT_MAX_RDY = 2500
 
 
 class Controlled(Hashable, Protocol):
-    """A connection, as flow control knows it."""
+    """The part of a connection that flow control uses."""
 
     endpoint: Endpoint
     negotiated: Negotiated | None
@@ -44,17 +44,17 @@ class Controlled(Hashable, Protocol):
 
     @property
     def succeeded(self) -> int:
-        """Messages that were finished."""
+        """Number of finished messages."""
 
     def set_ready(self, count: int) -> None:
-        """Take a new share of RDY."""
+        """Set the share of RDY."""
 
 
 class FlowControl:
     """Flow control of one Reader.
 
     Args:
-        on_backoff: Called with the seconds of a pause that begins, and with 0.0 when backoff is over.
+        on_backoff: Called with the seconds of each pause when it begins, and with 0.0 when backoff is over.
     """
 
     def __init__(
@@ -68,22 +68,22 @@ class FlowControl:
             idle_timeout=settings.rdy_idle_timeout,
             low_ready_timeout=settings.rdy_low_timeout,
         )
+        #: Maximum RDY of each connection; and the same, lowered after messages expired before a handler began them.
         self._most: dict[Controlled, int] = {}
-        #: The same, but lowered where messages expired before a handler began them.
         self._lowered: dict[Controlled, int] = {}
         self._make_backoff = partial(Backoff, settings.backoff, clock=clock, rng=rng)
-        #: One for each partition, and the Reader's, None, for connections without partitions.
+        #: Backoff of each partition; the key None is for connections without partitions.
         self.backoffs: dict[int | None, Backoff] = {None: self._make_backoff()}
-        #: Messages that were finished on connections that are gone, by partition.
+        #: Number of messages that were finished on closed connections, by partition.
         self._succeeded_before: Counter[int | None] = Counter()
-        #: As it was set last, paused or not.
+        #: The configured value, also while paused.
         self.max_in_flight = settings.max_in_flight
         self.paused = False
         per_second = settings.limits.per_second
         self._rate = None if per_second is None else RateLimit(per_second, clock)
-        #: What the rate limit leaves of max_in_flight.
+        #: Messages in flight that the rate limit allows; None: no rate limit.
         self._allowed = self._rate.allowed if self._rate is not None else None
-        #: Whether a RDY may follow from what comes and goes, so that connections report it.
+        #: Whether messages and answers may change a RDY, so that connections must report them.
         self.watches = self._rate is not None
         self._wake = Event()
         self._ticks_at = self._looks_at = 0.0
@@ -92,11 +92,11 @@ class FlowControl:
     # -- what happened
 
     def joined(self, connection: Controlled) -> None:
-        """Add a connection that is subscribed."""
+        """Add a subscribed connection."""
         settings, negotiated = self._settings, connection.negotiated
         limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
         counts_down = negotiated is not None and not negotiated.negotiated
-        # nsqd sends one message at a time in order, whatever RDY says (YZ-6).
+        # An ordered channel sends one message at a time for any RDY (YZ-6).
         most = min(1, limit) if settings.dialect.is_ordered(settings.topic) else limit
         self._most[connection] = self._lowered[connection] = most
         self.backoffs.setdefault(connection.endpoint.partition, self._make_backoff())
@@ -105,30 +105,30 @@ class FlowControl:
         self._wake.set()
 
     def parted(self, connection: Controlled) -> None:
-        """Remove a connection that is closed."""
+        """Remove a closed connection."""
         self._most.pop(connection, None)  # after Consumer.reset() the connections are those of another FlowControl
         self._lowered.pop(connection, None)
         self._succeeded_before[connection.endpoint.partition] += connection.succeeded
         self._apply(self.allocator.remove, connection)
 
     def received(self, connection: Controlled, count: int) -> None:
-        """Take that a read brought *count* messages.  Called while :attr:`watches`, or with more in flight than RDY."""
+        """Record a read of *count* messages.  Called while :attr:`watches`, or with more in flight than RDY."""
         self._apply(self.allocator.received, connection, count)
         if self._rate is not None:
             self._rate.received(count)
             self._follow_rate()
 
     def answered(self, connection: Controlled, count: int, *, success: bool) -> None:
-        """Take that *count* messages were answered or expired; a *success* may end backoff (BACK-2)."""
+        """Record that *count* messages were answered or expired; a *success* may end backoff (BACK-2)."""
         self._apply(self.allocator.answered, connection, count)
         if success and self.backoffs[connection.endpoint.partition].level:
             self._outcome(connection.endpoint, True, self.successes(connection))
 
     def stalled(self, connection: Controlled, count: int, running: int) -> None:
-        """Take that *count* messages expired before a handler began them (MSG-5): each lost an attempt.
+        """Lower the RDY of *connection*: *count* messages expired before a handler began them (MSG-5).
 
-        RDY goes down to the *running* handlers of this connection's messages.  While a handler is free and no message
-        waits, it doubles once a second.
+        Each of them lost an attempt.  The new RDY is the number of *running* handlers of this connection's messages.
+        While a handler is free and no message waits, RDY doubles once a second.
         """
         size = self._lowered[connection] = min(self._lowered[connection], running)
         text = "%s: %d messages waited for a handler until their time was over; RDY %d at most until handlers keep up"
@@ -147,18 +147,18 @@ class FlowControl:
         self._apply(self.allocator.rest, connection, resting)
 
     def successes(self, connection: Controlled) -> int:
-        """Return how many messages were finished on all connections that back off with this one; from any thread."""
+        """Return the number of finished messages on all connections that share this one's backoff.  Thread-safe."""
         partition = connection.endpoint.partition
         return self._succeeded_before[partition] + sum(each.succeeded for each in self._members(partition))
 
     def failed(self, connection: Controlled, successes: int) -> None:
-        """Take that a message failed after so many *successes* (BACK-1).  RDY 0 goes out before its REQ."""
+        """Record a failed message after *successes* finished messages (BACK-1).  Queues RDY 0 before its REQ."""
         self._outcome(connection.endpoint, False, successes)
 
     # -- backoff
 
     def _members(self, partition: int | None) -> list[Controlled]:
-        """Return the connections that back off together."""
+        """Return the connections that share the backoff of *partition*."""
         return [each for each in tuple(self._most) if each.endpoint.partition == partition]
 
     def _outcome(self, endpoint: Endpoint, success: bool, successes: int) -> None:
@@ -183,7 +183,7 @@ class FlowControl:
             self._on_backoff(0.0)
 
     def _follow(self, partition: int | None) -> None:
-        """Carry out the phase of a backoff."""
+        """Set the RDYs for the phase of a backoff."""
         if partition is None:
             allocator = self.allocator
             changes = {Phase.PAUSED: allocator.pause, Phase.PROBING: allocator.probe, Phase.FLOWING: allocator.resume}
@@ -196,12 +196,12 @@ class FlowControl:
         self._apply(self.allocator.set_max_rdy_count, connection, self._limit(connection))
 
     def _limit(self, connection: Controlled) -> int:
-        """Return the most RDY that a connection may have now; a partition that probes has RDY 1."""
+        """Return the maximum RDY of a connection now; it is 1 while its partition probes."""
         limit, partition = self._lowered[connection], connection.endpoint.partition
         phase = Phase.FLOWING if partition is None else self.backoffs[partition].phase
         return limit if phase is Phase.FLOWING else min(limit, int(phase is Phase.PROBING))
 
-    # -- what is wanted
+    # -- settings
 
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight (RDY-8)."""
@@ -209,12 +209,12 @@ class FlowControl:
         self._resize()
 
     def set_paused(self, paused: bool) -> None:
-        """Set RDY 0 on all connections, or give the shares back."""
+        """Set RDY 0 on all connections, or restore their shares."""
         self.paused = paused
         self._resize()
 
     def _follow_rate(self) -> None:
-        """Have no more in flight than the rate limit allows now."""
+        """Apply the current limit of the rate limit to max_in_flight."""
         if self._rate is not None and self._rate.allowed != self._allowed:
             self._allowed = self._rate.allowed
             self._resize()
@@ -227,9 +227,9 @@ class FlowControl:
     # -- ticking
 
     def run(self, every_second: Callable[[float], bool]) -> None:
-        """Tick until killed: redistribution, the end of a pause, the rate limit.
+        """Tick until killed: redistribution, the end of a pause, the rate limit.  Blocks the greenlet.
 
-        *every_second* is called once a second with the time, and returns whether a handler is free and no message is
+        *every_second* is called once a second with the time.  It returns whether a handler is free and no message is
         queued.
         """
         while True:
@@ -249,7 +249,7 @@ class FlowControl:
 
     def _tick(self, every_second: Callable[[float], bool]) -> None:
         now = self._clock.now()
-        if now >= self._looks_at:  # never sooner: what is the same at two looks is taken to stay so
+        if now >= self._looks_at:  # never earlier: callers compare the state of two checks
             self._looks_at = now + _CHECK_EVERY
             if every_second(now):
                 self._raise_lowered()
@@ -258,7 +258,7 @@ class FlowControl:
             self._follow_rate()
         for partition, backoff in self.backoffs.items():
             if backoff.phase is Phase.PAUSED and backoff.tick() is not Phase.PAUSED:
-                self._follow(partition)  # it is time to probe
+                self._follow(partition)  # the pause is over: probe
         self._apply(self.allocator.tick)
 
     def _apply(self, decide: Callable[..., Iterable[SetReady]], *about: Any) -> None:

@@ -1,7 +1,7 @@
-"""The messages that a connection has brought and that are not answered yet (MSG-5).
+"""The messages of a connection that are received and not answered yet (MSG-5).
 
-They are kept a read at a time, so that a message costs nothing here: counted when its read comes and when its answer
-goes, looked at one by one only when a read is done with, or its time is over.
+The messages are kept as one list per read, so the cost per message is low: reads and answers only change the counts.
+The single messages are checked when a read may be dropped, and when messages may have timed out.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from collections import deque
 from gnsq_lite._core import skip_answered
 from gnsq_lite.message import Message, is_open
 
-#: So many answered messages may be kept because an older one is not answered.
+#: Maximum answered messages that are kept behind an unanswered message.
 _KEPT = 1000
 
 
 class InFlight:
-    """Counts, and remembers what is unanswered.  In the loop's thread, but for :attr:`finished_by_handlers`."""
+    """Counts and keeps the unanswered messages.  Call it in the loop's thread, except :attr:`finished_by_handlers`."""
 
     __slots__ = ("_count", "_kept", "_reads", "finished_by_handlers", "received", "received_at")
 
     def __init__(self) -> None:
         self._reads: deque[list[Message]] = deque()
-        #: Messages in the reads.
+        #: Number of messages in the kept reads.
         self._kept = 0
         self.received = 0
-        #: Messages that came, without those that the loop has answered or counted out.
+        #: Received messages, minus messages that the loop answered or removed.
         self._count = 0
-        #: FINs that handlers wrote themselves; changed only under the connection's write lock.
+        #: Number of FINs that handlers wrote; changed only under the connection's write lock.
         self.finished_by_handlers = 0
-        #: The clock's time of the last read; none yet.
+        #: Monotonic time of the last read.
         self.received_at = float("-inf")
 
     @property
     def count(self) -> int:
-        """How many messages are neither answered nor counted out."""
+        """Number of messages that are neither answered nor removed."""
         return self._count - self.finished_by_handlers
 
     def answered(self, count: int) -> None:
-        """Count out *count* messages whose answers the loop sends."""
+        """Subtract *count* messages that the loop answers."""
         self._count -= count
 
     def add(self, messages: list[Message], now: float) -> int:
-        """A read at *now* brought these; return how many are in flight now."""
+        """Add the messages of a read at time *now*; return the number of messages in flight."""
         self.received_at = now
         self.received += len(messages)
         self._count += len(messages)
@@ -59,37 +59,37 @@ class InFlight:
         return self.count
 
     def _forget_answered(self) -> None:
-        """Let go of old reads whose messages are all answered.
+        """Drop old reads whose messages are all answered.
 
-        An expired message keeps its token, so its read stays until :meth:`expire` lets it go.
+        An expired message does not count as answered, so its read stays until :meth:`expire` drops it.
         """
         reads = self._reads
         while len(reads) > 1 and skip_answered(reads[0], 0) == len(reads[0]):
             self._kept -= len(reads.popleft())
 
     def _keep_open(self) -> None:
-        """Let go of what was answered behind a message that is not: one slow handler must not keep all that follow."""
+        """Drop all answered messages, so that one slow handler does not keep the later messages in memory."""
         opened = ([m for m in read if is_open(m)] for read in self._reads)
         self._reads = deque(read for read in opened if read)
         self._kept = sum(map(len, self._reads))
 
     def unanswered(self) -> list[Message]:
-        """Return the messages that are neither answered nor counted out."""
+        """Return the messages that are neither answered nor removed."""
         return [message for read in self._reads for message in read if is_open(message)]
 
     def newest(self) -> Message | None:
-        """Return the last message of the last read; None where nothing is kept of it."""
+        """Return the last message of the last kept read, or None."""
         return self._reads[-1][-1] if self._reads else None
 
     def is_here_twice(self, message: Message) -> bool:
-        """Whether an earlier delivery of *message* is unanswered.  In any thread; looks at all that is in flight."""
-        reads = list(self._reads)  # at once, as far as other threads go
+        """Return whether another delivery of *message* is unanswered.  Thread-safe; checks all kept messages."""
+        reads = list(self._reads)  # an atomic copy
         return any(m.id == message.id and m is not message and is_open(m) for read in reads for m in read)
 
     def expire(self, now: float, oldest_allowed: float) -> list[Message]:
-        """Count out, and return, what nsqd has taken back by *now*.
+        """Remove and return the messages whose deadline is at or before *now*.
 
-        *oldest_allowed*: nothing that was received after it can be late.
+        No message that was received after *oldest_allowed* can be late.
         """
         if not self._reads or self._reads[0][0].received_at > oldest_allowed:
             return []
@@ -99,7 +99,7 @@ class InFlight:
         return late
 
     def drop(self) -> bool:
-        """Count out all messages: the connection is closed.  Return whether any was unanswered."""
+        """Remove all messages of the closed connection; return whether any was unanswered."""
         count = sum(message._expire() for message in self.unanswered())
         self._reads.clear()
         self._kept = 0

@@ -1,7 +1,7 @@
 """A connection whose messages are handled strictly in order (YZ-6).
 
-A failure pauses its partition and no other, as long as the failed message waits for its delay; that message, sent
-again, is the probe.  So the Reader's backoff has no part in it.
+A failure pauses only its partition, for the delay of the failed message.  The redelivery of this message is the probe,
+so the Reader's backoff is not used.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gnsq_lite.policy.ordered import Decision, OrderedPartition
 
 
 class OrderedConnection(Subscribed):
-    """Carries out what the policy, an OrderedPartition, decides for each message and each answer."""
+    """Executes the decisions of an OrderedPartition for each message and each answer."""
 
     def __init__(self, sequence: OrderedPartition, *connection: Any, reads_in_hub: bool = False) -> None:
         super().__init__(*connection, reads_in_hub=reads_in_hub, writes_fins=True)
-        self.fins = None  # each FIN moves the sequence on
+        self.fins = None  # each FIN must be reported to the sequence
         self._sequence = sequence
-        #: Finished messages that the sequence does not know of yet.
+        #: Finished messages to report to the sequence.
         self._ended: deque[Message] = deque()
 
     def set_ready(self, count: int) -> None:
-        """Queue RDY; each FIN still moves the sequence on."""
+        """Queue RDY; FINs still go through :meth:`finish`."""
         super().set_ready(count)
         self.fins = None
 
@@ -39,9 +39,9 @@ class OrderedConnection(Subscribed):
             self._decide(self._sequence.arrived, message)
 
     def finish(self, message: Message) -> None:
-        """Send FIN; from any thread.  The sequence moves on before it takes another message, or with the next write."""
+        """Send FIN, and report it to the sequence before the next message or with the next write.  Thread-safe."""
         with self.loop.guard:
-            self._ended.append(message)  # before nsqd can send the next one
+            self._ended.append(message)  # before nsqd can send the next message
             if not self._write_fin(message):
                 super().finish(message)
 
@@ -57,13 +57,13 @@ class OrderedConnection(Subscribed):
         self._report_finished()
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
-        """Keep the message for *delay*, then send it back: later ones must not come before it."""
+        """Keep the message for *delay* seconds, then send REQ 0, so that no later message is handled first."""
         wait = self._message_owner.requeue_delay(message, delay)
         with self.loop.guard:
             self._decide_soon(self._sequence.failed, message, wait)
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
-        """Queue the answer; the partition goes on."""
+        """Queue the answer, and continue the partition."""
         super().answer_late(message, finished=finished)
         self._decide_soon(partial(self._sequence.answered_late, finished=finished), message)
 
@@ -71,15 +71,15 @@ class OrderedConnection(Subscribed):
         """Do nothing: the delay of the failed message is the pause of its partition."""
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Take that the handler of *message* has returned without an answer."""
+        """Handle the return of the handler of *message* without an answer."""
         self._decide_soon(self._sequence.handler_returned, message)
 
     def skipped(self, message: Message) -> None:
-        """Take that *message* had expired before a handler began."""
+        """Handle that *message* expired before a handler began it."""
         self._decide_soon(self._sequence.expired, message)
 
     def send_close(self, on_answered: Callable[[], None]) -> None:
-        """Send CLS, and send back the messages that are held."""
+        """Send CLS, and requeue the held messages."""
         super().send_close(on_answered)
         self._report_finished()
         self._decide(self._sequence.close)
@@ -88,7 +88,7 @@ class OrderedConnection(Subscribed):
         self.loop.call_soon(partial(self._decide, decide, *about))
 
     def _decide(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
-        if self.is_open():  # else its messages are nsqd's again
+        if self.is_open():  # else nsqd has requeued its messages
             for decision in decide(*about):
                 self._carry_out(decision)
 

@@ -1,7 +1,7 @@
 """The pools that run a Reader's handlers: in greenlets of the loop, in the reading greenlet, or in native threads.
 
-Messages come a read at a time and wait in one deque; a worker takes the next as soon as it is free.  No worker is
-started, and none is woken, for a message that a running worker can take.
+The messages of each read are appended to one deque, from which free workers take them.  No worker is started or woken
+for a message that a running worker can take.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Handlers at once where the user does not say.
+#: Default concurrency.
 DEFAULT_GREENLETS = 100
 DEFAULT_THREADS = 8
-#: Seconds for which the system, which has refused a thread, is not asked for another.
+#: Seconds until the next attempt after the system failed to start a thread.
 _REFUSED = 1.0
 
 
@@ -36,10 +36,10 @@ def messages_of(job: Any) -> list[Message]:
 
 
 class Seat(list[Any]):
-    """A worker: its greenlet or its thread's ident, and the job that it runs, or None.  C sets the job.
+    """A worker: a list of its greenlet or thread ident, and of its job or None.  The C code sets the job.
 
     Attributes:
-        seen, since: The job at the last look of TimeLimits, and the time of the first look at it.
+        seen, since: The job at the last check by TimeLimits, and the time of the first check that saw the job.
         is_slow, is_over: Whether the soft time limit of that job, or its time limit, has passed.
     """
 
@@ -50,7 +50,7 @@ class Seat(list[Any]):
         self.see(None, 0.0)
 
     def see(self, job: Any, now: float) -> None:
-        """Remember a job that began since the last look."""
+        """Record a job that began since the last check."""
         self.seen, self.since, self.is_slow, self.is_over = job, now, False, False
 
 
@@ -58,18 +58,18 @@ class Pool:
     """Runs jobs: messages, or lists of them.
 
     Args:
-        on_exit: Called with an exception of a handler that is not an Exception; its worker ends.
+        on_exit: Called with an exception of a handler that is no Exception; the worker ends.
     """
 
     def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
         self._runner, self._on_exit = runner, on_exit
         self._queue: deque[Any] = deque()
-        #: The workers.
+        #: The workers; other threads read this list.
         self.seats: list[Seat] = []
         self._closed = False
 
     def submit(self, jobs: list[Any]) -> None:
-        """Queue *jobs*; in the loop's thread; never waits."""
+        """Queue *jobs*.  Call it in the loop's thread; it does not block."""
         raise NotImplementedError
 
     def take_queued(self) -> list[Message]:
@@ -77,9 +77,10 @@ class Pool:
         return [message for job in self._take_jobs() for message in messages_of(job)]
 
     def purge(self) -> list[Message]:
-        """Remove and return the messages that nsqd has taken back before a handler began them; in the loop's thread.
+        """Remove and return the messages that timed out at nsqd before a handler began them.
 
-        The others keep their order.  A handler's thread that looks for work meanwhile finds none, and is woken again.
+        Call it in the loop's thread.  The other messages keep their order.  A handler's thread may find the queue empty
+        meanwhile; :meth:`submit` wakes it again.
         """
         gone: list[Message] = []
         kept: list[Any] = []
@@ -98,35 +99,35 @@ class Pool:
         while self._queue:
             try:
                 jobs.append(self._queue.popleft())
-            except IndexError:  # a thread took the last one meanwhile
+            except IndexError:  # a thread took the last job meanwhile
                 break
         return jobs
 
     def queued(self) -> int:
-        """Return how many jobs no handler has begun."""
+        """Return the number of jobs that no handler has begun."""
         return len(self._queue)
 
     def running(self) -> list[Message]:
-        """Return the messages that handlers have begun; from any thread."""
+        """Return the messages of the running handlers.  Thread-safe."""
         jobs = [seat[1] for seat in tuple(self.seats)]
         return [message for job in jobs if job is not None for message in messages_of(job)]
 
     def busy(self) -> int:
-        """Return how many handlers run now; from any thread."""
+        """Return the number of running handlers.  Thread-safe."""
         return sum(seat[1] is not None for seat in tuple(self.seats))
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change how many handlers may run at once; surplus workers end with their job."""
+        """Change the maximum number of running handlers; surplus workers end after their job."""
 
     def look(self) -> None:
-        """Replace workers that are gone; in the loop's thread, about once a second."""
+        """Retry to start threads.  Called in the loop's thread about once a second."""
 
     def close(self) -> None:
-        """Start no more handlers; workers end when theirs has returned."""
+        """Start no more handlers; each worker ends after its handler has returned."""
         self._closed = True
 
     def abandon(self) -> None:
-        """In a forked child: the jobs are the parent's; a worker that forked ends when its handler returns."""
+        """Drop the jobs of the parent in a forked child; a worker that forked ends after its handler has returned."""
         self._queue.clear()
         self._closed = True
 
@@ -138,14 +139,14 @@ class GreenletPool(Pool):
         super().__init__(runner, on_exit)
         self._loop, self._concurrency = loop, concurrency
         self._idle: list[Any] = []
-        #: Workers whose turn was over before the queue was empty.
+        #: Workers whose time slice ended before the queue was empty.
         self._gave_way: deque[Any] = deque()
         self._pump_due = False
-        #: The turn of the loop in which handlers ran last, by the loop's own clock.
+        #: Start time of the last loop iteration in which handlers ran; and the function that returns the current one.
         self._turn, self._now = 0.0, loop.now
 
     def submit(self, jobs: list[Any]) -> None:
-        """Queue *jobs*; in the hub, have them handled now, while this turn of the loop is not over."""
+        """Queue *jobs*; if called in the hub, run workers now, within the time slice of this iteration."""
         self._queue.extend(jobs)
         if self._pump_due:
             return
@@ -164,15 +165,15 @@ class GreenletPool(Pool):
             self._loop.soon(self._pump)
 
     def _pump_later(self) -> None:
-        """Pump when the loop has looked after its sockets: it runs many callbacks of ``soon()`` before it does."""
+        """Schedule _pump() after the next poll; the loop runs many callbacks of ``soon()`` before it polls."""
         if not self._pump_due:
             self._pump_due = True
             after_io(self._loop, self._pump)
 
     def _pump(self) -> None:
-        """In the hub: have one worker after the other work until it waits for something or the queue is empty.
+        """Switch to one worker after another until the queue is empty.  Called in the hub.
 
-        So a handler that never waits costs one switch per read, and one that waits leaves the rest to the next worker.
+        A worker returns to the hub when its handler waits.  A handler that never waits costs one switch per read.
         """
         self._pump_due = False
         self._runner.begin_turn(SLICE)
@@ -223,13 +224,13 @@ class GreenletPool(Pool):
         self._runner.surplus = len(self.seats) - self._concurrency
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the limit; surplus workers end with their job."""
+        """Change the limit; surplus workers end after their job."""
         self._concurrency = concurrency
         self._count()
         self._pump_soon()
 
     def close(self) -> None:
-        """Wake the idle workers, who then end."""
+        """Wake the idle workers, so that they end."""
         self._closed = True
         idle, self._idle = self._idle, []
         for worker in idle:
@@ -237,10 +238,9 @@ class GreenletPool(Pool):
 
 
 class InlinePool(Pool):
-    """Handlers in the reading greenlet itself: nothing is read until they return.
+    """Runs handlers in the reading greenlet: nothing is read until they return.
 
-    Between two of them the loop has its turn where they take long: answers go out, and what was not answered in time
-    is found.
+    If handlers take long, the loop runs between two of them to send answers and to detect late messages.
     """
 
     def submit(self, jobs: list[Any]) -> None:
@@ -248,7 +248,7 @@ class InlinePool(Pool):
         queue = self._queue
         queue.extend(jobs)
         if self.seats:
-            return  # a handler that gave way: it takes these when it is done
+            return  # another call runs handlers, and takes these jobs
         try:
             self.seats = [Seat(current_greenlet())]
             while queue:
@@ -258,7 +258,7 @@ class InlinePool(Pool):
                 except (HandlerRaised, TimeLimitExceeded) as raised:
                     self._on_exit(raised.__cause__ or raised)
                     if self._closed or isinstance(raised.__cause__, (KeyboardInterrupt, SystemExit)):
-                        return  # the Reader ends, and sends back what is queued
+                        return  # the Reader ends, and requeues the queued messages
                 else:
                     if why == TURN_OVER:
                         let_io()
@@ -267,14 +267,13 @@ class InlinePool(Pool):
 
 
 class ThreadPool(Pool):
-    """Handlers in native threads, whatever is patched: they may block in any way.
+    """Runs handlers in native threads, also in a monkey-patched process: they may block in any way.
 
-    Waking a thread costs far more than a handler that does little, so no more are woken than have work to do: a queued
-    job wakes one thread, and a thread that was woken wakes the next while more is queued than it takes itself.  While a
-    wake-up is on its way no second one is sent.  The threads that ran last are woken first, so those beyond what the
-    handlers need sleep on, or are never started.
+    Waking a thread costs far more than a short handler, so only threads with work are woken: a queued job wakes one
+    thread, and a woken thread wakes the next one if more jobs are queued than it takes itself.  There is at most one
+    wake-up under way.  The threads that ran last are woken first, so surplus threads sleep on or are never started.
 
-    They are no threads of a gevent ThreadPool: those run in a greenlet, and a thread that waits for the GIL in a
+    The threads are not from a gevent ThreadPool, whose threads run in a greenlet: a thread that waits for the GIL in a
     greenlet while Python exits crashes the process.
     """
 
@@ -282,24 +281,24 @@ class ThreadPool(Pool):
         super().__init__(runner, on_exit)
         self._loop, self._concurrency = loop, concurrency
         self._lock = native_rlock()
-        #: Locks of the threads that wait; the one that ran last is the last.
+        #: Locks of the waiting threads; the last lock is of the thread that ran last.
         self._idle: list[Any] = []
-        #: Threads that were asked for and have no seat yet; how many were ever started.
+        #: Number of requested threads without a seat; number of threads started so far.
         self._coming = self._started = 0
-        #: A thread was woken, or asked for, and has not looked at the queue yet.
+        #: Whether a woken or requested thread has not checked the queue yet.
         self._waking = False
         self._ask_at = 0.0
 
     def submit(self, jobs: list[Any]) -> None:
-        """Queue *jobs* and wake a thread for them, unless one is waking."""
+        """Queue *jobs* and wake a thread, unless a wake-up is under way."""
         self._queue.extend(jobs)
-        # Not without the lock: a thread may have seen an empty queue and not be among the idle yet.
+        # Under the lock: a thread may have found the queue empty and not be in _idle yet.
         with self._lock:
             if not self._waking and self._queue:
                 self._wake_one()
 
     def _wake_one(self) -> None:
-        """Under the lock: wake an idle thread, or have one started; nothing where all are at work."""
+        """Wake an idle thread or request a new one; do nothing if all threads work.  Called under the lock."""
         if self._idle:
             self._waking = True
             self._idle.pop().release()
@@ -311,11 +310,11 @@ class ThreadPool(Pool):
             self._waking = False
 
     def _start(self) -> None:
-        """In the loop: start a thread."""
+        """Start a thread.  Called in the loop."""
         self._started += 1
         try:
             start_native_thread(f"gnsq_lite-handler-{self._started}", self._work)
-        except RuntimeError as error:  # the system gives no more threads; those that run do the work
+        except RuntimeError as error:  # the system starts no more threads; the running threads do the work
             with self._lock:
                 self._coming -= 1
                 self._waking = False
@@ -335,7 +334,7 @@ class ThreadPool(Pool):
             with self._lock:
                 self._waking = False
                 if len(self._queue) > 1:
-                    self._wake_one()  # more is queued than this thread is about to take
+                    self._wake_one()  # this thread takes only one job
             try:
                 end_child(self._runner.drain, self._queue, seat)
             except HandlerRaised as raised:
@@ -360,11 +359,11 @@ class ThreadPool(Pool):
         self._runner.surplus = self._workers() - self._concurrency
 
     def look(self) -> None:
-        """Ask again for threads that the system has refused; in the loop."""
+        """Retry to start threads that the system refused.  Called in the loop's thread."""
         self.submit([])
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the limit; surplus workers end, with their job if they have one."""
+        """Change the limit; surplus workers end, after their job if they have one."""
         with self._lock:
             self._concurrency = concurrency
             self._count()
@@ -375,7 +374,7 @@ class ThreadPool(Pool):
         self.submit([])
 
     def close(self) -> None:
-        """Wake the idle workers, who then end."""
+        """Wake the idle workers, so that they end."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -383,13 +382,13 @@ class ThreadPool(Pool):
             parked.release()
 
     def abandon(self) -> None:
-        """In a forked child: drop the parent's jobs and its lock; a handler thread that forked ends."""
+        """Drop the parent's jobs and lock in a forked child; a handler thread that forked ends."""
         self._lock = native_rlock()
         super().abandon()
 
 
 def pool_kind(asked: Literal["auto", "greenlet", "thread", "inline"]) -> Literal["greenlet", "thread", "inline"]:
-    """Return the pool that *asked* means in this process: "auto" is greenlets where it is monkey-patched."""
+    """Return *asked*; for "auto", greenlets in a monkey-patched process, else threads."""
     if asked == "auto":
         return "greenlet" if is_patched() else "thread"
     return asked
@@ -409,6 +408,6 @@ def make_pool(
 
 
 def default_concurrency(kind: str, max_in_flight: int) -> int:
-    """Return how many handlers run at once where the user does not say: never more than messages can be here."""
+    """Return the default concurrency of a pool, at most *max_in_flight*."""
     most = DEFAULT_GREENLETS if kind == "greenlet" else DEFAULT_THREADS
     return 1 if kind == "inline" else max(1, min(max_in_flight, most))

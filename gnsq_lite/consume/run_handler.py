@@ -1,6 +1,6 @@
-"""Takes one message through its handler to its outcome: FIN, REQ, giving up, or an answer that comes later.
+"""Calls the handler with a message, and answers the message: FIN, REQ, giving up, or no answer yet.
 
-Runs in the handler's thread or greenlet (MSG-1, MSG-2, MSG-4).
+This code runs in the handler's thread or greenlet (MSG-1, MSG-2, MSG-4).
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 class HandlerRaised(BaseException):
-    """A handler raised its cause, which is no Exception: its message was answered, and its worker ends."""
+    """A handler raised ``__cause__``, which is no Exception.  The message is answered, and the worker ends."""
 
 
 class Failures(Protocol):
-    """Answers messages whose handler did not return, in the place of the handler; may wait."""
+    """Answers messages whose handler raised or is not called.  Its methods may block."""
 
     def on_exception(self, job: Any, error: BaseException) -> None:
         """Requeue or give up the messages of a handler that raised."""
 
     def gave_up(self, message: Message) -> bool:
-        """Give up a message that came more than max_attempts times, instead of handling it; False: handle it."""
+        """Give up a message with more than max_attempts, if due; return False if it must be handled."""
 
 
 RETURNED_FALSE = "the handler returned False, but its message is finished anyway: raise Requeue() to requeue it"
 
 
 def refuse_unrun(returned: object, by: str = "the handler") -> None:
-    """Raise TypeError for a coroutine or a generator: nothing of it has run, and nothing will.
+    """Raise TypeError for a coroutine or a generator, which is never run.
 
-    A handler's False, which was a failure to pynsq, gets a warning, by default once.
+    Warn, by default once, if a handler returned False, which means failure in pynsq.
     """
     if returned is False and by == "the handler":
         warnings.warn(RETURNED_FALSE, RuntimeWarning, stacklevel=2)
@@ -68,15 +68,15 @@ def _failed(failures: Failures, job: Any, error: BaseException) -> None:
 
 
 def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attempts: int) -> Runner:
-    """Return what handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
+    """Return a Runner that handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
 
-    An exception of any kind is the message's failure; HandlerRaised follows if it is no Exception (KeyboardInterrupt,
+    Each exception of the handler fails the message.  HandlerRaised follows if it is no Exception (KeyboardInterrupt,
     SystemExit, GreenletExit, gevent.Timeout).
     """
     most = max_attempts or 65536
 
     def run(message: Message) -> None:
-        if not is_open(message):  # nsqd has taken it back while it was queued here, or the Reader sent it back
+        if not is_open(message):  # it timed out in the queue, or the Reader requeued it
             if is_expired(message):
                 message._connection.skipped(message)
             return
@@ -91,7 +91,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
 
     def failed(message: Message, error: BaseException) -> None:
         try:
-            raise error  # so that hooks and logging find it as the current exception
+            raise error  # so that hooks and logging see the current exception
         except BaseException:
             _failed(failures, message, error)
 
@@ -105,7 +105,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
         if finish_new(message):
             return
         if is_expired(message):
-            unless_answered(message.finish)  # too late, but for a message that nsqd has sent here again
+            unless_answered(message.finish)  # counts only if nsqd has sent the message here again
         elif not message.has_responded:
             message._connection.handler_returned_unanswered(message)
 
@@ -113,7 +113,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
 
 
 def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failures, max_attempts: int) -> Runner:
-    """Return what handles lists of messages; those the handler did not answer are finished, or all fail."""
+    """Return a Runner that handles lists of messages: finishes unanswered ones, or fails them if the handler raises."""
     most = max_attempts or 65536
 
     def answerable(batch: list[Message]) -> list[Message]:
@@ -126,7 +126,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failure
             try:
                 if message.attempts <= most or not failures.gave_up(message):
                     live.append(message)
-            except HandlerRaised as raised:  # it ends this worker, so the others go back too
+            except HandlerRaised as raised:  # the worker ends, so the other messages are requeued too
                 cause: Any = raised.__cause__
                 failures.on_exception([each for each in batch if not each.has_responded], cause)
                 raise
@@ -149,15 +149,15 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failure
 
 
 def key_of(message: Message) -> tuple[str, bytes]:
-    """Return what tells a message from all others: ids are one nsqd's own."""
+    """Return a unique key of a message: two nsqds may use the same message id."""
     return message.nsqd_address, message.id
 
 
 class HandlerOutcomes:
-    """Requeues, gives up, logs, and calls the hooks.
+    """Requeues messages or gives them up, logs failures, and calls the hooks.
 
     Args:
-        stop_partition: Called in the loop with a message that ends its ordered partition (YZ-13).
+        stop_partition: Called in the loop with a message that stops its ordered partition (YZ-13).
         on_exit: Called in the loop with the SystemExit or KeyboardInterrupt that a handler raised.
     """
 
@@ -173,7 +173,7 @@ class HandlerOutcomes:
     ) -> None:
         self._loop, self._settings, self._tries, self._hooks = loop, settings, tries, hooks
         self._stop_partition, self._on_exit = stop_partition, on_exit
-        #: Messages that are being given up, by their id(): a time limit may end the handler, or on_give_up itself.
+        #: Maps id() of a message to its give-up under way: a time limit may interrupt the handler or on_give_up.
         self._giving_up: dict[int, object] = {}
         self.failures = self.given_up = 0
 
@@ -190,7 +190,7 @@ class HandlerOutcomes:
                 if backoff:
                     message._connection.slow_down()
                 if self._give_up_once(message) or not isinstance(error, TimeLimitExceeded):
-                    continue  # else on_give_up has outlasted the time limit: it is called again when this comes again
+                    continue  # else on_give_up exceeded the time limit: the next delivery calls it again
             unless_answered(message.requeue, delay, backoff)
         if not isinstance(error, Requeue):
             for message in messages:
@@ -212,9 +212,9 @@ class HandlerOutcomes:
         self._hooks.call("on_failure", message, error)
 
     def gave_up(self, message: Message) -> bool:
-        """Give up a message that a handler of this process had at its last attempt, or that came far too often (MSG-4).
+        """Give up a message that was handled at its last attempt, or that has far too many attempts (MSG-4).
 
-        One that came again while an earlier delivery is unanswered has its handler: that left the queue before it.
+        Also give up a message whose earlier delivery is unanswered: a handler of this process has begun that delivery.
         """
         connection: Any = message._connection
         over = self._tries.gives_up(key_of(message), message.attempts, *self._settings.known_of(message))
@@ -224,7 +224,7 @@ class HandlerOutcomes:
         return True
 
     def _give_up_once(self, message: Message) -> bool:
-        """Give the message up, and return True; False: that is under way already, in another thread or greenlet."""
+        """Give the message up; return False, and do nothing, if another thread or greenlet does so now."""
         mine = object()
         if self._giving_up.setdefault(id(message), mine) is not mine:
             return False
@@ -235,7 +235,7 @@ class HandlerOutcomes:
         return True
 
     def _give_up(self, message: Message) -> None:
-        """FIN after the give-up callback succeeded, else REQ (MSG-4); or stop an ordered partition (YZ-13)."""
+        """Call on_give_up, and send FIN if it succeeds, else REQ (MSG-4); or stop an ordered partition (YZ-13)."""
         settings = self._settings
         if settings.dialect.give_up(settings.topic, settings.gives_up_by_callback) == "stop":
             message.enable_async()
@@ -255,9 +255,9 @@ class HandlerOutcomes:
             unless_answered(message.finish)
 
     def on_exit(self, error: BaseException) -> None:
-        """End the Reader with the KeyboardInterrupt or SystemExit of a handler; log any other but a time limit."""
+        """End the Reader for a handler's KeyboardInterrupt or SystemExit; log other exceptions except time limits."""
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             self._loop.call_soon(lambda: self._on_exit(error))
-        elif not isinstance(error, TimeLimitExceeded):  # which was logged, as any failure is
+        elif not isinstance(error, TimeLimitExceeded):  # a time limit was logged as a failure
             said = "a handler raised %s; its message was requeued"
             log_safely(log, logging.ERROR, said, type(error).__name__, exc_info=error)

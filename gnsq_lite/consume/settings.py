@@ -20,7 +20,7 @@ from gnsq_lite.options import (
     RetryOptions,
 )
 
-#: How a Reader uses its max_in_flight.
+#: Modes in which a Reader uses its max_in_flight.
 DeliveryMode = Literal["auto", "prompt", "bulk"]
 _MOST = 2**31 - 1
 
@@ -92,7 +92,7 @@ class ReaderOptions(SharedOptions):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether RDY is kept low where that brings messages sooner."""
+        """Whether RDY is kept low when messages arrive sooner that way."""
         return self.delivery == "prompt" or (self.delivery == "auto" and self.batch_size is None)
 
 
@@ -109,11 +109,11 @@ class ConsumerSettings(CoreSettings, ReaderOptions):
     backoff: BackoffOptions
     hooks: Hooks = field(default_factory=Hooks)
     on_give_up: Callable[[Message], Any]
-    #: Whether on_give_up is the user's, not the default.
+    #: Whether the user has set on_give_up.
     gives_up_by_callback: bool
-    #: Returns what other processes know of a message: *begun* and *unseen* of ``Tries.gives_up()``.
+    #: Returns *begun* and *unseen* of ``Tries.gives_up()`` for a message, as other processes recorded them.
     known_of: Callable[[Message], tuple[int, int]] = lambda message: (0, 0)
-    #: Returns the GiveUp or Requeue to act on when a handler raised an error, or that error.
+    #: Function of a message and its handler's error; returns a GiveUp or Requeue to use instead, or the error.
     judge: Callable[[Message, BaseException], BaseException] = lambda message, error: error
 
     def log_fields(self, endpoint: Endpoint | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A snapshot of a Reader's state; made in its loop."""
+"""Makes a snapshot of a Reader's state.  Call it in the loop's thread."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _subscribed_stats(connection: Subscribed, share: int, now: float) -> Connect
 
 
 def _state(core: Consumer) -> str:
-    """Return one word for people and health checks."""
+    """Return the state as one word, for humans and health checks."""
     if core.ended.done():
         return "closed"
     if core.closing:

@@ -1,8 +1,8 @@
-"""A Reader's connection: brings messages, and takes their answers from any thread (MSG-1, MSG-5).
+"""A Reader's connection: receives messages, and accepts answers from any thread (MSG-1, MSG-5).
 
-The cost is per read, not per message: FINs gather in one buffer, REQs in a list, and the loop writes both once in each
-of its iterations.  Where one message is in flight at a time, nsqd sends the next one only after its FIN.  There the
-handler's thread writes FIN itself, so that it need not wake the loop (:meth:`Subscribed._write_fin`).
+The cost is per read, not per message: FINs are collected in one buffer and REQs in a list, and the loop writes both
+once per iteration.  If only one message may be in flight, nsqd sends the next message after the FIN.  Then the
+handler's thread writes the FIN itself, without waking the loop (:meth:`Subscribed._write_fin`).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from gnsq_lite.wire.identify import Negotiated
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Seconds without a delivery, after a failed FIN or REQ, after which the connection is replaced.
+#: Seconds without a delivery after a refused FIN or REQ, after which the Reader reconnects.
 STALLED = 30.0
-#: Seconds a message stays counted in flight after its deadline: TOUCH travels, nsqd's timers are coarse.
+#: Seconds after its deadline for which a message counts as in flight: TOUCH takes time, and nsqd's timers are coarse.
 _GRACE = 0.5
 #: Messages in flight beyond RDY at which reading stops: a quarter of RDY, or this number if it is larger.  Messages
-#: that nsqd has taken back count here for a moment more, and servers that count RDY down send more after each RDY.
+#: that timed out at nsqd count here for a moment longer, and servers that count RDY down send more after each RDY.
 _SPARE = 10
 #: Seconds between two checks whether to read again.
 _CHECK_ROOM = 0.01
 
 
 class MessageOwner(Owner, Protocol):
-    """Receives the messages of a connection, in the loop's thread; its methods do not wait."""
+    """Receives the messages of a connection.  Called in the loop's thread; its methods must not block."""
 
     @property
     def flow(self) -> FlowControl:
@@ -50,16 +50,16 @@ class MessageOwner(Owner, Protocol):
 
     @property
     def handle(self) -> Callable[[list[Message]], None]:
-        """The function that gives messages to the handlers or, while the Reader closes, sends them back."""
+        """The function that passes messages to the handlers or, while the Reader closes, requeues them."""
 
     def on_closed(self, connection: Any) -> None:
-        """Take that *connection* was closed with unanswered messages, which nsqd sends again."""
+        """Handle the close of *connection* with unanswered messages, which nsqd sends again."""
 
     def on_answers_lost(self, count: int) -> None:
-        """Take that *count* answers came after the connection had closed."""
+        """Handle *count* answers that came after the close of their connection."""
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Return the seconds nsqd holds *message* back.  Called where handlers run."""
+        """Return the delay of a REQ, in seconds.  Called in the handler's thread or greenlet."""
 
 
 class Subscribed(Connection):
@@ -67,7 +67,7 @@ class Subscribed(Connection):
 
     Args:
         is_prompt: Whether RDY is kept low while messages arrive sooner that way.
-        reads_in_hub: Whether the hub may give messages to the pool; inline handlers would run in the hub.
+        reads_in_hub: Whether the hub may pass messages to the pool; False for inline handlers, which may wait.
         writes_fins: Whether a handler's thread writes FIN itself while one message is in flight.
     """
 
@@ -92,28 +92,28 @@ class Subscribed(Connection):
         self.in_flight = InFlight()
         self._finished = self.requeued = self.expired = self.answers_lost = 0
         self._fins = Fins(partial(loop.call_soon, self._flush))
-        #: Where a handler's success puts FIN without a call of :meth:`finish`; None where that has more to do.
+        #: Buffer to which the success of a handler appends its FIN; None: it must call :meth:`finish` instead.
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
-        #: Most messages in flight with which reading goes on: what nsqd sends beyond RDY would only cost memory.
+        #: Messages in flight above which reading stops: more messages beyond RDY would only cost memory.
         self._most = _SPARE
-        #: Whether nothing is read until there is room; whether that was logged.
+        #: Whether reading has stopped until there is room; whether that was logged.
         self._is_reading_stopped = self._has_logged_stop = False
-        #: The share of max_in_flight that the flow control gave it, and the RDY that was last queued for nsqd.
+        #: The connection's share of max_in_flight, and the RDY that was last queued for nsqd.
         self._share = self.ready = 0
-        #: When nsqd refused a FIN or REQ on this connection; None: never.
+        #: Time of the last refused FIN or REQ on this connection; None: there was none.
         self._refused_at: float | None = None
-        #: None: RDY is what the flow control says.
+        #: Chooses RDY within the share; None: RDY is the share.
         self._delivery: Delivery | None = None
         self._tick_timer: Any = None
-        self._tick_at = 0.0  # when that fires
-        #: Inline handlers run in there, and nothing is read meanwhile: that is no sign of a quiet nsqd.
+        self._tick_at = 0.0  # time at which the timer fires
+        #: Whether messages are being passed on.  Inline handlers run then and nothing is read: nsqd may not be silent.
         self._is_handing_on = False
         #: Called after answers went out, once CLS was sent.
         self._on_answered: Callable[[], None] | None = None
-        #: Held by the thread that writes to the socket, for the time of one call that does not wait.
+        #: Held by the thread that writes to the socket, for one call that does not block.
         self._write_lock = native_rlock()
-        #: The loop found the lock taken: the thread that holds it has the loop flush after its release.
+        #: Whether the loop found the lock held: the thread that holds it schedules a flush after its release.
         self._has_missed_lock = False
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
@@ -123,13 +123,13 @@ class Subscribed(Connection):
         if negotiated is not None:
             self.msg_timeout = negotiated.msg_timeout or self.msg_timeout
             self.max_msg_timeout = negotiated.max_msg_timeout or self.max_msg_timeout
-            if self._is_prompt and negotiated.negotiated:  # else it may count RDY down
+            if self._is_prompt and negotiated.negotiated:  # else the server may count RDY down
                 self._delivery = Delivery(self.clock)
 
     # -- messages
 
     def run(self) -> None:
-        """Read until the connection ends; waits.  Always ends with an exception, the reason."""
+        """Read until the connection ends.  Blocks the greenlet.  Always raises the reason of the end."""
         stream = self._stream
         if stream is not None and self._codec is None and self._reads_in_hub:
             stream.offer(self._take_messages)
@@ -138,9 +138,9 @@ class Subscribed(Connection):
         super().run()
 
     def _take_messages(self, data: bytes) -> bool:
-        """In the hub: take a read of messages and nothing else, while they come one by one; False: the reader does.
+        """Pass on a read that holds only messages; return False to leave the read to the reading greenlet.
 
-        So a handler begins without a switch to the greenlet that reads.
+        Called in the hub, so that a handler begins without a switch to the reading greenlet.
         """
         is_busy = self._share > 1 and self._delivery is not None and self._delivery.is_full
         if is_busy or self.in_flight.count > self._most:
@@ -153,17 +153,17 @@ class Subscribed(Connection):
 
     @property
     def succeeded(self) -> int:
-        """Messages finished since it was opened, with those whose FIN is queued; from any thread."""
+        """Messages finished since the connection was opened, including queued FINs.  Thread-safe."""
         return self.finished + len(self._fins)
 
     @property
     def received(self) -> int:
-        """Messages since it was opened."""
+        """Messages received since the connection was opened."""
         return self.in_flight.received
 
     @property
     def finished(self) -> int:
-        """Messages answered with FIN since it was opened."""
+        """Messages answered with FIN since the connection was opened."""
         return self._finished + self.in_flight.finished_by_handlers
 
     def _on_messages(self, messages: list[Message]) -> None:
@@ -172,10 +172,10 @@ class Subscribed(Connection):
         self._message_owner.handle(messages)
         self._is_handing_on = False
         if is_reported and self._delivery is not None and not (self._due or self._fins.due):
-            self._follow(self._delivery)  # else the write of answers does
+            self._follow(self._delivery)  # else the write of answers follows
 
     def _count_in(self, messages: list[Message]) -> bool:
-        """Count what a read brought, before any of it is handled; return whether it was reported to the delivery."""
+        """Count the messages of a read before they are handled; return whether they were reported to the delivery."""
         count = self.in_flight.add(messages, self.read_at)
         self._must_wait = count > self._most
         delivery = self._delivery
@@ -187,15 +187,15 @@ class Subscribed(Connection):
         return is_reported
 
     def _age(self, message: Message | None) -> float:
-        """Return how old *message*, the last one, was when it was read, by nsqd's clock and this one."""
+        """Return the age in seconds of *message*, the last message, when it was read; needs synchronous clocks."""
         if message is None:
             return 0.0
         return self.clock.wall() - message.timestamp_ns * 1e-9 - (self.clock.now() - self.in_flight.received_at)
 
     def _wait_for_room(self) -> None:
-        """Read nothing while far more than RDY is in flight.
+        """Stop reading while far more messages than RDY are in flight.
 
-        It does not close the connection: messages that nsqd has taken back and sent again count here for a moment more.
+        The connection stays open: messages that timed out and that nsqd sent again count twice for a moment.
         """
         if self.in_flight.count <= self._most:
             return
@@ -212,7 +212,7 @@ class Subscribed(Connection):
         self._go_on()
 
     def set_ready(self, count: int) -> None:
-        """Set the share of RDY.  nsqd does not confirm a lower one, so reading is bounded by the highest so far."""
+        """Set the share.  nsqd does not confirm a lower RDY, so reading is bounded by the highest share so far."""
         if self._on_answered is not None:
             return  # nsqd takes no RDY after CLS
         self._most = max(self._most, count + max(_SPARE, count // 4))
@@ -265,19 +265,19 @@ class Subscribed(Connection):
     # -- answers
 
     def finish(self, message: Message) -> None:
-        """Queue FIN; from any thread.  The message was claimed by its caller."""
+        """Queue FIN for a message that the caller has claimed.  Thread-safe."""
         with self.loop.guard:
             self._fins.add(message.id)
 
     def handled(self, message: Message) -> None:
-        """Its handler has returned: finish it.  The message was claimed, as for :meth:`finish`."""
+        """Finish a message whose handler has returned; the caller has claimed the message.  Thread-safe."""
         if not self._write_fin(message):
             self.finish(message)
 
     def _write_fin(self, message: Message) -> bool:
-        """Write FIN in the calling thread if nothing else is in flight or to be written; return whether that was done.
+        """Write FIN in the calling thread if nothing else is in flight or queued; return whether FIN was written.
 
-        The loop learns of it from the count of messages in flight, when nsqd has sent the next one.
+        The loop sees the new count of messages in flight when nsqd has sent the next message.
         """
         stream = self._stream
         is_alone = self._writes_fins and self.in_flight.count == 1 and not (self._due or self._flow.watches)
@@ -286,7 +286,7 @@ class Subscribed(Connection):
         try:
             if stream.unsent or stream.closed is not None:
                 return False
-            self.in_flight.finished_by_handlers += 1  # before nsqd can send the next one
+            self.in_flight.finished_by_handlers += 1  # before nsqd can send the next message
             stream.send_beside_loop(commands.finish(message.id))
         except OSError as error:
             self.loop.call_soon(partial(self.close, lost(self.address, error)))
@@ -297,7 +297,7 @@ class Subscribed(Connection):
         return True
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
-        """Queue REQ; from any thread.  None: the delay that the message's attempts call for."""
+        """Queue REQ; a *delay* of None means the delay for the message's attempts.  Thread-safe."""
         command = commands.requeue(message.id, self._message_owner.requeue_delay(message, delay))
         with self.loop.guard:
             if backoff:
@@ -306,11 +306,11 @@ class Subscribed(Connection):
                 self._queue_requeue(command)
 
     def slow_down(self, command: bytes = b"") -> None:
-        """A message failed (BACK-1): queue *command*, its REQ, after the RDY 0 that may follow; from any thread.
+        """Report a failed message (BACK-1), then queue *command*, its REQ.  Thread-safe.
 
-        After the REQ alone nsqd would send the message again at once.
+        The RDY 0 of a backoff must precede the REQ: otherwise nsqd would send the message again at once.
         """
-        successes = self._flow.successes(self)  # before the loop sees what other handlers finish meanwhile
+        successes = self._flow.successes(self)  # now: other handlers may finish messages before the loop runs _fail()
         self.loop.call_soon(lambda: self._fail(successes, command))
 
     def _fail(self, successes: int, command: bytes) -> None:
@@ -334,16 +334,16 @@ class Subscribed(Connection):
         self._message_owner.on_answers_lost(count)
 
     def touch(self, message: Message) -> None:
-        """Queue TOUCH; from any thread."""
+        """Queue TOUCH.  Thread-safe."""
         self.send(commands.touch(message.id))
 
     # -- overridden by OrderedConnection
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Take that the handler of *message* has returned without an answer."""
+        """Handle the return of the handler of *message* without an answer."""
 
     def skipped(self, message: Message) -> None:
-        """Take that *message* had expired before a handler began."""
+        """Handle that *message* expired before a handler began it."""
 
     # -- writing
 
@@ -353,7 +353,7 @@ class Subscribed(Connection):
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._has_missed_lock = True  # before the attempt: the thread looks at it after its release
+        self._has_missed_lock = True  # before the attempt: the thread checks it after its release
         if self._write_lock.acquire(False):
             try:
                 self._has_missed_lock = False
@@ -362,7 +362,7 @@ class Subscribed(Connection):
                 self._write_lock.release()
 
     def _write_all(self) -> None:
-        # Both before anything is looked at: what other threads add from here on is seen too, or wakes again.
+        # Clear both flags before the queues are read: later additions of other threads schedule another flush.
         self._due = self._fins.due = False
         data = self._take(self._out) if self._out else b""
         requeued = len(self._reqs)
@@ -374,7 +374,7 @@ class Subscribed(Connection):
         if self._stream is None or self._stream.closed is not None:
             self._on_answers_lost(finished + requeued)
             if self._stream is not None and self._stream.closed is not None:
-                self.close(self._stream.closed)  # its greenlet may not have noticed: it runs an inline handler
+                self.close(self._stream.closed)  # its greenlet may be running an inline handler
             return
         if finished or requeued:
             self._finished += finished
@@ -390,7 +390,7 @@ class Subscribed(Connection):
                 data = commands.ready(self.ready) + data
         if not data:
             return
-        if finished or requeued:  # the RDY that may follow goes out after these
+        if finished or requeued:  # a resulting RDY goes out after these answers
             self._report_answered(finished + requeued, success=finished > 0)
         self._emit(data)
         if (finished or requeued) and self._on_answered is not None:
@@ -404,7 +404,7 @@ class Subscribed(Connection):
     # -- watching
 
     def answer_refused(self) -> None:
-        """Note that nsqd refused a FIN or REQ: its in-flight count and the client's may differ from now on."""
+        """Record that nsqd refused a FIN or REQ: its in-flight count and the client's may differ from now on."""
         self._refused_at = self.clock.now()
 
     def _is_stalled(self, now: float) -> bool:
@@ -428,7 +428,7 @@ class Subscribed(Connection):
             self.close(DeliveryStalled(self.address, why))
 
     def expire_overdue(self, now: float) -> list[Message]:
-        """Count out, and return, the messages that nsqd has taken back (MSG-5).  Called about once a second."""
+        """Remove and return the messages that timed out at nsqd (MSG-5).  Called about once a second."""
         if not self.is_open():
             return []
         late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
@@ -447,19 +447,19 @@ class Subscribed(Connection):
 
     def close(self, reason: NSQError) -> None:
         """Close at once; nsqd sends the unanswered messages again."""
-        with self._write_lock:  # no thread is in the middle of a call with the socket's descriptor
+        with self._write_lock:  # no thread is in a call with the socket's descriptor
             super().close(reason)
         self._end_delivery()
-        if len(self._fins):  # answers that waited: they are lost now
+        if len(self._fins):  # queued answers are lost now
             self._flush_soon()
         if self.in_flight.drop():
             self._message_owner.on_closed(self)
 
     def send_close(self, on_answered: Callable[[], None]) -> None:
-        """Send CLS: nsqd sends no more messages, takes no more RDY, and answers CLOSE_WAIT (CLOSE-1).
+        """Send CLS: nsqd sends no more messages, accepts no RDY, and answers CLOSE_WAIT (CLOSE-1).
 
-        From now on *on_answered* is called whenever answers have gone out.  nsqd disconnects a client that sends CLS
-        twice, so a second call, at the exit of a program whose Reader closes, sends none.
+        From now on each write of answers calls *on_answered*.  nsqd disconnects a client that sends CLS twice, so a
+        second call, when Python exits while the Reader closes, does not send CLS.
         """
         self._end_delivery()
         if self._on_answered is None:
@@ -467,7 +467,7 @@ class Subscribed(Connection):
         self._on_answered = on_answered
 
     def abandon(self) -> None:
-        """In a forked child: the connection, and the thread that may hold its lock, are the parent's."""
+        """Drop the connection in a forked child; a thread of the parent may hold the lock."""
         self._write_lock = native_rlock()
         super().abandon()
 

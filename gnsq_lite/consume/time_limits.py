@@ -1,11 +1,11 @@
-"""What happens to a handler that exceeds its time limit, in each pool.
+"""Enforces the time limits of handlers.
 
-Greenlets: TimeLimitExceeded is raised in the handler, where it waits.  Threads cannot be ended, and nothing is tried:
-an exception set from outside would hit the next line of Python, even in a ``finally``, and never a call hanging in C.
-The messages of such a thread are answered for it, its own answers are ignored, and another thread takes its place.
+In a greenlet TimeLimitExceeded is raised at the point where the handler waits.  A thread cannot be ended: an exception
+set from outside would hit any line of Python, even in a ``finally``, and would not end a call that hangs in C.  So the
+messages of such a thread are answered for it, its own answers are ignored, and another thread replaces it.
 
-Nothing is recorded when a handler begins or ends.  Each look sees the job of each worker, and the age of a job counts
-from the first look that saw it.  So an age is too short by at most the time between two looks.
+Nothing is recorded when a handler begins or ends.  Each check reads the job of each worker, and the age of a job counts
+from the first check that saw it.  So an age is too short by at most the time between two checks.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gnsq_lite.net.user_hooks import UserHooks, log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds between two looks, at the most and at the least; in between a twentieth of the shortest limit.
+#: Maximum and minimum seconds between two checks; within these bounds a twentieth of the shortest limit.
 _SELDOM, _OFTEN = 1.0, 0.01
 
 
 class TimeLimits:
-    """Watches the handlers of one pool, which has *concurrency* places; in the loop's thread."""
+    """Watches the handlers of a pool with *concurrency* workers.  Call it in the loop's thread."""
 
     def __init__(
         self,
@@ -46,29 +46,29 @@ class TimeLimits:
         self._loop, self._settings, self._pool, self._concurrency = loop, settings, pool, concurrency
         self._clock, self._outcomes, self._hooks = clock, outcomes, hooks
         self._soft, self._hard = settings.limits.soft_time_limit, settings.limits.time_limit
-        #: Whether there is a limit; without one, :meth:`look` is called on demand only.
+        #: Whether there is a limit; without a limit, :meth:`look` is called only on demand.
         self.is_needed = (self._soft, self._hard) != (None, None)
-        #: Handlers that still run after they were written off.
+        #: Number of running handlers past their time limit, which other threads replace.
         self.overdue = 0
 
     def busy(self) -> int:
-        """Return how many handlers run, without those that were written off."""
+        """Return the number of running handlers, except overdue handlers."""
         return self._pool.busy() - self.overdue
 
     def set_concurrency(self, count: int) -> None:
-        """Change how many handlers may run at once; those written off do not count."""
+        """Change the maximum number of running handlers, except overdue handlers."""
         self._concurrency = count
         self._pool.set_concurrency(count + min(self.overdue, count))
 
     def run(self) -> None:
-        """Watch until killed."""
+        """Check the limits until killed.  Blocks the greenlet."""
         shortest = min((limit for limit in (self._soft, self._hard) if limit is not None), default=_SELDOM * 20)
         while True:
             sleep(min(_SELDOM, max(_OFTEN, shortest / 20)))
             self.look()
 
     def look(self) -> float:
-        """Act on exceeded limits; return the age of the oldest running handler, seconds."""
+        """Enforce the limits; return the age of the oldest running handler in seconds."""
         now, oldest, overdue = self._clock.now(), 0.0, 0
         for seat in tuple(self._pool.seats):
             job = seat[1]
@@ -103,18 +103,18 @@ class TimeLimits:
             self._hooks.call("on_slow", message, self._soft)
 
     def _interrupt(self, seat: Seat, job: Any) -> None:
-        """Runs in the hub: a handler in a greenlet is waiting then."""
+        """Raise TimeLimitExceeded in the handler.  Called in the hub, so the handler is waiting."""
         if seat[1] is job:
             seat[0].throw(self._error())
 
     def _write_off(self, job: Any) -> None:
-        """Answer its messages, in a thread where on_give_up may block; look() gives its place to another."""
+        """Answer the messages of *job* in a new thread, where on_give_up may block; look() replaces the worker."""
         for message in messages_of(job):
             said = "the handler of %r does not end; another takes its place"
             log_safely(log, logging.ERROR, said, message.id, extra=message_fields(message))
         try:
             start_native_thread("gnsq_lite-time-limit", partial(self._answer, job))
-        except RuntimeError as reason:  # the system gives no thread
+        except RuntimeError as reason:  # the system starts no thread
             said = "no answer to what the handler had, which nsqd sends again after msg_timeout: %s"
             log_safely(log, logging.ERROR, said, reason)
 
@@ -122,7 +122,7 @@ class TimeLimits:
         enter_thread(self._loop)
         try:
             self._outcomes.on_exception(job, self._error())
-        except HandlerRaised as raised:  # by on_give_up
+        except HandlerRaised as raised:  # on_give_up raised
             self._outcomes.on_exit(raised.__cause__ or raised)
         finally:
             leave_thread()
