@@ -1,6 +1,6 @@
 """Youzan's NSQ: partitions with leaders, ordered consumption, trace ids, ext headers, smart lookup.
 
-Where each rule lives:
+Code of each rule:
 
 =============  ======================================================================
 YZ-1           ``gnsq_lite.net.discovery``
@@ -12,12 +12,12 @@ YZ-7           ``errors.SubOrderIsMustError``
 YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``
 YZ-9           ``commands.publish``, ``messages.PublishReceipt``
 YZ-10          ``messages.YouzanMessage``
-YZ-11          the Writer: a connection per endpoint, and an endpoint is a partition of a node
+YZ-11          the Writer: a connection per endpoint; an endpoint is a partition of a node
 YZ-14          ``gnsq_lite.dialect.PlainDialect.check_server``
 YZ-15, YZ-16   ``headers``, ``commands.publish``, ``options.YouzanOptions``
 YZ-17          ``commands.StartOffset``
 YZ-18          ``dialect.YouzanDialect.calls_for_lookup``; the connection's heartbeat watch
 =============  ======================================================================
 
-Facts are of server 0.3.7-HA.1.13.0, seen on a cluster of two nodes; its sources are cited where a fact is not plain.
+The facts hold for server 0.3.7-HA.1.13.0 and were seen on a cluster of two nodes; comments cite the server's sources.
 """

@@ -1,4 +1,4 @@
-"""What a client of Youzan's NSQ sends beyond plain NSQ's commands.
+"""Encodes the commands that Youzan's NSQ adds to plain NSQ.
 
 Sources: nsqdserver/protocol_v2.go:419 @0.3.7-HA.1.13.0, go-nsq/command.go.  Sizes are big-endian 32-bit numbers.
 """
@@ -26,7 +26,7 @@ _INT64 = 2**63 - 1
 
 
 def check_partition(partition: int) -> int:
-    """Return *partition*, 0 to 254.  Raises OptionError."""
+    """Check *partition*, 0 to 254.  Raises OptionError."""
     return check_number("partition", partition, 0, MAX_PARTITIONS - 1, whole=True)
 
 
@@ -35,9 +35,9 @@ def check_partition(partition: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StartOffset:
-    """Where a channel is to start reading a partition (YZ-17); make one with the class methods.
+    """Position at which a channel starts to read a partition (YZ-17).  Make it with the class methods.
 
-    Only the first consumer of a channel moves it; the server ignores the offset of later ones.
+    The server ignores the offset unless the consumer is the first of the channel.
     """
 
     kind: Literal["timestamp", "msgcount", "virtual_queue", "special"]
@@ -61,16 +61,16 @@ class StartOffset:
 
     @classmethod
     def at_byte(cls, offset: int) -> StartOffset:
-        """Start at a byte of the partition's queue, as ``Receipt.queue_offset`` tells it, or at the next message."""
+        """Start at a byte of the partition's queue, such as ``PublishReceipt.queue_offset``, or at the next message."""
         return cls("virtual_queue", offset)
 
     @classmethod
     def end(cls) -> StartOffset:
-        """Start with what is published from now on."""
+        """Start with the messages that are published from now on."""
         return cls("special", -1)
 
     def encode(self) -> bytes:
-        """Return the word of SUB_ADVANCED.  nsqdserver/protocol_v2.go:60"""
+        """Encode the offset as a parameter of SUB_ADVANCED.  nsqdserver/protocol_v2.go:60"""
         return b"%b:%d" % (self.kind.encode("ascii"), self.value)
 
 
@@ -78,9 +78,9 @@ class StartOffset:
 
 
 def subscribe(topic: str, channel: str, partition: int | None = None, verb: bytes = b"SUB") -> bytes:
-    """SUB of one partition; None: the one this node leads (YZ-3).  Raises InvalidName, OptionError.
+    """Encode SUB of one partition; None: the partition that the node leads (YZ-3).  Raises InvalidName, OptionError.
 
-    With SUB_ORDERED as *verb* one message at a time; older servers call it SUB_ORDER (YZ-6).
+    With the *verb* SUB_ORDERED, SUB_ORDER on older servers, nsqd sends one message at a time (YZ-6).
     """
     names = verb + b" " + check_topic(topic) + b" " + check_channel(channel)
     return names + b"\n" if partition is None else names + b" %d\n" % check_partition(partition)
@@ -89,10 +89,10 @@ def subscribe(topic: str, channel: str, partition: int | None = None, verb: byte
 def subscribe_advanced(
     topic: str, channel: str, partition: int | None = None, start: StartOffset | None = None
 ) -> bytes:
-    """SUB_ADVANCED: messages come with their place in the queue; *start* moves a channel without consumers (YZ-17).
+    """Encode SUB_ADVANCED: messages carry their queue offset; *start* moves a channel without consumers (YZ-17).
 
-    The server ignores the partition where *start* is given (protocol_v2.go:1034 counts four words) and takes one that
-    the node leads: only safe on a node that leads one partition of the topic.  Raises InvalidName, OptionError.
+    With *start* the server ignores the partition (protocol_v2.go:1034 counts four words) and chooses a partition that
+    the node leads, so the node must lead only one partition of the topic.  Raises InvalidName, OptionError.
     """
     line = subscribe(topic, channel, partition, b"SUB_ADVANCED")
     if start is None:
@@ -108,9 +108,9 @@ def subscribe_advanced(
 def publish(
     topic: str, body: bytes, partition: int | None = None, *, trace_id: int | None = None, header: bytes | None = None
 ) -> bytes:
-    """PUB to a partition (YZ-4), PUB_TRACE with *trace_id* (YZ-9), PUB_EXT with *header* (YZ-15).
+    """Encode PUB to a partition (YZ-4), PUB_TRACE with *trace_id* (YZ-9), or PUB_EXT with *header* (YZ-15).
 
-    A header is the JSON of ``headers.encode_headers``.  The answer is OK, or a trace reply if a trace id was sent.
+    *header* is the result of ``headers.encode_headers``.  nsqd answers OK, or a trace reply if a trace id was sent.
     Raises InvalidName, OptionError, BodyTypeError, InvalidBody, MessageTooLarge.
     """
     check_body(body)
@@ -123,7 +123,7 @@ def publish(
 
 
 def publish_head(topic: str, partition: int | None) -> bytes:
-    """Return the line of a PUB, which the body's size follows.  Raises InvalidName, OptionError."""
+    """Encode the line of a PUB, which precedes the size of the body.  Raises InvalidName, OptionError."""
     return _head(b"PUB", topic, partition)
 
 
@@ -135,11 +135,11 @@ def multipublish(
     trace_ids: Sequence[int] | None = None,
     headers: Sequence[bytes] | None = None,
 ) -> bytes:
-    """MPUB to a partition (YZ-4), MPUB_TRACE with *trace_ids*, MPUB_EXT with *headers*; one of these for each body.
+    """Encode MPUB to a partition (YZ-4), MPUB_TRACE with *trace_ids*, or MPUB_EXT with *headers*, one for each body.
 
-    A header is JSON, or ``b""`` for a body without.  The answer is OK; to MPUB_TRACE it is one trace reply: id and
-    offset of the first message, the size of all.  After it has refused MPUB_EXT the server does not read the rest of
-    the body: the connection is of no use any more.  Raises as :func:`publish`.
+    A header is JSON, or ``b""`` for a body without headers.  nsqd answers OK, or to MPUB_TRACE one trace reply: id and
+    offset of the first message, and the size of all messages.  If nsqd refuses MPUB_EXT, it does not read the rest of
+    the body, so the connection must be closed.  Raises as :func:`publish`.
     """
     if headers is not None:
         verb, before = b"MPUB_EXT", [_u16(len(header)) + header for header in headers]
@@ -151,7 +151,7 @@ def multipublish(
     return _head(verb, topic, partition) + multipublish_body(parts)
 
 
-@lru_cache(10_000, typed=True)  # True is no 1
+@lru_cache(10_000, typed=True)  # typed: True is no valid partition, although it equals 1
 def _head(verb: bytes, topic: str, partition: int | None) -> bytes:
     line = verb + b" " + check_topic(topic)
     return line + b"\n" if partition is None else line + b" %d\n" % check_partition(partition)

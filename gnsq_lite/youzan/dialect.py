@@ -42,7 +42,7 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 class YouzanDialect(Dialect):
-    """NSQ as Youzan's servers speak it.  One per Reader or Writer.
+    """The protocol of Youzan's servers.  Each Reader or Writer needs its own instance.
 
     Args:
         keywords: The fields of :class:`YouzanOptions`.
@@ -130,7 +130,7 @@ class YouzanDialect(Dialect):
         return self.layout_of(topic).extend_support if wanted is None else wanted
 
     def is_ordered(self, topic: str) -> bool:
-        """Whether *topic* is consumed in order (YZ-6)."""
+        """Return whether *topic* is consumed in order (YZ-6)."""
         return self.options.is_ordered(topic, self.layout_of(topic).ordered)
 
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
@@ -159,7 +159,7 @@ class YouzanDialect(Dialect):
         return message_factory(Layout(ext=self._has_headers(topic), tail=tail), endpoint.partition, most)
 
     def calls_for_lookup(self, error: NSQError) -> bool:
-        """Whether *error* may mean a new leader: nsqd closes a moved consumer's connection without an error frame."""
+        """Return whether *error* may mean a new leader: nsqd closes a moved consumer's connection without an error."""
         return not isinstance(error, NsqdError) or isinstance(error, MOVED)
 
     def give_up(self, topic: str, has_callback: bool) -> GiveUp:
@@ -223,7 +223,7 @@ class YouzanDialect(Dialect):
     def beside_bodies(
         self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
     ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
-        """Headers with their trace ids among them (MPUB_EXT), else trace ids (MPUB_TRACE).  Raises OptionError."""
+        """Return (headers with trace ids, None, bytes) or (None, trace ids, bytes per body).  Raises OptionError."""
         checked = None if trace_ids is None else list(map(check_trace_id, trace_ids))
         if headers is None:
             return None, checked, TRACE_ID_LENGTH
@@ -242,7 +242,7 @@ class YouzanDialect(Dialect):
         return request if trace_id == request.trace_id else replace(request, trace_id=trace_id)
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
-        """PUB, PUB_TRACE, PUB_EXT or the batch form of each (YZ-4, YZ-9, YZ-15).  Raises OptionError."""
+        """Encode PUB, PUB_TRACE, PUB_EXT or their batch form (YZ-4, YZ-9, YZ-15).  Raises OptionError."""
         topic, partition, headers = request.topic, endpoint.partition, request.batch_headers
         trace_id, trace_ids = self._trace_id(request), request.trace_ids
         if not request.batch:
@@ -255,7 +255,7 @@ class YouzanDialect(Dialect):
         return commands.multipublish(topic, request.bodies, partition, trace_ids=trace_ids, headers=headers)
 
     def _check_takes_headers(self, request: PublishRequest, route: Lookup | None) -> None:
-        """Raise OptionError for a topic without headers: refusing MPUB_EXT, nsqd loses its place in the stream."""
+        """Raise OptionError for a topic without headers: nsqd does not read the rest of an MPUB_EXT that it refuses."""
         layout = route.meta if route is not None else None
         if isinstance(layout, TopicLayout) and layout.has_meta and not layout.extend_support:
             raise OptionError("headers", request.batch_headers, f"{request.topic} is not an ext topic: no headers")
@@ -273,7 +273,7 @@ class YouzanDialect(Dialect):
 
 
 def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
-    """Return the dialect of that name, made with *options*, or *dialect* itself.  Raises OptionError."""
+    """Make the dialect with the name *dialect* from *options*, or return a given Dialect.  Raises OptionError."""
     if isinstance(dialect, str):
         check_choice("dialect", dialect, PlainDialect.name, YouzanDialect.name)
         return PlainDialect(**options) if dialect == PlainDialect.name else YouzanDialect(**options)

@@ -17,7 +17,7 @@ from gnsq_lite.youzan.constants import MAX_HEADER_BYTES, MAX_TAG, MAX_UINT64, RE
 
 #: Levels of objects and arrays that nsqd's JSON parser accepts.
 _MAX_LEVELS = 300
-# internal/ext/ext.go:20; the server does not check it, its own client does
+# internal/ext/ext.go:20; Youzan's client checks tags, the server does not
 _TAG = re.compile(r"[a-zA-Z0-9_-]+").fullmatch
 _STRINGS, _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"'), re.compile(rb"[][{}]").findall
 
@@ -74,5 +74,5 @@ def _check_trace_text(text: object) -> None:
 
 
 def has_trace_id(headers: Mapping[str, Any] | None) -> bool:
-    """Whether the server responds with a trace reply to a PUB_EXT with these headers."""
+    """Return whether the server answers a PUB_EXT with these *headers* with a trace reply."""
     return headers is not None and TRACE_ID_KEY in headers

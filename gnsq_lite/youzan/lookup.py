@@ -1,8 +1,8 @@
-"""What Youzan's nsqlookupd says, without I/O: ``/lookup`` (YZ-2) and ``/listlookup`` (YZ-1).
+"""Parses the answers of Youzan's nsqlookupd, without I/O: ``/lookup`` (YZ-2) and ``/listlookup`` (YZ-1).
 
-An answer may come bare or in the ``{"status_code", "data"}`` wrapper of older servers; null stands for "nothing" in
-several places, and ports are strings in one of them.  A partition or node of no use is left out, unless there is no
-other.  Anything else raises HTTPResponseError and changes nothing.
+An answer may have the ``{"status_code", "data"}`` wrapper of older servers.  Empty values may be null, and the ports of
+``/listlookup`` are strings.  Unusable partitions and nodes are left out; if no usable one is left, and for all other
+errors, the parser raises HTTPResponseError.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gnsq_lite.youzan.constants import MAX_PARTITIONS
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """A topic's partitions and where their leaders are.
+    """The partitions of a topic and their leaders.
 
-    ``partition_num`` is how many the topic has, also where fewer are listed (some have no leader, or take no writes);
-    0 where the server does not tell: it is in no cluster, or was not asked for metainfo.  ``lists_partitions`` is
-    whether it listed any, be they of use or not; ``left_out`` says which entries were not.
+    ``partition_num`` is the number of partitions, including unlisted ones (without a leader, or not writable).  It is 0
+    if the server reports no number, because it is in no cluster, or because the request was without metainfo.
+    ``lists_partitions``: whether the server listed any partition, usable or not.  ``left_out``: the unusable entries.
     """
 
     partition_num: int = 0
@@ -38,17 +38,17 @@ class TopicLayout:
 
     @property
     def has_partitions(self) -> bool:
-        """Whether the server knows partitions: the nodes are then no substitute for a leader."""
+        """Whether the server knows partitions, so that a publish needs a leader and not just any node."""
         return self.has_meta or self.lists_partitions or bool(self.partitions)
 
     def only(self, allowed: Callable[[Endpoint], bool]) -> TopicLayout:
-        """Return it without the endpoints that *allowed* refuses: their partitions count as without a leader."""
+        """Return a copy without the endpoints that *allowed* refuses: their partitions have no leader."""
         partitions = {number: endpoint for number, endpoint in self.partitions.items() if allowed(endpoint)}
         producers = tuple(filter(allowed, self.producers))
         return replace(self, partitions=partitions, producers=producers, lists_partitions=self.has_partitions)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return one endpoint per listed partition, in order; the nodes where the server knows no partitions."""
+        """Return one endpoint per listed partition, in order; or the nodes if the server knows no partitions."""
         if self.has_partitions:
             return tuple(self.partitions[number] for number in sorted(self.partitions))
         return self.producers
@@ -71,7 +71,7 @@ def lookup_path(topic: str, role: Role) -> str:
 
 
 def parse_layout(document: Any) -> TopicLayout:
-    """Return what the decoded answer of ``/lookup`` says; null says nothing.  Raises HTTPResponseError."""
+    """Parse the decoded answer of ``/lookup``; null gives an empty layout.  Raises HTTPResponseError."""
     data = _data(document)
     if data is None:
         return EMPTY
@@ -97,7 +97,7 @@ def parse_layout(document: Any) -> TopicLayout:
 
 
 def parse_lookupds(data: Any) -> tuple[Address, ...]:
-    """Return the HTTP addresses of ``/listlookup``, the leader first; empty if nsqlookupd is in no cluster.
+    """Parse the HTTP addresses of ``/listlookup``, the leader first; empty if nsqlookupd is in no cluster.
 
     Raises HTTPResponseError.
     """

@@ -1,13 +1,13 @@
-"""What follows a message's id in Youzan's frames, ids, and the reply to a traced publish (YZ-9, YZ-10, YZ-15).
+"""Parses the bytes after a message's id, the ids, and the replies to traced publishes (YZ-9, YZ-10, YZ-15).
 
 ::
 
     SUB                        body
     SUB_ADVANCED, SUB_ORDERED  queue offset (8), raw size (4), body
-    an ext topic               ext version (1), then unless it is 0: length (2), JSON; after that as above
+    an ext topic               ext version (1); if it is not 0: length (2), JSON; then as above
 
-Nothing in the frame tells which it is: it depends on the SUB that was sent and on extend_support in IDENTIFY
-(nsqd/message.go:191 @0.3.7-HA.1.13.0), so each connection keeps its :class:`Layout`.
+The frame does not show its layout, which depends on the SUB command and on extend_support in IDENTIFY
+(nsqd/message.go:191 @0.3.7-HA.1.13.0).  So each connection has a :class:`Layout`.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _trace = Struct(">2sQQqI")
 _new: Callable[[type[PlacedMessage]], PlacedMessage] = object.__new__
 _init = Message.__init__
 
-#: Found in the header of a compressed message.
+#: Bytes that the header of each compressed message contains.
 _COMPRESSED = CODEC_KEY.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the messages of one connection are laid out after their ids."""
+    """Layout of the bytes after the ids, for the messages of one connection."""
 
     ext: bool = False
     tail: bool = False
 
 
 class Content(NamedTuple):
-    """A message's parts after its id.  ``header`` is None where it has none; the places are None on a plain SUB."""
+    """Parts of a message after its id: None for a missing header; None for offset and size after a plain SUB."""
 
     body: bytes
     header: bytes | None = None
@@ -52,7 +52,7 @@ class Content(NamedTuple):
 
 
 def decode_content(data: bytes, layout: Layout) -> Content:
-    """Return the parts of *data*, a message without its head.  Raises ProtocolError for fewer bytes than they say."""
+    """Split *data*, the bytes after a message's id, into its parts.  Raises ProtocolError if bytes are missing."""
     at = 0
     header: bytes | None = None
     version = EXT_NONE
@@ -77,7 +77,7 @@ def decode_content(data: bytes, layout: Layout) -> Content:
 
 
 def split_id(message_id: bytes) -> tuple[int, int]:
-    """Return (internal id, trace id) of a message's id (YZ-10).  Raises ProtocolError for another length than 16."""
+    """Split a message's id into (internal id, trace id) (YZ-10).  Raises ProtocolError if it has not 16 bytes."""
     if len(message_id) != 16:
         raise ProtocolError(f"a message id of {len(message_id)} bytes; it has 16")
     internal, trace = _ids(message_id)
@@ -85,7 +85,7 @@ def split_id(message_id: bytes) -> tuple[int, int]:
 
 
 def partition_of_id(internal_id: int) -> int:
-    """Return the partition that made the id: in cluster mode its upper bits, 0 from a server alone."""
+    """Return the partition in an internal id: its upper bits in cluster mode, 0 from a standalone server."""
     return internal_id >> PARTITION_SHIFT
 
 
@@ -93,10 +93,10 @@ class YouzanMessage(Message):
     """A message from Youzan's nsqd.
 
     Attributes:
-        internal_id: The server's id; in cluster mode unique within the topic, rising within a partition.
-        trace_id: What the publisher gave for tracing, else 0.
-        partition: The partition it came from.
-        queue_offset, raw_size: Its place in the partition's queue and its size there; None on a plain SUB.
+        internal_id: The server's id; in cluster mode unique within the topic, and increasing within a partition.
+        trace_id: The publisher's trace id, or 0.
+        partition: The partition of the message.
+        queue_offset, raw_size: Offset and size of the message in the partition's queue; None after a plain SUB.
         header_bytes: The received ext header, or None.
     """
 
@@ -123,14 +123,14 @@ class YouzanMessage(Message):
 
     @property
     def trace_id(self) -> int:  # type: ignore[override]
-        """What the publisher gave for tracing, else 0."""
+        """The publisher's trace id, or 0."""
         return split_id(self.id)[1]
 
     @property
     def headers(self) -> dict[str, Any] | None:  # type: ignore[override]
         """The ext headers, or None if the message has no headers.
 
-        Empty where the publisher sent what is no JSON object: ``header_bytes`` has it.
+        The dict is empty if ``header_bytes`` is no JSON object.
         """
         if self._headers is None and self.header_bytes is not None:
             self._headers = _parse_header(self.header_bytes)
@@ -138,13 +138,13 @@ class YouzanMessage(Message):
 
     @property
     def tag(self) -> str | None:
-        """The tag by which nsqd dispatched it (YZ-16), or None."""
+        """The tag by which nsqd dispatched the message (YZ-16), or None."""
         tag = (self.headers or {}).get(TAG_KEY)
         return tag if isinstance(tag, str) else None
 
 
 class PlacedMessage(YouzanMessage):
-    """A message without headers whose place in the queue is read when it is asked for."""
+    """A message without headers; its queue offset and size are parsed at each access."""
 
     __slots__ = ("place",)
 
@@ -153,20 +153,20 @@ class PlacedMessage(YouzanMessage):
 
     @property
     def queue_offset(self) -> int:  # type: ignore[override]
-        """Its place in the partition's queue."""
+        """Offset of the message in the partition's queue."""
         return int(_tail(self.place)[0])
 
     @property
     def raw_size(self) -> int:  # type: ignore[override]
-        """Its size there."""
+        """Size of the message in the partition's queue."""
         return int(_tail(self.place)[1])
 
 
 class CompressedMessage(YouzanMessage):
     """A message with a compressed body (by its headers), which is decompressed at the first access.
 
-    Its ``body`` raises CompressedBodyError for what cannot be unpacked; ``raw_body`` has it as it came.  ``headers``
-    are without the two that speak of the compression.
+    ``body`` raises CompressedBodyError if decompression fails; ``raw_body`` is the compressed body.  ``headers`` omits
+    the two headers of the compression.
     """
 
     __slots__ = ("_most", "_packed", "_unpacked")
@@ -178,7 +178,7 @@ class CompressedMessage(YouzanMessage):
 
     @property
     def body(self) -> bytes:
-        """What was published."""
+        """The decompressed body."""
         if self._unpacked is None:
             self._unpacked = unpack(self._packed, super().headers or {}, self._most)
         return self._unpacked
@@ -207,7 +207,7 @@ class CompressedMessage(YouzanMessage):
 
 
 def _tag_header(content: Content) -> dict[str, Any] | None:
-    # Some old servers mark JSON as a tag: a tag has no brace.
+    # Some old servers mark JSON as a tag; a tag contains no brace.
     if content.header is None or content.header.startswith(b"{"):
         return None
     return {TAG_KEY: content.header.decode("utf-8", "replace")}
@@ -224,9 +224,9 @@ def _parse_header(data: bytes) -> dict[str, Any]:
 def message_factory(
     layout: Layout, partition: int | None, most_unpacked: int | None = None
 ) -> Callable[[Any, int, int, bytes, bytes], YouzanMessage]:
-    """Return what makes the messages of one connection; it raises ProtocolError for a malformed one.
+    """Return the message factory of one connection; it raises ProtocolError for a malformed message.
 
-    *most_unpacked* is how many bytes a compressed body may have; None: leave all as they come.
+    *most_unpacked*: maximum bytes of a decompressed body; None: do not decompress.
     """
     if not layout.ext and not layout.tail:
 
@@ -256,9 +256,9 @@ def message_factory(
 
 @dataclass(frozen=True, slots=True)
 class PublishReceipt:
-    """Where a traced publish went (YZ-9): for MPUB_TRACE the first message's id and offset, and the size of all.
+    """Ids and queue offset of a traced publish (YZ-9); for MPUB_TRACE of its first message, with the total size.
 
-    ``rest`` has the receipts of the further parts of a batch that was split.
+    ``rest``: the receipts of the further parts, if a batch was split.
     """
 
     internal_id: int
@@ -269,12 +269,12 @@ class PublishReceipt:
 
     @property
     def partition(self) -> int:
-        """The partition, as the internal id tells it in cluster mode."""
+        """The partition in the internal id; 0 from a standalone server."""
         return partition_of_id(self.internal_id)
 
 
 def parse_trace_reply(data: bytes) -> PublishReceipt:
-    """Return what nsqd answered to a traced publish.  Raises ProtocolError for anything but that answer."""
+    """Parse nsqd's answer to a traced publish.  Raises ProtocolError for any other bytes."""
     if len(data) != _trace.size or not data.startswith(b"OK"):
         raise ProtocolError(f"a traced publish was answered with {data[:40]!r}, {len(data)} bytes")
     _, internal_id, trace_id, queue_offset, raw_size = _trace.unpack(data)

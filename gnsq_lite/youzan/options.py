@@ -1,4 +1,4 @@
-"""What only Youzan's NSQ can do, as options of a Reader and a Writer."""
+"""Options of Readers and Writers for the features of Youzan's NSQ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gnsq_lite.youzan.compression import NUMBERS, Codec
 from gnsq_lite.youzan.headers import check_tag
 from gnsq_lite.youzan.partitions import KeyMapping
 
-#: What becomes of a message after max_attempts (YZ-13); moving it to the tail is dropping it after a publish.
+#: Action for a message after max_attempts (YZ-13).  A move to the tail is a publish and then "drop".
 GiveUp = Literal["stop", "drop"]
 
 _FILTERS = {"exact": 1, "regex": 2, "glob": 3, "list": 4}
@@ -23,9 +23,9 @@ _FILTERS = {"exact": 1, "regex": 2, "glob": 3, "list": 4}
 
 @dataclass(frozen=True, kw_only=True)
 class ExtFilter:
-    """Which messages of an ext topic to receive, by one of their headers (YZ-16).
+    """Filter of the messages of an ext topic by one of their headers (YZ-16).
 
-    The server finishes what does not match: no consumer of the channel gets it.
+    The server finishes messages that do not match, so no consumer of the channel receives them.
     """
 
     kind: Literal["exact", "regex", "glob", "list"] = documented("exact", "how the header's value is compared")
@@ -38,7 +38,7 @@ class ExtFilter:
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, *_FILTERS)
         check_choice("match", self.match, "any", "all")
-        # What the server finds wrong with a filter it does not tell: it sends every message.
+        # The server reports no error for an invalid filter: it sends every message.
         if self.kind == "list":
             self._check_list()
         elif not _is_text(self.key) or not _is_text(self.value) or self.pairs:
@@ -71,7 +71,7 @@ def _is_text(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class YouzanOptions:
-    """How a Reader or Writer speaks to Youzan's NSQ; checked at construction."""
+    """Options of a Reader or Writer for Youzan's NSQ; checked at construction."""
 
     partitions: Collection[int] | None = documented(None, "partitions to read; None: all (YZ-3)")
     ordered: bool | Mapping[str, bool] | None = documented(
@@ -131,6 +131,6 @@ class YouzanOptions:
             check_choice("compress", codec, *NUMBERS)
 
     def is_ordered(self, topic: str, says_meta: bool) -> bool:
-        """Whether to consume *topic* in order; *says_meta* is what its metainfo says."""
+        """Return whether to consume *topic* in order; *says_meta* is the value of the topic's metainfo."""
         chosen = self.ordered.get(topic) if isinstance(self.ordered, Mapping) else self.ordered
         return says_meta if chosen is None else bool(chosen)

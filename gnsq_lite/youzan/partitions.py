@@ -105,7 +105,7 @@ def partition_for(
 
 
 def should_reroute(error: NSQError) -> bool:
-    """Whether the partition's leader must be looked up again after *error* (YZ-8, YZ-5).
+    """Return whether the partition's leader must be looked up again after *error* (YZ-8, YZ-5).
 
     A leader that shuts down refuses the message with "exiting"; a new leader follows within about a second.
     """

@@ -20,7 +20,7 @@ from gnsq_lite.youzan.lookup import EMPTY, TopicLayout
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.partitions import partition_for
 
-#: Seconds between two lookups of a topic: at least, and while publishes wait for its leaders.
+#: Minimum seconds between two lookups of a topic; seconds between them while publishes wait for a leader.
 _PAUSE = 0.05
 _LOOK_AGAIN = 0.25
 
@@ -47,12 +47,12 @@ class _Topic:
         self.lookups: Lookups | None = None
         #: The last answer that lists endpoints; before the first such answer, any answer.
         self.lookup: Lookup | None = None
-        #: The leader of each partition that publishes go to.
+        #: Leader of each partition to which publishes are sent.
         self.leaders: dict[int, Endpoint] = {}
         #: The nsqds without listed partitions; and all endpoints for publishes without a key.
         self.nodes: tuple[Endpoint, ...] = ()
         self.endpoints: tuple[Endpoint, ...] = ()
-        #: Leaders that refused a publish or were lost, until an nsqlookupd lists them and no other one.
+        #: Leaders that refused a publish or were lost, until they are in use again.
         self.doubted: set[Endpoint] = set()
         #: For each partition with publishes that wait, a heap of (number, publish).
         self.held: dict[int, list[tuple[int, RoutedPublish]]] = {}
@@ -123,7 +123,7 @@ class LeaderRouter:
             for endpoint in self._candidates(topic, publish, partition):
                 publish.data = self._command(topic, publish, endpoint)
                 return endpoint
-        except NSQError:  # which the loop raises again
+        except NSQError:  # the loop raises the error again
             pass
         return None
 
@@ -166,7 +166,7 @@ class LeaderRouter:
         elif partition == _ANY and topic.endpoints:
             endpoints, avoids = topic.endpoints, self._host.avoids
             first = publish.leader
-            if first is None or first not in endpoints:  # else it keeps its turn: a thread has chosen, or it was held
+            if first is None or first not in endpoints:  # else a thread chose it, or the publish was held
                 first = publish.leader = endpoints[next(topic.turns) % len(endpoints)]
             if not (self._by_load or avoids(first)):
                 yield first
@@ -179,11 +179,11 @@ class LeaderRouter:
         if publish.request is None and not (publish.batch or self._traces or number is None):
             head = topic.heads.get(number) or topic.heads.setdefault(number, publish_head(topic.name, number))
             return publish.command_behind(head)
-        publish.request = request = self._encoder.prepare(publish.asked())  # keeps its trace id if sent again
+        publish.request = request = self._encoder.prepare(publish.asked())  # a retry keeps the trace id
         return self._encoder.encode(request, endpoint, topic.lookup)
 
     def _try(self, topic: _Topic, publish: RoutedPublish, partition: int) -> bool:
-        """Send or settle a publish; False: it has to wait."""
+        """Send or settle a publish; return False if it must wait."""
         is_led = False
         for endpoint in self._candidates(topic, publish, partition):
             try:
@@ -200,7 +200,7 @@ class LeaderRouter:
         return False
 
     def _refuse(self, topic: _Topic, publish: RoutedPublish, error: NSQError) -> None:
-        """Settle a publish that the topic cannot take, and look the topic up: it may have grown, or become ext."""
+        """Fail a publish that the topic cannot accept, and look the topic up, which may have changed."""
         self._host.fail(publish, error)
         self._look_again(topic)
 
@@ -211,7 +211,7 @@ class LeaderRouter:
             publish = held[0][1]
             if not publish.done() and not self._try(topic, publish, partition):
                 return
-            heappop(held)  # once it is sent: until then no thread may overtake it
+            heappop(held)  # only after it was sent: no thread may overtake it
         topic.held.pop(partition, None)
 
     # -- lookups
@@ -222,12 +222,12 @@ class LeaderRouter:
             topic = self._topics[name] = _Topic(name)
             learned, outage = self._learned, self._on_outage
             topic.lookups = self._host.look_up(name, lambda found: learned(topic, found), lambda: outage(topic))
-            if topic.lookups is None:  # no nsqlookupd: the nsqds that were given lead all there is
+            if topic.lookups is None:  # no nsqlookupd: the given nsqds lead all partitions
                 topic.use({}, self._nsqds)
         return topic
 
     def _learned(self, topic: _Topic, answer: Lookup) -> None:
-        """Take an answer; change the leaders that it changes, and send what waits for those.
+        """Use an answer of an nsqlookupd: update the leaders, and send the publishes that wait for them.
 
         If nsqlookupds differ, the newer answer is unknown.  So a leader that any nsqlookupd lists stays in use until it
         refuses a publish or is lost; then a leader from another nsqlookupd is preferred.  An nsqlookupd that lists no
@@ -251,16 +251,16 @@ class LeaderRouter:
             self._flush(topic, partition)
 
     def _choose(self, topic: _Topic, number: int, listed: list[Endpoint], answer: Lookup) -> Endpoint | None:
-        """Return the leader of a partition, which someone lists.
+        """Return the leader of a partition that an nsqlookupd lists.
 
-        None while an unanswered publish to the partition may be refused yet: it comes before those that wait (YZ-5).
+        Return None while a publish to the partition is unanswered: if refused, it must precede waiting ones (YZ-5).
         """
         leaders = [each for each in listed if each.partition == number]
         current = topic.leaders.get(number)
         if current in leaders:
             return current
         leader = next((each for each in leaders if each not in topic.doubted), None)
-        if leader is None:  # all were lost or have refused: the newest answer counts
+        if leader is None:  # all are doubted: use the newest answer
             leader = next((each for each in answer.endpoints if each.partition == number), None)
         if leader is not None and self._host.owes(topic.name, number):
             self._look_again(topic)
@@ -268,7 +268,7 @@ class LeaderRouter:
         return leader
 
     def _on_outage(self, topic: _Topic) -> None:
-        """All nsqlookupds fail: try what they listed last; nsqd refuses what is not its own."""
+        """Use doubted leaders again while all nsqlookupds fail; nsqd refuses publishes if it is not the leader."""
         if topic.lookup is not None and topic.doubted:
             topic.doubted.clear()
             self._learned(topic, topic.lookup)
@@ -293,7 +293,7 @@ class LeaderRouter:
     # -- what happens to nodes and publishes
 
     def refused(self, publish: RoutedPublish, error: NSQError, leader: Endpoint) -> None:
-        """*leader* says that it is none: send the publish to the new leader, until its deadline."""
+        """Send the publish to the new leader, until its deadline, because *leader* refused it as not the leader."""
         topic = self._topic(publish.topic)
         if topic.lookups is None:
             self._host.fail(publish, error)
@@ -302,7 +302,7 @@ class LeaderRouter:
         self.put_back([publish], leader)
 
     def put_back(self, publishes: Iterable[RoutedPublish], lost: Endpoint | None) -> None:
-        """Send again, in order, what *lost* did not take, once its partition has a leader; None: a silent node."""
+        """Send *publishes* of the node *lost* again, in order; *lost* is None for a silent node."""
         if lost is not None:
             self.look_again(lost, doubt=True)
         changed: dict[_Topic, set[int]] = {}
@@ -310,7 +310,7 @@ class LeaderRouter:
             topic = self._topic(publish.topic)
             try:
                 partition = self._partition(topic, publish)
-            except NSQError as error:  # the topic was made again, with fewer partitions
+            except NSQError as error:  # the topic was created again, with fewer partitions
                 self._refuse(topic, publish, error)
                 continue
             topic.hold(partition, publish)
@@ -322,7 +322,7 @@ class LeaderRouter:
                 self._look_again(topic)
 
     def look_again(self, endpoint: Endpoint, *, doubt: bool = False) -> None:
-        """Look up the topics that *endpoint* leads: it is silent or lost (YZ-18)."""
+        """Look up the topics that *endpoint* leads, because it is silent or lost (YZ-18)."""
         for topic in self._topics.values():
             if topic.lookups is not None and endpoint in topic.endpoints:
                 if doubt:
@@ -337,7 +337,7 @@ class LeaderRouter:
                     self._flush(topic, partition)
 
     def goes_elsewhere(self, publish: RoutedPublish, endpoint: Endpoint) -> bool:
-        """Return whether a leader that is not silent and not at *endpoint* may take a publish."""
+        """Return whether a leader other than *endpoint* that is reachable and not silent may take a publish."""
         topic = self._topic(publish.topic)
         try:
             candidates = list(self._candidates(topic, publish, self._partition(topic, publish)))
@@ -345,7 +345,7 @@ class LeaderRouter:
             return False
         return any(each != endpoint and not self._host.avoids(each) for each in candidates)
 
-    # -- what waits, and the end
+    # -- waiting publishes, and the end
 
     def waiting(self) -> list[RoutedPublish]:
         """Return all held publishes."""
@@ -353,7 +353,7 @@ class LeaderRouter:
         return [publish for topic in topics for held in topic.held.values() for _, publish in held]
 
     def forget_done(self) -> None:
-        """Drop publishes that have an outcome, where the oldest ones of a partition have."""
+        """Drop the oldest publishes of each partition as long as they are settled."""
         for topic in self._topics.values():
             for partition, held in list(topic.held.items()):
                 while held and held[0][1].done():
@@ -362,7 +362,7 @@ class LeaderRouter:
                     del topic.held[partition]
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
-        """Return why a publish has no leader; None if it has one, or if no nsqlookupd has answered."""
+        """Return why a publish has no leader; None if there is a leader, or if no nsqlookupd has answered."""
         topic = self._topics.get(publish.topic)
         if topic is None or (topic.lookup is None and topic.lookups is not None):
             return None
@@ -378,7 +378,7 @@ class LeaderRouter:
         return NotSent(_NO_LEADER)
 
     def not_sent(self, publish: RoutedPublish, error: NotSent) -> NotSent:
-        """Return the error of a publish that no nsqd has: a PartitionUnavailable if its partition is known."""
+        """Convert the *error* of an unsent publish to PartitionUnavailable, if the partition is known."""
         topic = self._topics.get(publish.topic)
         try:
             partition = _UNKNOWN if topic is None else self._partition(topic, publish)
@@ -399,7 +399,7 @@ class LeaderRouter:
 
 
 def _said(lookups: Lookups | None) -> list[Lookup]:
-    """Return the last answers of the nsqlookupds that do not fail."""
+    """Return the last answers of the nsqlookupds, except failing nsqlookupds."""
     if lookups is None:
         return []
     failing = {address for address, each in lookups.health().items() if each.ok is False}
