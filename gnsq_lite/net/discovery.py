@@ -12,14 +12,14 @@ found, and connected   tried again when a later poll   stays connected: nsqd kno
 found, disconnected    --                              forgotten
 =====================  ==============================  ==========================================================
 
-An nsqlookupd that fails leaves everything as it was: its last good answer stands (DISC-6), but nothing is connected to
-because of it.  While *all* fail, a failure has the nsqds tried again that this one listed last: otherwise an nsqd that
-restarts during an outage of nsqlookupd would stay without consumers until its end.
+If an nsqlookupd fails, its last good answer stays valid (DISC-6), but causes no new connections.  While *all* fail, a
+failure of an nsqlookupd reconnects the nsqds in its last answer.  Otherwise an nsqd that restarts during an outage of
+all nsqlookupds would have no consumers until the end of the outage.
 
-If the dialect has a ``lookupds_path``, each nsqlookupd lists the others (YZ-1).  One that fails is queried again at
-once; if it fails again, it is not queried for a minute, unless all fail; and it is forgotten if another one listed it
-and none does any more.  Discovery queries a listed nsqlookupd in plain HTTP, without a token, and accepts none if a
-configured address is https.
+If the dialect has a ``lookupds_path``, each nsqlookupd lists the others (YZ-1).  An nsqlookupd that fails is queried
+again at once.  If it fails again, it is not queried for a minute, unless all fail; and it is forgotten if it was not
+configured and is missing in the last list.  Discovery queries listed nsqlookupds by plain HTTP without a token, and
+ignores them if a configured address is https.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Lookupd:
 
     def __init__(self, client: LookupdClient | None, *, is_seed: bool) -> None:
         self.client = client
-        #: Whether it was configured; and whether it is kept if it fails, because another one lists it.
+        #: Whether it was configured; and whether it is kept if it fails, because another nsqlookupd lists it.
         self.is_seed, self.is_kept = is_seed, True
         #: Whether its last query failed, and until when it is not queried after two failures (YZ-1).
         self.has_failed, self.rests_until = False, 0.0
@@ -87,26 +87,26 @@ class _Lookupd:
         self.since: float | None = None
         #: Answers, or failures, in this state.
         self.count = 0
-        #: Of the last good answer, in its order.
+        #: Endpoints of the last good answer, in its order.
         self.endpoints: dict[Endpoint, None] = {}
         self.lookup: Lookup | None = None
         self.topic_is_unknown = False
 
 
 class Discovery:
-    """Discovery of one topic.  Made and used in one thread; ``run()`` is for a greenlet of its own.
+    """Discovery of one topic.  Make it and call it in one thread; ``run()`` needs its own greenlet.
 
     Args:
-        settings: Where and how to query.  Endpoints in them are connected to anyway, and never found; the same goes
-            for what ``address_map`` leads to them.  ``allowed_addresses`` says of (broadcast_address, tcp_port) whether
-            it may be connected to, and of an nsqlookupd that another one named (YZ-1); what it refuses is in no Lookup,
-            and a refusal is logged once.
-        topic: The topic of a Reader, or one to publish to; "" with *role* "write": all nsqds.
-        on_found: Called with endpoints to connect to; :meth:`connected` and :meth:`disconnected` say what came of it.
+        settings: nsqlookupds and query options.  Their endpoints, also as results of ``address_map``, are never found,
+            because the owner connects to them anyway.  ``allowed_addresses`` decides which (broadcast_address,
+            tcp_port), and which nsqlookupds that others list (YZ-1), may be connected to; a refused address is in no
+            Lookup, and is logged once.
+        topic: The topic to read or to publish to; "" with *role* "write": all nsqds.
+        on_found: Called with endpoints to connect to; report the result to :meth:`connected`, :meth:`disconnected`.
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are disconnected and no longer listed.
         on_outage: Called for each failure while no nsqlookupd answers.
-        publish_waits: Says whether a publish waits for an nsqd, or a Reader for a leader: polls are urgent then.
+        publish_waits: Returns whether a publish waits for an nsqd, or a Reader for a leader, so that polls are urgent.
         fetch: Queries one nsqlookupd; None: over HTTP.
     Raises:
         OptionError: a bad address of an nsqlookupd, or a CA file that cannot be read.
@@ -208,7 +208,7 @@ class Discovery:
     # -- one query
 
     def _query(self, address: str, lookupd: _Lookupd) -> None:
-        """Query for the topic, then, once in each interval, for the other nsqlookupds; act upon the answers."""
+        """Look the topic up; once per interval, also query the list of nsqlookupds.  Handle the answers."""
         try:
             self._look_up(address, lookupd)
             if self._finds_lookupds and lookupd.ok and not self._stopped and self._clock.now() >= self._next_listing:
@@ -228,7 +228,7 @@ class Discovery:
             self._answered(address, lookupd, lookup)
 
     def _list_others(self, address: str, lookupd: _Lookupd) -> None:
-        """Query which nsqlookupds there are (YZ-1); a failure does not change the health of this one."""
+        """Query the list of nsqlookupds (YZ-1); a failure does not change the health of *lookupd*."""
         dialect = self._dialect
         try:
             named = self._fetch(address, lookupd, dialect.lookupds_path, dialect.parse_lookupds)
@@ -239,15 +239,15 @@ class Discovery:
             self.poke()
 
     def _fetch(self, address: str, lookupd: _Lookupd, path: str, parse: Callable[[Any], Any]) -> Any:
-        """Return what *parse* makes of the answer.  Raises NSQError.
+        """Query *path* and return the parsed answer.  Raises NSQError.
 
-        A topic that is not known is an answer without nsqds (DISC-5).
+        The answer for an unknown topic has no nsqds (DISC-5).
         """
         try:
             return parse(self._get(address, lookupd, path))
         except NSQError:
             raise
-        except Exception as error:  # a parser that meets what it did not foresee must not end discovery
+        except Exception as error:  # an unexpected error in a parser must not end discovery
             why = f"{type(error).__name__}: {printable(str(error))[:200]}"
             raise HTTPResponseError(address, why) from error
 
@@ -277,9 +277,9 @@ class Discovery:
         return lookupd.client.get(path).json()
 
     def _add(self, addresses: Iterable[str]) -> bool:
-        """Take a list of nsqlookupds; return whether there are new ones to query (YZ-1).
+        """Add the listed nsqlookupds; return whether any is new (YZ-1).
 
-        An empty list, of a server that is in no cluster, says nothing about the others.
+        An empty list, from a server that is in no cluster, changes nothing.
         """
         named = dict.fromkeys(self._configured.get(_server(address), address) for address in addresses)
         for address, lookupd in self._lookupds.items() if named else ():
@@ -340,7 +340,7 @@ class Discovery:
             self._on_forget(tuple(forgotten))
 
     def _set_health(self, address: str, lookupd: _Lookupd, error: str | None) -> None:
-        """Take an answer, or a failure; log a change between the two, once (DISC-6)."""
+        """Record an answer, or a failure with *error*; log each change between the two once (DISC-6)."""
         ok, after = error is None, lookupd.count
         lookupd.error = error
         if lookupd.ok is ok:
@@ -356,7 +356,7 @@ class Discovery:
             log_safely(log, logging.INFO, "nsqlookupd %s answers", address)
 
     def _filtered(self, lookup: Lookup) -> Lookup:
-        """Return the answer without what may not be connected to; log that, and unusable entries."""
+        """Remove endpoints that may not be connected to; log them and the unusable entries."""
         for reason in lookup.left_out:
             self._log_once("an nsqlookupd lists %s; it is left out", reason)
         if self._allowed is None:
@@ -376,7 +376,7 @@ class Discovery:
         return allowed
 
     def _without_direct(self, endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
-        """Yield those that are not connected to anyway, as the address map has it."""
+        """Yield the endpoints that the address map does not map to a given nsqd."""
         for endpoint in endpoints:
             try:
                 target = mapped(self._address_map, endpoint)
@@ -388,7 +388,7 @@ class Discovery:
                 yield endpoint
 
     def _log_once(self, form: str, what: str, *, failed: bool = False) -> None:
-        """Log it once; the answers of an nsqlookupd that makes up ever new ones fill neither the log nor the memory."""
+        """Log *what* once; log no more than _MOST_LOGGED texts, because an nsqlookupd may invent addresses."""
         if what not in self._logged and len(self._logged) < _MOST_LOGGED:
             self._logged.add(what)
             log.log(logging.ERROR if failed else logging.WARNING, form, what, exc_info=failed)
@@ -432,9 +432,9 @@ class Discovery:
 
 
 def open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:
-    """Return the client for *address*, ``host:port`` or a URL, whose scheme alone says whether it is TLS.
+    """Return the client for *address*, ``host:port`` or a URL; only the scheme https enables TLS.
 
-    A *found* nsqlookupd, which is not configured, gets no token: a foreign server at its address must not collect it.
+    A *found* nsqlookupd, which is not configured, gets no token: a foreign server at its address must not receive it.
     """
     from gnsq_lite.http import LookupdClient  # late: importing it takes a third of importing a Reader
 

@@ -192,8 +192,8 @@ class Loop:
     def call_among_many(self, act: Callable[[], Any]) -> None:
         """Schedule *act* through the inbox; the hub empties the inbox before it polls its sockets again.
 
-        Use it for many calls at once.  gevent runs as few as 50 of its own callbacks when other threads want to run,
-        and then waits for the GIL.
+        Use it for many calls at once: gevent may poll, and so release the GIL to other threads, after as few as 50 of
+        its own callbacks.
         """
         self._inbox.append(act)
         if not self._signalled:  # set before the send, cleared before the drain: no wake-up is lost

@@ -64,9 +64,9 @@ class Stages:
 def until_signal(
     ended: Completion, close: Callable[..., Any], begin: Callable[[], object], *, handle_sigterm: bool = True
 ) -> None:
-    """Call *begin*, wait for *ended* and return, or raise its error.
+    """Call *begin*, wait for *ended*, and return or raise its error.
 
-    A signal that comes while *begin* runs is acted upon afterwards.
+    A signal that arrives while *begin* runs takes effect afterwards.
 
     Ctrl-C and SIGTERM, unless the program handles them, call ``close()``, which waits; a second one calls ``close(0)``.
     """
@@ -81,7 +81,7 @@ def until_signal(
 
 
 def or_sigterm(ended: Completion, close: Callable[..., Any], timeout: float | None) -> bool:
-    """Wait for *ended*, at most *timeout* seconds; return whether it came.
+    """Wait for *ended*, at most *timeout* seconds; return whether it is set.
 
     SIGTERM acts as in :func:`until_signal` if the program has no handler for it; the wait includes the closing.
     """
@@ -110,7 +110,7 @@ def beside(run: Callable[[], object]) -> None:
 
 
 def _close(stages: Stages, close: Callable[..., Any]) -> None:
-    """Close in a thread, and at once when the second request comes."""
+    """Close in a thread; close at once after the second request."""
     closed = Completion()
 
     def run() -> None:
@@ -128,7 +128,7 @@ def _close(stages: Stages, close: Callable[..., Any]) -> None:
 
 
 def _wait(*completions: Completion, timeout: float = float("inf"), interrupted: Stages | None = None) -> None:
-    """Wait for any of *completions*; a KeyboardInterrupt, of a SIGINT handler of the user's, goes to *interrupted*."""
+    """Wait for any of *completions*; report a KeyboardInterrupt of the user's SIGINT handler to *interrupted*."""
     ends = SYSTEM_CLOCK.now() + timeout
     while not any(each.done() for each in completions) and (left := ends - SYSTEM_CLOCK.now()) > 0.0:
         try:
