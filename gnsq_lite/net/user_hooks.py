@@ -94,7 +94,7 @@ class UserHooks:
 
     @property
     def left(self) -> int:
-        """Return how many calls that handlers' threads left to the loop have not returned yet."""
+        """Return the number of running hook calls that handlers' threads passed to the loop."""
         return len(self._left)
 
     def call(self, name: str, *args: Any) -> None:

@@ -96,9 +96,7 @@ def test_a_publish_raises_though_another_nsqd_of_the_cluster_is_away(youzan: You
         raises_at_once(lambda: writer.publish("t", b"x"))
 
 
-def test_a_reader_consumes_beside_a_youzan_nsqd_found_later_which_it_tries_at_each_poll(
-    youzan: YouzanBroker,
-) -> None:
+def test_a_reader_consumes_although_discovery_finds_a_youzan_nsqd_too(youzan: YouzanBroker) -> None:
     got: list[bytes] = []
     errors: list[NSQError] = []
     with Broker() as plain, stub() as lookupd:

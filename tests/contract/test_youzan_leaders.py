@@ -170,7 +170,7 @@ def test_a_partition_that_had_no_leader_for_a_while_is_read_again_long_before_th
 
 
 @pytest.mark.rule("YZ-12")
-def test_a_leader_that_says_it_is_none_is_tried_about_once_a_second_and_logged_once(
+def test_an_nsqd_that_refuses_with_not_leader_is_retried_each_second_and_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried: list[float] = []

@@ -35,7 +35,7 @@ def test_what_comes_once_the_end_has_begun_goes_back(batch_size: int | None) -> 
 
 
 @pytest.mark.rule("CLOSE-1")
-def test_a_connection_is_read_for_20_ms_after_its_last_byte_and_while_a_message_is_unanswered() -> None:
+def test_closing_waits_for_20_ms_without_a_byte_and_for_unanswered_messages() -> None:
     clock = FakeClock()
     closing = Closing(clock, busy=lambda: 0)
     in_flight = SimpleNamespace(count=0)

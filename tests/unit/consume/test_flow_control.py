@@ -157,7 +157,7 @@ def test_a_partition_that_moves_to_another_nsqd_stays_paused() -> None:
     assert moved.sent == [1]
 
 
-def test_a_connection_of_an_earlier_flow_control_may_part() -> None:
+def test_flow_control_ignores_the_close_of_an_unknown_connection() -> None:
     bench = Bench()
     bench.flow.parted(Connection(Endpoint("other", 4150)))
     bench.tick(1.0)
@@ -172,7 +172,7 @@ def test_without_partitions_a_failure_pauses_all_connections() -> None:
 
 
 @pytest.mark.rule("BACK-1")
-def test_a_failure_ratio_counts_the_successes_of_all_connections_also_of_those_that_are_gone() -> None:
+def test_a_failure_ratio_counts_the_successes_of_open_and_closed_connections() -> None:
     bench = Bench(NSQD, Endpoint("other", 4150), backoff=BackoffOptions(failure_ratio=0.5))
     first, second = bench.connections
     first.succeeded = second.succeeded = 5

@@ -201,7 +201,7 @@ def test_what_goes_back_unanswered_at_the_end_goes_back_once() -> None:
 
 @pytest.mark.rule("MSG-5")
 @pytest.mark.parametrize("answer", [Message.finish, Message.requeue])
-def test_nothing_more_is_handled_of_a_connection_that_is_closed(answer: Callable[[Message], None]) -> None:
+def test_no_more_messages_of_a_closed_connection_are_handled(answer: Callable[[Message], None]) -> None:
     bench = Bench()
     bench.read(1, 2)
     bench.connection.close(ConnectionLost("nsqd:4150", "reset"))

@@ -97,7 +97,7 @@ def test_a_handler_is_warned_of_once_at_the_soft_limit_and_each_by_itself() -> N
 
 
 @pytest.mark.parametrize("pool", ["greenlet", "inline"])
-def test_in_a_greenlet_it_is_interrupted_once(pool: str) -> None:
+def test_a_handler_in_a_greenlet_is_interrupted_once(pool: str) -> None:
     bench = Bench(pool, soft_time_limit=5.0, time_limit=10.0)
     bench.seats.append(a_seat(bench))
     bench.pass_seconds(40)

@@ -327,7 +327,7 @@ def test_room_for_publishes_nobody_waits_for_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("with_others", [False, True])
-def test_a_publish_that_its_thread_gave_up_is_not_sent_and_gives_its_room_back(with_others: bool) -> None:
+def test_a_publish_that_its_thread_gave_up_is_not_sent_and_releases_its_bytes(with_others: bool) -> None:
     bench = Bench()
     publication = Publish(loop_here(), "t", (b"given up",), 5.0, bench.clock.now() + 5)
     bench.producer.outcomes.reserve(publication, 8)
