@@ -368,8 +368,8 @@ class Discovery:
     def _is_allowed(self, address: Address, who: str) -> bool:
         try:
             allowed = self._allowed is None or bool(self._allowed(*address))
-        except Exception:
-            self._log_once("allowed_addresses failed on %s, which is ignored", format_address(address), failed=True)
+        except Exception as error:
+            self._log_once("allowed_addresses failed on %s, which is ignored", format_address(address), error)
             return False
         if not allowed:
             self._log_once("%s, which allowed_addresses refuses", who)
@@ -387,11 +387,11 @@ class Discovery:
             if endpoint not in self._direct and connected_to not in self._direct:
                 yield endpoint
 
-    def _log_once(self, form: str, what: str, *, failed: bool = False) -> None:
+    def _log_once(self, form: str, what: str, error: Exception | None = None) -> None:
         """Log *what* once; log no more than _MOST_LOGGED texts, because an nsqlookupd may invent addresses."""
         if what not in self._logged and len(self._logged) < _MOST_LOGGED:
             self._logged.add(what)
-            log.log(logging.ERROR if failed else logging.WARNING, form, what, exc_info=failed)
+            log_safely(log, logging.WARNING if error is None else logging.ERROR, form, what, exc_info=error)
 
     def _may_query_lookupd(self, named: Address) -> bool:
         """Return whether the nsqlookupd at *named* is known, or may be connected to."""

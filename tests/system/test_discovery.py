@@ -188,6 +188,18 @@ def test_an_answer_with_too_many_producers_is_refused_whole(found: Found, count:
 
 
 @pytest.mark.rule("DISC-6")
+def test_a_logging_filter_that_raises_does_not_end_a_query(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        raise ValueError("an error of the program's filter")
+
+    monkeypatch.setattr(logging.getLogger("gnsq_lite.discovery"), "filters", [refuse])
+    cluster = Cluster("one")
+    cluster.says["one"] = {"producers": [None, *producers(A)["producers"]]}
+    poll(found.discovery(["one"], fetch=cluster.fetch))
+    assert found.take() == [A]
+
+
+@pytest.mark.rule("DISC-6")
 def test_a_producer_of_no_use_hides_no_other_and_is_told_of_once(
     found: Found, caplog: pytest.LogCaptureFixture
 ) -> None:
