@@ -59,7 +59,7 @@ class YouzanDialect(Dialect):
         self._clock = clock
         self._layouts: dict[str, TopicLayout] = {}
         #: Topics whose missing partitions were logged.
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         # Trace ids of a Writer are consecutive from its start time in nanoseconds, so those of two Writers differ.
         self._trace_ids = itertools.count(int(clock.wall() * 1_000_000_000))
 
@@ -77,7 +77,7 @@ class YouzanDialect(Dialect):
         chosen = self.options.partitions
         if role == "read" and chosen is not None:
             endpoints = tuple(self._chosen(layout, chosen))
-            self._tell_of_absent(topic, layout.partition_num, chosen)
+            self._log_absent(topic, layout.partition_num, chosen)
         return Lookup(endpoints, layout, layout.left_out)
 
     def _steady(self, topic: str, layout: TopicLayout) -> TopicLayout:
@@ -93,11 +93,11 @@ class YouzanDialect(Dialect):
             return [layout.partitions[number] for number in sorted(set(chosen)) if number in layout.partitions]
         return self.named_endpoints(layout.producers)
 
-    def _tell_of_absent(self, topic: str, count: int, chosen: Any) -> None:
+    def _log_absent(self, topic: str, count: int, chosen: Any) -> None:
         """Log once the chosen partitions that a topic of *count* lacks; they are read once they exist (YZ-3)."""
         absent = sorted({number for number in chosen if number >= count})
-        if count and absent and topic not in self._told:
-            self._told.add(topic)
+        if count and absent and topic not in self._logged:
+            self._logged.add(topic)
             log.warning("%s has %d partitions, and none of the numbers %s yet (partitions=)", topic, count, absent)
 
     def named_endpoints(self, nsqds: Iterable[Endpoint]) -> list[Endpoint]:
