@@ -28,6 +28,7 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.loop import SLICE, Loop, let_io, time_limit
 from gnsq_lite.net.stream import ByteStream, Stream
+from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import Address, ConnectionOptions, format_address
 from gnsq_lite.stats import ConnectionStats
 from gnsq_lite.wire import commands
@@ -138,7 +139,7 @@ class BaseConnection:
             error.address = self.address
             raise
         for warning in handshake.warnings:
-            log.warning("%s: %s", self.address, warning)
+            log_safely(log, logging.WARNING, "%s: %s", self.address, warning)
         self.negotiated, self.auth_reply = handshake.negotiated, handshake.auth_reply
         decoder.limit = self.options.max_frame_size
 
