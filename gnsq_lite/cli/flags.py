@@ -51,6 +51,14 @@ http_timeout = option(
     section=CONNECTION,
     help="Time for each HTTP call.",
 )
+publish_timeout = option(
+    "--timeout",
+    type=Duration(low=0.1),
+    default="15s",
+    show_default=True,
+    section=CONNECTION,
+    help="Time limit of each publish.",
+)
 
 _SECURITY = (
     option("--tls", is_flag=True, section=SECURITY, help="Use TLS with verification; fail if nsqd does not offer TLS."),

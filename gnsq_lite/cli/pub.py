@@ -169,14 +169,7 @@ class Publisher:
 @option("--rate", type=click.FloatRange(0), default=0.0, help="Messages per second; 0: no limit.")
 @option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Messages per MPUB.")
 @option("--defer", type=Duration(), default=0.0, help="Delay before nsqd delivers each message.")
-@option(
-    "--timeout",
-    type=Duration(low=0.1),
-    default="15s",
-    show_default=True,
-    section=CONNECTION,
-    help="Time limit of each publish.",
-)
+@flags.publish_timeout
 @flags.security
 def command(
     files: tuple[BinaryIO, ...],

@@ -16,8 +16,8 @@ from gnsq_lite import Writer
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.completion import topic_names
 from gnsq_lite.cli.output import Progress, errors
-from gnsq_lite.cli.params import CONNECTION, Duration, option, seconds
 from gnsq_lite.cli.params import command as tool
+from gnsq_lite.cli.params import option, seconds
 from gnsq_lite.cli.pub import Rate, Stopped, stoppable
 from gnsq_lite.cli.recording import existing, storage
 from gnsq_lite.recording.files import Files
@@ -87,14 +87,7 @@ class State:
 @option("--rate", type=click.FloatRange(0), default=0.0, help="Messages per second; 0: no limit.")
 @option("--state", metavar="FILE", help="File with the position; a replay that is started again continues there.")
 @option("--force", is_flag=True, help="Allow publishing to the recorded topic, which records the messages again.")
-@option(
-    "--timeout",
-    type=Duration(low=0.1),
-    default="15s",
-    show_default=True,
-    section=CONNECTION,
-    help="Time limit of each publish.",
-)
+@flags.publish_timeout
 @flags.security
 def command(
     url: str,
