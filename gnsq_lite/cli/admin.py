@@ -207,9 +207,7 @@ node.add_command(drain)
 )
 def node_tombstone(cluster: Cluster, node: str, topic: str) -> list[Step]:
     """Return the steps."""
-    known = cluster.nodes()
-    if node not in known:  # nsqlookupd would answer OK
-        raise click.ClickException(f"no nsqlookupd knows a node {node!r}; they know {', '.join(known) or 'none'}")
+    cluster.check_node(node)  # nsqlookupd would answer OK
     steps = cluster.on_lookupds("tombstone topic", lambda client: client.tombstone_topic(topic, node))
     if cluster.is_youzan:  # only the cluster moves its partitions
         return steps

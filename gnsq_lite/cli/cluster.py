@@ -126,9 +126,11 @@ class Cluster:
         metas = self._ask(lambda client: client.topics_meta()) if self.is_youzan else []
         return any(meta.topic_name == topic and meta.disable_channel_auto_create for meta in metas)
 
-    def nodes(self) -> list[str]:
-        """Return the HTTP addresses of all nsqds."""
-        return sorted({format_address(node.http_address) for node in self._ask(LookupdClient.nodes)})
+    def check_node(self, node: str) -> None:
+        """Raise click.ClickException if no nsqlookupd knows the nsqd with the HTTP address *node*."""
+        known = sorted({format_address(each.http_address) for each in self._ask(LookupdClient.nodes)})
+        if node not in known:
+            raise click.ClickException(f"no nsqlookupd knows a node {node!r}; they know {', '.join(known) or 'none'}")
 
     def _with(self, kind: type[Any], address: str, call: Callable[[Any], None]) -> Callable[[], None]:
         def run_it() -> None:

@@ -47,9 +47,7 @@ def drain(node: str, timeout: float, idle: float, lookupds: tuple[str, ...], htt
     cluster = Cluster(flags.lookupd_urls(lookupds), [], http)
     if cluster.is_youzan:
         raise click.ClickException("Youzan's nsqlookupd moves partitions itself")
-    known = cluster.nodes()
-    if node not in known:
-        raise click.ClickException(f"no nsqlookupd knows a node {node!r}; they know {', '.join(known) or 'none'}")
+    cluster.check_node(node)
     with NsqdClient(node, http) as nsqd:
         left = _drained(lambda: nsqd.stats(include_clients=False, include_mem=False), cluster, node, timeout, idle)
     for name, count in sorted(left.items()):
