@@ -34,6 +34,8 @@ log = logging.getLogger("gnsq_lite.inbox")
 
 #: Seconds for which keys are kept: longer than any message waits or is retried.
 RETENTION = 7 * 86400.0
+#: Log message about a duplicate, with its key and consumer.
+HANDLED_BEFORE = "key %r of %s was handled before: finished without calling the handler"
 #: Number of messages that a process handles between two deletions of old keys.
 CLEAN_EVERY = 1000
 _LONGEST_KEY = 255
@@ -62,7 +64,7 @@ class Inbox:
         self._connect, self._table, self._retention, self._clock = connect, table, retention, clock
         self._local, self._open = threading.local(), set[Any]()
         self._handled = 0
-        #: Number of duplicates that were finished without a call of the handler.
+        #: Number of duplicates that were finished without calling the handler.
         self.duplicates = 0
 
     def create_table(self) -> None:
@@ -113,7 +115,7 @@ class Inbox:
                 self._clean(cursor, mark)
             else:
                 self.duplicates += 1
-                log.info("%r of %s was handled before: finished without a call", key, consumer)
+                log.info(HANDLED_BEFORE, key, consumer)
             connection.commit()
         except BaseException:
             self._open.discard(connection)

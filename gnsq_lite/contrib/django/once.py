@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connections, router, transaction
 from django.utils import timezone
 
-from gnsq_lite.contrib.inbox import CLEAN_EVERY, RETENTION, checked_key, consumer_of
+from gnsq_lite.contrib.inbox import CLEAN_EVERY, HANDLED_BEFORE, RETENTION, checked_key, consumer_of
 
 log = logging.getLogger("gnsq_lite.django")
 
@@ -44,7 +44,7 @@ def once(
                     function(*given)
                     return
             duplicates[consumer] += 1
-            log.info("key %r of %s was handled before: finished without calling the handler", name, consumer)
+            log.info(HANDLED_BEFORE, name, consumer)
 
         return handle
 
