@@ -12,6 +12,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from gnsq_lite.contrib.django.conf import nsq_settings
 from gnsq_lite.contrib.outbox import Source, Table, insert_into, rows_to_insert
+from gnsq_lite.contrib.relay import INTERVAL
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
 
@@ -28,7 +29,7 @@ def outbox_databases() -> Sequence[str]:
 
 def interval() -> float:
     """Return the seconds between two polls of an outbox, from the settings.  Raises ImproperlyConfigured."""
-    found = nsq_settings().get("OUTBOX_INTERVAL", 0.5)
+    found = nsq_settings().get("OUTBOX_INTERVAL", INTERVAL)
     try:
         return float(check_number("NSQ['OUTBOX_INTERVAL']", found, 0.01, 3600))
     except OptionError as error:

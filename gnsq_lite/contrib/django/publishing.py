@@ -13,6 +13,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
 from gnsq_lite.contrib.django.outbox import Outbox
+from gnsq_lite.contrib.outbox import MAX_MSG_SIZE
 from gnsq_lite.errors import NotSent
 from gnsq_lite.publish.middleware import PublishCall, PublishMiddleware, Send
 from gnsq_lite.writer import Writer
@@ -100,7 +101,7 @@ def direct_writer() -> Writer:
 
 def outbox() -> Outbox:
     """Return the outbox.  The outbox stores messages in the transaction; the worker publishes them after the commit."""
-    return Outbox(nsq_settings().get("WRITER", {}).get("max_msg_size", 1024 * 1024))
+    return Outbox(nsq_settings().get("WRITER", {}).get("max_msg_size", MAX_MSG_SIZE))
 
 
 def _writer(using: str | None) -> Writer:
