@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class LoadError(NSQError):
-    """The Worker could not be loaded.  The text is complete, with a traceback if that helps."""
+    """The named object could not be loaded.  The text is complete, with a traceback if that helps."""
 
     def __init__(self, text: str, files: tuple[str, ...] = ()) -> None:
         super().__init__(text, files)
@@ -58,7 +58,7 @@ def load(target: str, kind: type[T], default: str) -> T:
             raise LoadError(f"{name!r} has no {attribute!r}{hint}", (str(module.__file__),))
         found = getattr(found, part)
     if not isinstance(found, kind):
-        wrong = f"{name}:{attribute} is a {type(found).__name__}, no gnsq_lite.{kind.__name__}"
+        wrong = f"{name}:{attribute} has the class {type(found).__name__}, not {kind.__name__}"
         raise LoadError(wrong, (str(module.__file__),))
     return found
 

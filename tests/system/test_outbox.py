@@ -352,7 +352,7 @@ def test_the_command_relays_until_sigterm_and_once(tmp_path: Path, broker: Serve
         assert program.ends() == 0, program.output
     broker.prepare(topic, "ch")
     assert received(broker, topic, 2) == [b"1", b"2"]
-    for target, text in (("shopdb:other", "shopdb:other is a int"), ("shopdb:none", "there is shopdb:outbox")):
+    for target, text in (("shopdb:other", "shopdb:other has the class int, not Outbox"), ("shopdb:none", "there is shopdb:outbox")):
         with running([*command[:-1], target, *where], tmp_path, env=programs.environment()) as program:
             assert program.ends() == 1
             assert text in program.output

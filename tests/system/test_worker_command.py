@@ -269,7 +269,7 @@ def test_orphans_that_come_to_the_supervisor_are_reaped_as_pid_1_must(tmp_path: 
         ("x = 1\n", "missing.module", ["there is no module 'missing'"]),
         ("x = 1\n", "app", ["'app' has no 'worker'"]),
         ("from gnsq_lite import Worker\njobs = Worker()\n", "app", ["there is app:jobs"]),
-        ("worker = 5\n", "app:worker", ["app:worker is a int, no gnsq_lite.Worker"]),
+        ("worker = 5\n", "app:worker", ["app:worker has the class int, not Worker"]),
         ("from gnsq_lite import Worker\nworker = Worker()\n", "app", ["the worker has no handlers: decorate"]),
         ("x = 1\n", "app.py", ["names no module"]),
     ],
