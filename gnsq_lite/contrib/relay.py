@@ -19,6 +19,7 @@ from gnsq_lite.errors import (
     PartitionUnavailable,
     PublishError,
 )
+from gnsq_lite.net.signals import Stages
 from gnsq_lite.net.waiting import Completion, wait_any
 from gnsq_lite.worker import Middleware, Worker
 from gnsq_lite.writer import Writer
@@ -178,14 +179,14 @@ def relay_all(sources: Sequence[Source], writer: Writer, interval: float = INTER
             while relay.turn():
                 pass
         return
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
-    threads = [threading.Thread(target=relay_until, args=(over.wait, each, interval)) for each in relays]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    stages = Stages()
+    wait = functools.partial(wait_any, [stages.drain])
+    threads = [threading.Thread(target=relay_until, args=(wait, each, interval)) for each in relays]
+    with stages.listening((number, stages.ask_to_drain) for number in (signal.SIGTERM, signal.SIGINT)):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 class RelayInWorker(Middleware[Any]):
