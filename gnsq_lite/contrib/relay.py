@@ -52,7 +52,7 @@ class Relay:
         self.backlog: tuple[int, float] | None = None
 
     def turn(self) -> bool:
-        """Publish at most one batch; return whether messages were published, so that more may be stored.
+        """Publish at most one batch; return whether messages were due: then further messages may be due.
 
         The lock excludes other relays until the deletion of the published rows is committed.  If this process ends
         before the commit, the database releases the lock, and the next relay publishes these messages again.
@@ -68,12 +68,12 @@ class Relay:
         with self.source.begin() as table:
             if not table.lock():
                 return False
-            done: list[int] = []
-            problem = self._publish(table, table.due(now, self._batch), done)
+            rows, done = table.due(now, self._batch), list[int]()
+            problem = self._publish(table, rows, done)
             table.delete(done)
         if problem is not None:
             raise problem
-        return bool(done)
+        return bool(rows)
 
     def step(self, interval: float) -> float:
         """Run a turn, log its error, and return the seconds until the next turn: *interval* if the outbox is empty."""

@@ -204,6 +204,16 @@ def test_a_refused_message_holds_up_its_key_alone(
     assert received(broker, topic, 2) == [b"a1", b"a2"]
 
 
+def test_a_batch_of_refused_messages_does_not_hide_later_messages(
+    connect: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str
+) -> None:
+    broker.prepare(topic, "ch")
+    store(connect, outbox, topic, b"1", b"2", b"3")
+    execute(connect, "UPDATE nsq_outbox SET topic = 'no good' WHERE id < 3")
+    relay_all(Relay(outbox.source(), writer, batch=2))
+    assert (stored(connect), depth(broker, topic)) == (2, 1)
+
+
 def test_one_relay_at_a_time_publishes(connect: Connect, outbox: Outbox, writer: Writer, topic: str) -> None:
     store(connect, outbox, topic, b"1")
     first, second = outbox.source(), Relay(Outbox(lambda: impatient(connect)).source(), writer)
