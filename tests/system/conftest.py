@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import gevent
 import pytest
@@ -13,6 +16,7 @@ from gevent import Greenlet
 
 from gnsq_lite.broker import Broker
 from gnsq_lite.net.discovery import Discovery
+from tests.django.postgres import Postgres, is_there, postgres
 from tests.system.lookupd_stubs import Found
 
 #: Seconds for greenlets to end after a test closed what it opened.
@@ -40,6 +44,26 @@ def no_greenlet_is_left_behind() -> Iterator[None]:
                     left.remove(name)
             pytest.fail(f"greenlets were left running: {left}")
         gevent.sleep(0.02)  # this thread's own hub must turn too
+
+
+@pytest.fixture(scope="module")
+def postgres_server() -> Iterator[Postgres]:
+    with postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
+    """Return a function that connects to a database without the tables of the inbox and the outbox."""
+    if request.param == "sqlite":
+        return lambda: sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60)
+    if not is_there():
+        pytest.skip("no PostgreSQL")
+    psycopg: Any = pytest.importorskip("psycopg")
+    server: Postgres = request.getfixturevalue("postgres_server")
+    for table in ("nsq_outbox", "nsq_outbox_relay", "nsq_inbox", "effects", "orders"):
+        server.sql(f"drop table if exists {table}", "shop")
+    return lambda: psycopg.connect(host=str(server.folder), user="shop", dbname="shop")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from gnsq_lite import Worker
 from gnsq_lite.contrib.inbox import CLEAN_EVERY, Inbox, checked_key
 from gnsq_lite.errors import OptionError
 from gnsq_lite.testing import make_message
-from tests.django.postgres import Postgres, is_there, postgres
 from tests.fakes import FakeClock
 from tests.programs import wait_for
 from tests.servers import ServerHandle
@@ -26,25 +24,6 @@ def inboxes() -> Iterator[list[Inbox]]:
     yield made
     for each in made:
         each.close()
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Return a function that connects to an empty database."""
-    if request.param == "sqlite":
-        return lambda: sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60)
-    if not is_there():
-        pytest.skip("no PostgreSQL")
-    psycopg: Any = pytest.importorskip("psycopg")
-    server: Postgres = request.getfixturevalue("server")
-    server.sql("drop table if exists effects; drop table if exists nsq_inbox", "shop")
-    return lambda: psycopg.connect(host=str(server.folder), user="shop", dbname="shop")
-
-
-@pytest.fixture(scope="module")
-def server() -> Any:
-    with postgres() as running:
-        yield running
 
 
 def rows(connect: Any, statement: str) -> list[Any]:

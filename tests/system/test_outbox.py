@@ -19,32 +19,11 @@ from gnsq_lite.contrib.inbox import Inbox
 from gnsq_lite.contrib.outbox import Outbox
 from gnsq_lite.contrib.relay import Relay, RelayInWorker
 from tests.cli import programs
-from tests.django.postgres import Postgres, is_there, postgres
 from tests.fakes import FakeClock
 from tests.programs import Program, running, wait_for
 from tests.servers import RealNsqd, ServerHandle, nsqd_program
 
 Connect = Callable[[], Any]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres() as running_server:
-        yield running_server
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
-    """Return a function that connects to an empty database."""
-    if request.param == "sqlite":
-        return lambda: sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60)
-    if not is_there():
-        pytest.skip("no PostgreSQL")
-    psycopg: Any = pytest.importorskip("psycopg")
-    found: Postgres = request.getfixturevalue("server")
-    for table in ("nsq_outbox", "nsq_outbox_relay", "nsq_inbox", "effects", "orders"):
-        found.sql(f"drop table if exists {table}", "shop")
-    return lambda: psycopg.connect(host=str(found.folder), user="shop", dbname="shop")
 
 
 @pytest.fixture
@@ -333,7 +312,6 @@ def test_a_worker_relays_and_knows_the_backlog(
 
 APP = """
 import sqlite3
-from gnsq_lite.contrib.inbox import Inbox
 from gnsq_lite.contrib.outbox import Outbox
 outbox = Outbox(lambda: sqlite3.connect("shop.sqlite3", timeout=60))
 outbox.create_tables()
@@ -371,7 +349,6 @@ def test_the_command_relays_until_sigterm_and_once(tmp_path: Path, broker: Serve
 FAULTS = """
 import os, sqlite3, sys, time
 from gnsq_lite import Worker
-from gnsq_lite.contrib.inbox import Inbox
 from gnsq_lite.contrib.inbox import Inbox
 from gnsq_lite.contrib.outbox import Outbox
 
