@@ -17,7 +17,7 @@ from tests.programs import wait_for
 
 pytest.importorskip("django")
 
-from tests.django.test_django import PROJECT, Shop
+from tests.django.test_django import Shop, migrated  # noqa: F401
 
 FRAMEWORK = "django.tasks" if find_spec("django.tasks") else "django_tasks"
 pytest.importorskip(FRAMEWORK)
@@ -65,19 +65,10 @@ class TaskShop(Shop):
         return self.call("shell", "-v", "0", "-c", text).splitlines()
 
 
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("migrated") / "project"
-    shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "shop" / "tasks.py").write_text(TASKS, encoding="utf-8")
-    with Broker(lookupd=False) as nsqd:
-        Shop(folder, nsqd).call("migrate", "--verbosity", "0")
-    return folder
-
-
 @pytest.fixture
-def shop(tmp_path: Path, migrated: Path) -> Iterator[TaskShop]:
+def shop(tmp_path: Path, migrated: Path) -> Iterator[TaskShop]:  # noqa: F811
     shutil.copytree(migrated, tmp_path / "project")
+    (tmp_path / "project" / "shop" / "tasks.py").write_text(TASKS, encoding="utf-8")
     with Broker(lookupd=False) as nsqd:
         made = TaskShop(tmp_path / "project", nsqd)
         made.configure()
@@ -108,7 +99,7 @@ asyncio.run(mail.aenqueue("async"))
 
 
 @pytest.mark.parametrize("outbox", [False, True])
-def test_the_worker_runs_what_was_enqueued_in_a_transaction_that_committed(shop: TaskShop, outbox: bool) -> None:
+def test_the_worker_runs_tasks_of_committed_transactions_only(shop: TaskShop, outbox: bool) -> None:
     shop.env["SHOP_OUTBOX"] = "default"
     shop.configure(outbox=outbox, max_attempts=2)
     assert "no issues" in shop.call("check")
@@ -173,7 +164,7 @@ tried(lambda: add.enqueue(1, 1).return_value)
 """
 
 
-def test_each_feature_that_the_backend_has_not_raises_the_documented_error(shop: TaskShop) -> None:
+def test_each_unsupported_feature_raises_the_documented_error(shop: TaskShop) -> None:
     said = [line.removeprefix("wrong: ") for line in shop.script(WRONG) if line.startswith("wrong: ")]
     wanted = [
         "(True, False, False, False)",
@@ -204,9 +195,7 @@ def test_each_feature_that_the_backend_has_not_raises_the_documented_error(shop:
         ({}, ["no good"], "tasks.no good"),
     ],
 )
-def test_the_checks_find_what_is_wrong_with_the_setting(
-    shop: TaskShop, options: Any, queues: list[str], text: str
-) -> None:
+def test_the_checks_report_each_wrong_setting(shop: TaskShop, options: Any, queues: list[str], text: str) -> None:
     backend = {"BACKEND": "gnsq_lite.contrib.django.tasks.NSQBackend", "QUEUES": queues, "OPTIONS": options}
     shop.env["SHOP_TASKS"] = json.dumps({"mail": backend, "default": {**backend, "OPTIONS": {}, "QUEUES": ["default"]}})
     output = shop.call("check", code=1)
@@ -214,7 +203,7 @@ def test_the_checks_find_what_is_wrong_with_the_setting(
     assert text in output
 
 
-def test_a_message_that_is_no_task_is_given_up(shop: TaskShop) -> None:
+def test_a_message_without_a_valid_task_is_given_up(shop: TaskShop) -> None:
     folder = shop.folder / "dead"
     shop.configure(on_give_up=f"directory:{folder}", max_attempts=3)
     job = {"id": "x", "args": [], "kwargs": {}, "enqueued_at": "2026-01-01T00:00:00+00:00"}
