@@ -127,9 +127,9 @@ class LookupdNode:
 class Broker:
     """One or more embedded nsqds, with nsqlookupd, in memory.
 
-    ``with Broker() as broker:`` starts and stops the broker.  It runs in a native thread of its own, even in a
-    monkey-patched process, so the caller's code cannot block it.  Port 0 picks a free port.  The first node has the
-    given port, and each further node the next port.
+    ``with Broker() as broker:`` starts and stops the broker.  The broker has its own native thread, even in a
+    monkey-patched process, so the caller's code cannot block the broker.  Port 0 picks a free port.  The first node has
+    the given port, and each further node the next port.
     Further keywords are the fields of :class:`~gnsq_lite.broker.options.BrokerOptions`: nsqd's flags, in seconds and
     bytes.
 
@@ -213,7 +213,7 @@ class Broker:
             nsqd.start()
 
     def stop(self) -> None:
-        """Stop the broker, close its connections and drop its messages.  A stopped or forked broker ignores this."""
+        """Stop the broker, close its connections and drop its messages.  No effect unless it runs in this process."""
         if not self.alive:
             return
         _running.discard(self)

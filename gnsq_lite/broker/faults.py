@@ -123,7 +123,7 @@ class Faults:
         self.answer(verb, reply, close=verb not in ("FIN", "REQ", "TOUCH"), times=times)
 
     def answer(self, verb: str, reply: bytes, *, error: bool = True, close: bool = True, times: int | None = 1) -> None:
-        """Reply *reply* to *verb* without executing it; *error*: as an error frame; *close*: then close."""
+        """Reply to *verb* with *reply*, without executing it; *error*: as an error frame; *close*: then close."""
         self._rule(verb, times, reply=(1 if error else 0, reply), end="close" if error and close else None)
 
     def answer_frame(self, verb: str, kind: int, data: bytes, *, times: int | None = 1) -> None:

@@ -81,7 +81,7 @@ class BrokerOptions:
     )
 
     broadcast_address: str = _plain("127.0.0.1", "host that nsqlookupd reports to clients")
-    node_id: int = _range(0, 0, 1023, "part of every message id; the next nsqds have the next ids")
+    node_id: int = _range(0, 0, 1023, "part of every message id; further nsqds have the following node ids")
 
     inactive_producer_timeout: float = _range(
         300.0, 0.01, 86400.0, "nsqlookupd: seconds without a ping after which an nsqd is no longer listed"

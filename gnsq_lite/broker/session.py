@@ -1,4 +1,4 @@
-"""The session of one client: input, output, heartbeats and closing, without sockets or a clock of its own.
+"""The session of one client: input, output, heartbeats and closing.  The server provides sockets and clock.
 
 The server passes in the bytes that a :class:`~gnsq_lite.broker.tcp.Connection` reads.  The commands are implemented in
 :mod:`gnsq_lite.broker.protocol`.  Source: nsqd/protocol_v2.go and nsqd/client_v2.go @v1.3.0.

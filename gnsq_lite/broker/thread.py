@@ -1,4 +1,4 @@
-"""The broker's native thread, which runs a gevent hub of its own.
+"""The broker's native thread with a separate gevent hub.
 
 The thread is native even in a monkey-patched process.  So a handler that blocks the main hub does not block the broker,
 and a broker can close connections of clients in the same process that miss heartbeats.

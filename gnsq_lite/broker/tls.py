@@ -38,7 +38,7 @@ def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
     context.set_ciphers("@SECLEVEL=0:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL")  # Go's list; short keys allowed
     context.minimum_version = _VERSIONS[options.tls_min_version]
     if ssl.OPENSSL_VERSION_INFO >= (3, 2):
-        context.options |= _NO_COMPRESSED_CERTIFICATES  # Go lacks them, _trust_what_comes() too
+        context.options |= _NO_COMPRESSED_CERTIFICATES  # Go has none, and _trust_what_comes() cannot read one
     context.num_tickets = 0  # Go sends its ticket during the handshake, and no bytes between the handshake and its OK
     if options.tls_client_auth_policy:
         context.verify_mode = ssl.CERT_REQUIRED
