@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "node": ("gnsq_lite.cli.admin:node", "Tombstone a node for a topic, or drain it."),
     "channels": ("gnsq_lite.cli.lists:channels", "List the channels of a topic."),
     "nodes": ("gnsq_lite.cli.lists:nodes", "List the nsqds registered at the nsqlookupds."),
-    "outbox": ("gnsq_lite.cli.outbox", "Publish what transactions stored in an outbox."),
+    "outbox": ("gnsq_lite.cli.outbox", "Publish the messages that transactions stored in an outbox."),
     "pub": ("gnsq_lite.cli.pub", "Publish lines of files or standard input."),
     "doctor": ("gnsq_lite.cli.doctor", "List what to change in a program of pynsq or gnsq."),
     "record": ("gnsq_lite.cli.record", "Record a channel: a durable log that can be read and replayed."),
@@ -46,7 +46,7 @@ class LazyGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command *name*."""
+        """Import and return the command *cmd_name*."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
@@ -106,7 +106,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         print(f"gnsq-lite: {error}", file=sys.stderr)
         try:
             sys.stdout.flush()
-        except (OSError, AttributeError):  # of the output, which the interpreter would flush again at exit
+        except (OSError, AttributeError):  # standard output failed; the interpreter would flush it again at exit
             _drop_output()
         return FAILED
     return result if isinstance(result, int) else 0

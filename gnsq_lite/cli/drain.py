@@ -1,4 +1,4 @@
-"""``gnsq-lite node drain``: empties an nsqd before it is stopped."""
+"""``gnsq-lite node drain``: wait until an nsqd is empty, before it is stopped."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gnsq_lite.http import NsqdClient
 from gnsq_lite.http.stats import NsqdStats
 from gnsq_lite.options import HTTPOptions
 
-#: Seconds between two looks, and between two tombstones: nsqlookupd forgets one after 45 s by default.
+#: Seconds between two requests for statistics, and between two tombstones of a topic, which last 45 s by default.
 _LOOK, _AGAIN = 0.5, 20.0
 
 
 def waiting(stats: NsqdStats) -> dict[str, int]:
-    """Return how many messages wait, by topic and by topic/channel; ephemeral channels do not count."""
+    """Return the numbers of unfinished messages by topic and by topic/channel, without ephemeral channels."""
     found = {topic.topic_name: topic.depth for topic in stats.topics}
     for topic in stats.topics:
         for channel in topic.channels:
@@ -33,13 +33,13 @@ def waiting(stats: NsqdStats) -> dict[str, int]:
 @click.command("drain", cls=Command, example="node drain nsqd1:4151 --timeout 5m")
 @click.argument("node")
 @option("--timeout", type=Duration(), default="5m", show_default=True, help="Give up after this time.")
-@option("--idle", type=Duration(), default="10s", show_default=True, help="Time without a publish before the end.")
+@option("--idle", type=Duration(), default="10s", show_default=True, help="Time without a new message before the end.")
 @flags.lookupds
 @flags.http_timeout
 def drain(node: str, timeout: float, idle: float, lookupds: tuple[str, ...], http_timeout: float) -> int:
     """Hide NODE (host:http_port) from lookups of all its topics, and wait until all its channels are empty.
 
-    Writers that use nsqlookupds then publish to other nsqds.  Consumers stay connected and handle what is left.
+    Writers that use nsqlookupds then publish to other nsqds.  Consumers stay connected and handle the messages of NODE.
 
     Exit codes: 0 no message is left; 1 not within --timeout, or a server failed.
     """
@@ -56,7 +56,7 @@ def drain(node: str, timeout: float, idle: float, lookupds: tuple[str, ...], htt
 
 
 def _drained(look: Callable[[], NsqdStats], cluster: Cluster, node: str, timeout: float, idle: float) -> dict[str, int]:
-    """Hide *node* until no message is left, or *timeout* is over; return what is left."""
+    """Hide *node* until it has no message, at most *timeout* seconds; return the numbers of remaining messages."""
     ends, again, last, since = time.monotonic() + timeout, 0.0, dict[str, int](), time.monotonic()
     while True:
         stats, now = look(), time.monotonic()
@@ -73,7 +73,7 @@ def _drained(look: Callable[[], NsqdStats], cluster: Cluster, node: str, timeout
 
 
 def _hide(cluster: Cluster, topic: str, node: str) -> None:
-    """Tombstone *topic* at each nsqlookupd that knows it.  Raises ClickException where one fails."""
+    """Tombstone *topic* of *node* at each nsqlookupd.  Raises ClickException if an nsqlookupd fails."""
     for each in run(cluster.on_lookupds("tombstone topic", lambda client: client.tombstone_topic(topic, node))):
         if each.outcome == "failed":
             raise click.ClickException(f"{each.server}: {each.error}")

@@ -1,4 +1,4 @@
-"""``gnsq-lite outbox relay``: publishes what transactions stored in an outbox."""
+"""``gnsq-lite outbox relay``: publish the messages that transactions stored in an outbox."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from gnsq_lite.worker.loading import load
 
 @click.group()
 def command() -> None:
-    """Publish what transactions stored in an outbox."""
+    """Publish the messages that transactions stored in an outbox."""
 
 
 @command.command("relay", cls=Command, example="outbox relay shop.db:outbox --nsqd-tcp-address 127.0.0.1:4150")
 @click.argument("target", metavar="MODULE[:OUTBOX]")
 @flags.addresses
-@click.option("--once", is_flag=True, help="End when nothing is left, or with the error that is in the way.")
-@click.option("--interval", type=Duration(low=0.01, high=3600.0), default=INTERVAL, help="Time between two looks.")
+@click.option("--once", is_flag=True, help="Exit when no message is due, or at the first error.")
+@click.option("--interval", type=Duration(low=0.01, high=3600.0), default=INTERVAL, help="Time between polls.")
 @flags.security
 def relay(
     target: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...], once: bool, interval: float, **options: Any
 ) -> None:
-    """Publish what is committed until SIGTERM or Ctrl-C: MODULE is imported, OUTBOX is its name there ("outbox").
+    """Publish committed messages until SIGTERM or Ctrl-C.
 
-    Any number of relays may run, and beside workers that relay: one relays at a time.
+    MODULE is imported; OUTBOX is the outbox's name in it (default "outbox").  Several relays, and workers with a relay,
+    may run at the same time: a lock lets one relay publish at a time.
     """
     outbox = load(target, Outbox, "outbox")
     logs.configure("text", "info", "main")

@@ -156,7 +156,7 @@ class RecorderPages:
         return "text/plain; version=0.0.4", ("\n".join(lines) + "\n").encode()
 
     def health(self) -> Verdict:
-        """Return a good verdict: a recorder that fails ends its process."""
+        """Return a good verdict, because a recorder that fails ends its process."""
         return True, {"pid": os.getpid()}
 
     def ready(self) -> Verdict:
