@@ -62,7 +62,7 @@ def rows_to_insert(
     clock: Clock = SYSTEM_CLOCK,
     **options: Any,
 ) -> list[tuple[Any, ...]]:
-    """Return the parameters of :func:`insert_into`, a tuple a body.  Raises the errors of :meth:`Outbox.publish`."""
+    """Return a tuple of :func:`insert_into`'s parameters per body.  Raises the errors of :meth:`Outbox.publish`."""
     check_topic(topic)
     now = clock.wall()
     _PUBLISH.bind(None, topic, b"", **options)

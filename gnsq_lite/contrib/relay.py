@@ -30,9 +30,9 @@ log = logging.getLogger("gnsq_lite.outbox")
 
 #: Maximum messages of one turn of the relay, and seconds between two polls of an empty outbox.
 BATCH, INTERVAL = 100, 0.5
-#: Seconds until a refused message is retried: the first value, doubled after each refusal, up to the second value.
+#: First and longest delay, in seconds, until a refused message is retried; each refusal doubles the delay.
 _RETRY, _LONGEST_RETRY = 1.0, 300.0
-#: Seconds until the next turn after a failed turn: the first value, doubled each time, up to the second value.
+#: First and longest delay, in seconds, after a failed turn; each failed turn doubles the delay.
 _PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 #: Seconds between two counts of the backlog.
 _COUNT_EVERY = 15.0
@@ -63,7 +63,7 @@ class Relay:
         """
         now = self._clock.wall()
         with self.source.begin() as table:
-            if not table.is_due(now):  # return without the lock, which would exclude other relays
+            if not table.is_due(now):  # the lock would exclude other relays
                 return False
         with self.source.begin() as table:
             if not table.lock():
@@ -96,7 +96,7 @@ class Relay:
         return 0.0 if more else interval
 
     def _publish(self, table: Table, rows: Sequence[Row], done: list[int]) -> NSQError | None:
-        """Publish *rows*, and add the ids of published rows to *done*; return the error that stopped the relay."""
+        """Publish *rows*, and add the ids of published rows to *done*; return the last transient error."""
         by_topic: dict[str, list[Row]] = {}
         for row in rows:
             by_topic.setdefault(row.topic, []).append(row)
@@ -169,7 +169,7 @@ def relay_until(wait: Callable[[float], bool], relay: Relay, interval: float = I
 
 
 def relay_all(sources: Sequence[Source], writer: Writer, interval: float = INTERVAL, *, once: bool = False) -> None:
-    """Relay until SIGTERM or SIGINT, or with *once* until the outboxes are empty.  Call it in the main thread.
+    """Relay until SIGTERM or SIGINT, or with *once* until no message is due.  Call it in the main thread.
 
     With *once*, raises NSQError and the database's errors; otherwise logs each error and retries.
     """

@@ -1,4 +1,4 @@
-"""System checks of the setting ``NSQ`` for ``manage.py check``, without opening connections."""
+"""System checks of the setting ``NSQ`` for ``manage.py check``; they open no connections."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class NSQBackend(BaseTaskBackend):
         True: store tasks in the outbox of the database ``using``.  *run_after* then has no limit.
     ``prefix``
         Prefix of topics: a queue's topic is ``prefix`` and the queue's name; default "tasks.".
-    others
+    further keys
         Keyword arguments of the handler that runs the tasks, such as ``concurrency`` and ``max_attempts``.
     """
 

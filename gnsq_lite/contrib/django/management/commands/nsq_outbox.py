@@ -21,7 +21,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the flag --once."""
-        parser.add_argument("--once", action="store_true", help="exit when the outboxes are empty, or at an error")
+        parser.add_argument("--once", action="store_true", help="exit when no message is due, or at the first error")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Relay the outboxes; exit with an error if publishing fails."""
