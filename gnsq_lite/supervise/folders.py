@@ -31,7 +31,8 @@ def folder_for_sockets() -> Iterator[str]:
     lock = os.open(os.path.join(folder, "new"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.rename(os.path.join(folder, "new"), os.path.join(folder, _LOCK))  # for clean(): locked before
+        # Renamed after flock(), because clean() removes a folder whose file _LOCK is not locked.
+        os.rename(os.path.join(folder, "new"), os.path.join(folder, _LOCK))
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

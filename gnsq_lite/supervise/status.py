@@ -1,4 +1,4 @@
-"""Serves /metrics, /healthz, /readyz, the live page and its data over HTTP, in a thread of its own."""
+"""Serves /metrics, /healthz, /readyz, the live page and its data over HTTP, in a separate thread."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _verdict(verdict: Verdict) -> _Answer:
 
 
 def _cached(pages: Pages) -> dict[str, CachedPage]:
-    """Return the expensive pages, each with a cache, by path; ``/api/status?brief`` has a cache of its own."""
+    """Return the expensive pages by path.  Each page has a cache; ``/api/status?brief`` is a separate page."""
 
     def live(brief: bool) -> _Answer:
         return HTTPStatus.OK, JSON, json.dumps(pages.live(brief)).encode() + b"\n"

@@ -292,7 +292,7 @@ class Worker:
         return tuple(reader.stats(timeout) for reader in self.readers)
 
     def last_runs(self) -> dict[tuple[str, str], float]:
-        """Return the due time that this process published last, seconds since 1970, by schedule and topic."""
+        """Return the due time of this process's last publish by schedule and topic, in seconds since 1970."""
         return {} if self._publishing is None else self._publishing.last_runs()
 
     def __repr__(self) -> str:

@@ -69,7 +69,7 @@ class DeadLetter:
 
     @property
     def name(self) -> str:
-        """Return its name in a store; a message that is given up twice has one name."""
+        """Return the letter's name in a store; a message that is given up twice has one name."""
         return f"{self.topic}.{self.channel}.{self.timestamp_ns}.{self.id.hex()}".replace("#", "_")
 
     @property
@@ -101,7 +101,7 @@ def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
     """Return the letter of a *message* that is given up because its handler raised *error*."""
     try:
         body = message.body
-    except CompressedBodyError:  # which may be the reason
+    except CompressedBodyError:  # perhaps the reason for giving up
         body = message.raw_body
     letter = DeadLetter(
         topic=message.topic,
@@ -127,7 +127,7 @@ def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
 class Store(Protocol):
     """A store of letters.  Each method raises the errors of its disk, nsqd or database."""
 
-    #: Its word in the configuration.
+    #: Word that names the store in the configuration.
     word: str
 
     def keep(self, letter: DeadLetter) -> None:

@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Return its name, the same in every process with this code; two entries may share a name."""
+        """Return the entry's name, the same in every process with this code; two entries may share a name."""
         body = hashlib.sha256(self.body).hexdigest() if isinstance(self.body, bytes) else ""
         return f"{self.schedule!r} {self.topic} {body}"
 
@@ -97,9 +97,7 @@ class Publishing:
     ) -> None:
         self._publish, self._election, self._clock, self._start = publish, election, clock, start
         self._jobs: list[_Job] = []
-        alike = Counter[
-            str
-        ]()  # entries with the same name are numbered in their order, which is the same in every process
+        alike = Counter[str]()  # numbers entries of the same name in their order, which is the same in every process
         for entry in entries:
             alike[entry.name] += 1
             self._jobs.append(_Job(f"{entry.name} {alike[entry.name]}", entry))
@@ -120,7 +118,7 @@ class Publishing:
                 self._log_error(job, error)
 
     def last_runs(self) -> dict[tuple[str, str], float]:
-        """Return the due time that was published last, by schedule and topic; of entries that share both the earliest.
+        """Return the due time of the last publish by schedule and topic; if entries share both, the earliest.
 
         Empty in a process that is not elected.
         """
@@ -160,7 +158,7 @@ class Publishing:
             try:
                 self._publish(entry.topic, entry.body if isinstance(entry.body, bytes) else entry.body(when))
                 job.is_logged = False
-            except Exception as error:  # of the user's code, too
+            except Exception as error:  # also of the user's code
                 self._log_error(job, error)
                 if isinstance(error, NSQError):
                     return  # retried until the next time is due
@@ -180,7 +178,7 @@ class Publishing:
 def start(
     entries: Sequence[Entry], publish: Callable[[str, bytes], Any], election: Election | None, over: Completion
 ) -> Publishing:
-    """Publish in separate threads until *over* is done; return what publishes."""
+    """Start the thread that publishes until *over* is done; return its :class:`Publishing`."""
     elected = election or Alone()
     publishing = Publishing(entries, publish, elected)
 

@@ -1,4 +1,4 @@
-"""What a Worker's process exchanges with its supervisor: heartbeats, messages begun, readiness, pauses, recycling."""
+"""Data that a Worker exchanges with its supervisor: heartbeats, messages begun, readiness, pauses, recycling."""
 
 from __future__ import annotations
 
