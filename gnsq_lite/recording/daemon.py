@@ -67,5 +67,5 @@ def record(
 
 
 def _retains(options: RecorderOptions) -> bool:
-    """Return whether there is a retention."""
+    """Return whether the options limit the age or the size of rows."""
     return bool(options.retain) or options.retain_bytes is not None

@@ -34,7 +34,7 @@ _STORE_NAMES = frozenset(
         federated_token_file msi_endpoint msi_resource_id object_id instance_metadata""",
     )
 )
-#: What stands for credentials that are not the machine's own: settings, and ends of names in the environment.
+#: Names of credentials, apart from those of the cloud's metadata service: settings and ends of environment variables.
 _CREDENTIALS = frozenset(
     re.findall(
         r"\w+",
@@ -107,7 +107,7 @@ class ObjectStore:
         return self._store
 
     def _require_credentials(self) -> None:
-        """Raise OptionError where the client would ask the cloud's metadata service for credentials."""
+        """Raise OptionError if the client would request credentials from the cloud's metadata service."""
         prefix = _VARIABLES[self.url.partition(":")[0].lower()]
         variables = [
             name.removeprefix(prefix).removeprefix("STORAGE_").lower() for name in os.environ if name.startswith(prefix)
@@ -120,10 +120,8 @@ class ObjectStore:
     def _errors(self, name: str, *, creates: bool = False) -> Iterator[None]:
         from obstore import exceptions
 
-        where = (
-            f"{self.url}/{self._prefix}{name}"  # without a cause: Spark would show it, with the store's whole answer
-        )
-        try:
+        where = f"{self.url}/{self._prefix}{name}"
+        try:  # raises without a cause: Spark would show the cause with the store's whole answer
             yield
         except (exceptions.NotFoundError, FileNotFoundError) as error:
             raise FileNotFoundError(f"{where} does not exist: {_told(error)}") from None

@@ -13,8 +13,8 @@ from gnsq_lite.wire.names import check_channel, check_topic
 class RecorderOptions:
     """Options of a recorder.  Durations are seconds.
 
-    *client*: keyword arguments of a Reader for addresses, TLS, AUTH and others.  *retain*: seconds that rows stay, 0:
-    until the query that owns the recording has committed them; *retain_bytes*: bytes that stay; None: no limit.
+    *client*: keyword arguments of a Reader for addresses, TLS, AUTH and others.  *retain*: seconds that rows stay;
+    *retain_bytes*: bytes that stay; 0 and None: no limit.  A query that owns the recording removes rows at its commit.
     *max_waiting*: bytes not yet taken by the owner above which receiving pauses; None: no limit.
     """
 

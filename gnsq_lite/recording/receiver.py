@@ -1,4 +1,4 @@
-"""The source of a recorder's messages: the library's Reader, behind a small protocol.
+"""The source of a recorder's messages: one or several Readers of the library.
 
 The receiver passes on every message unanswered; the recorder finishes it once it is durable.  TLS, AUTH, compression,
 discovery, reconnects, heartbeats and Youzan's partitions are the work of the Reader (PIPE-4).
@@ -67,6 +67,7 @@ class Receiver:
             format_address(address) for address in address_list(given, option="nsqd_tcp_addresses", default_port=4150)
         }
         self._trouble = ""
+        #: Number of subscribed connections that have ended.
         self.lost = 0
 
     def start(self, on_messages: OnMessages) -> None:
@@ -94,7 +95,7 @@ class Receiver:
         self._here[number] = {(connection.address, connection.partition) for connection in stats.connections}
 
     def _parted(self, number: int, endpoint: str, reason: object) -> None:
-        """In the I/O thread, after the end of a connection or of an attempt."""
+        """Update the state after the end of a connection or of an attempt.  Runs in the I/O thread."""
         self.lost += self._is_here(number, endpoint)
         self._joined(number, endpoint)
         now = self._clock.now()
@@ -115,7 +116,7 @@ class Receiver:
         return sorted(away)
 
     def _is_here(self, number: int, endpoint: str) -> bool:
-        """Return whether a lost nsqd or topic partition is subscribed again, perhaps at another leader."""
+        """Return whether a Reader is subscribed to an nsqd, or to a topic partition at any leader."""
         lost, _, partition = endpoint.partition("/")
         return any(str(one) == partition if partition else address == lost for address, one in self._here[number])
 

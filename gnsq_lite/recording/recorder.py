@@ -1,6 +1,6 @@
 """The recorder stores received messages durably in a log, and finishes them only then (PIPE-2).
 
-The Reader's I/O thread appends to a queue and continues reading; this object's thread takes the queue, writes it as
+The Reader's I/O thread appends to a queue and continues reading; this object's thread takes the queue, stores it with
 one write, waits for the disk or the store, and sends the FINs.  Meanwhile the next messages arrive.
 """
 

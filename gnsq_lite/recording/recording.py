@@ -5,7 +5,7 @@
     meta            version, uuid, topic, channel, and whether one Spark query owns it
     committed       the position up to which that query has committed rows
     logs/NAME/      a log, see local.py and objects.py
-    jobs/ID         there while a Spark job of recorders is to run
+    jobs/ID         marker of a Spark job of recorders; its removal stops the job
 
 A position maps log names to the number of the last row read; logs without rows are omitted.
 """

@@ -58,8 +58,8 @@ def check_schema(fields: Iterable[tuple[str, str]], wanted: Sequence[tuple[str, 
     given = [(name, kind.upper()) for name, kind in fields]
     if given != [(name, kind) for name, kind, _ in wanted]:
         shown = ", ".join(f"{name} {kind}" for name, kind in given)
-        its_own = ", ".join(f"{name} {kind}" for name, kind, _ in wanted)
-        why = f"the source has a schema of its own, omit .schema(); it is: {its_own}"
+        columns = ", ".join(f"{name} {kind}" for name, kind, _ in wanted)
+        why = f"omit .schema(): the source always has the columns {columns}"
         raise OptionError("schema", shown, why)
 
 
