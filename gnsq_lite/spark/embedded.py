@@ -17,10 +17,10 @@ log = logging.getLogger("gnsq_lite.spark")
 
 #: Seconds that a starting query waits for the recording's previous owner to end.
 LOCK_WAIT = 5.0
-#: Added to the error of a second owner: another query, or this query where its plan has the frame twice (a self-join).
+#: Added to the error of a second owner: another query, or the same query if its plan reads the frame twice (self-join).
 ONE_OWNER = (
-    "one query records into a recording, and its plan has the frame once: for two writes of one frame use foreachBatch,"
-    " and for two queries leave topic out in the second one, which then reads the recording"
+    "only one query may record into a recording, and its plan may read the frame only once: for two writes of one frame"
+    " use foreachBatch; for a second query leave topic out, so that it only reads the recording"
 )
 #: Number and bytes of committed files that stay until the index of known messages is written for them.
 KEPT_FILES, KEPT_BYTES = 100, 16 << 20

@@ -1,9 +1,8 @@
 """A task of a log: read all messages of one range once and in order.
 
-nsqd delivers a log only through a channel.  Each attempt creates its own channel, sets it to the range's begin,
-and reads until the received messages, each with its offset and length, are adjacent
-from begin to end.  The channel ends with its connection.  So attempts do not affect each other, and the channel's own
-position does not matter.
+nsqd delivers a log only through a channel.  Each attempt creates its own channel, sets it to the range's begin, and
+reads until the messages cover the range without a gap, by their offsets and lengths.  The channel ends with its
+connection.  So attempts do not affect each other, and the channel's own position does not matter.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from gnsq_lite.spark.logplan import Range
 from gnsq_lite.spark.logschema import to_log_batch
 from gnsq_lite.youzan.dialect import YouzanDialect
 
-#: Waiting messages above which reading pauses, and seconds without a message of the range after which
-#: the task tries another channel.
+#: Waiting messages above which reading pauses, and seconds without a message of the range until the task tries another
+#: channel.
 MOST_WAITING, STALLED = 50_000, 5.0
 #: Maximum messages in flight.
 WINDOW = 2500

@@ -194,7 +194,7 @@ class SinkOptions(CommonOptions):
     pipeline: int = opt(4, "maximum MPUBs in flight", low=1, high=256)
     on_bad_row: str = opt(
         "error",
-        "error, skip, or topic:NAME for a record of it: a null, empty or too long body, or a bad topic",
+        "rows with a null, empty or too long body or a bad topic: error, skip, or topic:NAME for records",
     )
     marker_dir: str = opt("", "directory for progress markers: a retried task continues where it stopped")
     rows_per_second: float | None = opt(None, "maximum rows per second and task", low=0.001)
@@ -213,7 +213,7 @@ class SinkOptions(CommonOptions):
 
     @property
     def bad_row_topic(self) -> str:
-        """The topic for records of bad rows; "" where there is none."""
+        """The topic for records of bad rows, or ""."""
         return self.on_bad_row.removeprefix("topic:") if self.on_bad_row.startswith("topic:") else ""
 
 

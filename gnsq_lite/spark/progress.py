@@ -32,7 +32,7 @@ class TaskKey:
 
 
 def current_task(write: str = "") -> TaskKey | None:
-    """Return the running task's key, in a batch write of the id *write* or in a query; None outside of a task."""
+    """Return the key of the running task, of the batch write *write* or of a query; None outside a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -92,15 +92,16 @@ class Sink:
         self._window: deque[tuple[Payload, Publish, Done | None]] = deque()
         self._seen = self._settled = self._crc = 0
         self._due = time.monotonic()
-        #: Confirmed and skipped rows, and rows that were sent again.
+        #: The part of the task that nsqd has confirmed or that was skipped.
         self.done = skip
+        #: Number of messages that this attempt published.
         self.published = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
         """Publish all rows and return how many.
 
         Raises:
-            BadRows, OptionError: nsqd would refuse a row; no row was sent if it is among the first CHECKED_BYTES.
+            BadRows, OptionError: nsqd would refuse a row.  If the row is in the first CHECKED_BYTES, no row was sent.
             OtherRows: the task does not begin with the rows to skip; no row was sent.
             NSQError: nsqd refused, or could not be reached, after all retries.
         """

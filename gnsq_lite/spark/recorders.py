@@ -1,4 +1,4 @@
-"""Recorders on Spark's executors: a job with one task for each recorder, which runs until the driver stops it."""
+"""Recorders on Spark's executors: a job with one task per recorder runs until the driver stops it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gnsq_lite.spark.reading import settle_worker
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Seconds between two looks of a task at its job's marker.
+#: Seconds between two checks of the job's marker.
 LOOK_EVERY = 1.0
 
 
@@ -39,16 +39,16 @@ class Recorders:
             self._error = error
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return whether the job ended within *timeout* seconds.  Raises its error: a task failed too often."""
+        """Wait for the job's end, at most *timeout* seconds; return whether it ended.  Raises the job's error."""
         self._thread.join(timeout)
         if self._error is not None:
             raise self._error
         return not self._thread.is_alive()
 
     def stop(self, timeout: float = 60.0) -> None:
-        """Stop the recorders in order: every message received is stored and finished.
+        """Stop the recorders gracefully: they store and finish every received message.
 
-        Raises TimeoutError: some recorder runs on after *timeout* seconds.  The job's error.
+        Raises TimeoutError if a recorder still runs after *timeout* seconds, and the job's error.
         """
         self._recording.jobs.remove(self._job)
         if not self.wait(timeout):
@@ -66,18 +66,18 @@ def record(
     retain_bytes: int | None = None,
     options: Mapping[str, str],
 ) -> Recorders:
-    """Run recorders of a channel as a Spark job of so many tasks; returns at once.
+    """Start recorders of a channel as a Spark job with one task per recorder; return at once.
 
-    Each recorder occupies a task slot until :meth:`Recorders.stop`, and writes a log of its own.  Spark runs the task
-    of an executor that is lost again; its recorder continues the log.
+    Each recorder occupies a task slot until :meth:`Recorders.stop`, and writes a separate log.  If an executor is lost,
+    Spark runs its task again, and the new recorder continues the log.
 
     Args:
-        url: The recording; all executors must see it.
-        retain: Seconds for which rows stay; 0 for ever.
-        retain_bytes: Bytes of all logs that stay.
-        options: Options of the source, by their names there: nsqdTCPAddresses, nsq.authSecret, nsq.storage.region ...
+        url: Path or URL of the recording; every executor must have access to it.
+        retain: Seconds for which rows stay; 0: no limit.
+        retain_bytes: Maximum bytes of all logs; None: no limit.
+        options: Options of the source by their names, such as nsqdTCPAddresses, nsq.authSecret, nsq.storage.region.
 
-    Raises OptionError; RecordingError: the recording is of another channel, or its store is away.
+    Raises OptionError, and RecordingError if the recording is of another channel or its store is unreachable.
     """
     given = parse(SourceOptions, {**options, "topic": topic, "channel": channel, "recording": url})
     settings = replace(given.recorder(), max_waiting=None, retain=retain, retain_bytes=retain_bytes)
@@ -94,7 +94,7 @@ def record(
 
 
 def run_task(recording: Recording, wanted: str, options: RecorderOptions, job: str) -> int:
-    """Record in a task until the marker of *job* is gone; return the rows stored.
+    """Record in a task until the marker of *job* is removed; return the number of stored rows.
 
     Raises RecordingNotVisible: this executor does not see the recording of the uuid *wanted*.
     """
@@ -109,7 +109,7 @@ def run_task(recording: Recording, wanted: str, options: RecorderOptions, job: s
             try:
                 if job not in recording.jobs.names():
                     return True
-            except OSError as error:  # the recorder itself gives a store up that is away for long
+            except OSError as error:  # the recorder itself fails if the store stays unreachable
                 log.warning("recording %s: cannot see whether to stop: %s", recording.url, error)
         time.sleep(seconds)
         return False

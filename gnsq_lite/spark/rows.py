@@ -1,4 +1,4 @@
-"""Checks the sink's rows before anything of them is sent: what nsqd would refuse is an error, skipped or recorded."""
+"""Check the sink's rows before sending them.  onBadRow decides about rows that nsqd would refuse."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gnsq_lite.wire.names import check_topic
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Bytes of a record about a bad row besides its body.
+#: Maximum bytes of a bad row's record without the body.
 _RECORD_BYTES = 1024
 
 
 class BadRows(NSQError, ValueError):
-    """Rows that nsqd would refuse, with onBadRow=error.  Nothing of their slice was sent."""
+    """Rows that nsqd would refuse, with onBadRow=error.  No row of their slice was sent."""
 
 
 class Run(NamedTuple):
-    """Neighbouring rows of one topic; *defers*: seconds for each, None where all are 0."""
+    """Consecutive rows of one topic; *defers*: seconds of each row, or None if all are 0."""
 
     topic: str
     bodies: pa.Array
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Rows that nsqd takes, and a JSON record for each row left out where onBadRow names a topic for them."""
+    """The valid rows of a slice; with onBadRow=topic:NAME also a JSON record of each bad row."""
 
     runs: list[Run]
     records: list[bytes]
@@ -43,7 +43,7 @@ class Checked(NamedTuple):
 
 
 def check(batch: pa.RecordBatch, options: SinkOptions) -> Checked:
-    """Return the rows of *batch* that nsqd takes, by topic and in order.
+    """Return the rows of *batch* that nsqd would accept, by topic and in order.
 
     Raises BadRows; OptionError: the rows have no topic, or a body that is not binary or text.
     """
@@ -99,12 +99,12 @@ def _body_error(length: int, most: int) -> NSQError | None:
 
 
 def _left_out(errors: list[NSQError | None], topics: list[str], bodies: pa.Array, options: SinkOptions) -> list[bytes]:
-    """Return the records of bad rows.  Raises BadRows where they are an error."""
+    """Return the records of bad rows.  Raises BadRows with onBadRow=error."""
     bad = [place for place, error in enumerate(errors) if error is not None]
-    why = f"nsqd would refuse {len(bad)} of {len(errors)} rows, the first for this: {errors[bad[0]]}"
+    why = f"nsqd would refuse {len(bad)} of {len(errors)} rows, the first because of: {errors[bad[0]]}"
     if options.on_bad_row == "error":
-        raise BadRows(f"{why}; onBadRow=skip or topic:NAME goes on without such rows")
-    log.warning("%s; onBadRow=%s: going on without them", why, options.on_bad_row)
+        raise BadRows(f"{why}; onBadRow=skip or topic:NAME continues without these rows")
+    log.warning("%s; onBadRow=%s: continuing without them", why, options.on_bad_row)
     if options.on_bad_row == "skip":
         return []
     most = max(0, options.max_message_bytes - _RECORD_BYTES) * 3 // 4
@@ -112,13 +112,13 @@ def _left_out(errors: list[NSQError | None], topics: list[str], bodies: pa.Array
 
 
 def _record(why: str, topic: str, body: bytes | None, most: int) -> bytes:
-    """Return a record about a bad row; its body is cut to *most* bytes."""
+    """Encode the record of a bad row as JSON, with at most *most* bytes of the body."""
     text = None if body is None else base64.b64encode(body[:most]).decode()
     return json.dumps({"error": why[:400], "topic": topic[:100], "bytes": len(body or b""), "body": text}).encode()
 
 
 def _runs(batch: pa.RecordBatch, topics: list[str], bodies: pa.Array) -> Iterator[Run]:
-    """Yield neighbouring rows of one topic together."""
+    """Yield the runs of consecutive rows with one topic."""
     defers: Any = batch.column("defer").cast(pa.float64()) if "defer" in batch.schema.names else None
     at, last = 0, len(topics)
     for index in range(1, last + 1) if len(set(topics)) > 1 else {last} - {0}:

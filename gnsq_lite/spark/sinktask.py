@@ -27,10 +27,10 @@ class Published(WriterCommitMessage):
 
 
 def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch], *, write: str = "") -> Published:
-    """Publish a task's rows; in the task.
+    """Publish the rows of the task that calls it.
 
-    *write*: the id of a batch write.  One in foreachBatch also has the properties of a query's batch, as has the next
-    write there, so that these tell nothing of a batch write's tasks.
+    *write*: the id of a batch write.  It identifies the tasks of a batch write, because all batch writes in one call of
+    a foreachBatch function have the same query and batch number.
     """
     task = current_task(write)
     marker = Marker(Path(options.marker_dir), task) if options.marker_dir and task is not None else None
