@@ -1,4 +1,4 @@
-"""An S3 server for the tests: moto's, behind a proxy that loses answers, delays them, or cuts all connections."""
+"""An S3 server for the tests: moto behind a proxy that drops or delays answers, or cuts all connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.proxy import Proxy
 
-#: What the tests with an S3 server lack; None: nothing.
+#: Name of a missing package that the tests with an S3 server need, or None.
 LACKS = next((name for name in ("obstore", "moto", "flask") if importlib.util.find_spec(name) is None), None)
 #: A folder of Hadoop's S3 client: hadoop-aws of the version of PySpark's Hadoop, and the AWS SDK's bundle it names.
 HADOOP_AWS = os.environ.get("GNSQ_HADOOP_AWS", "")
@@ -48,9 +48,9 @@ def moto() -> tuple[str, Path]:
 
 
 class Gateway:
-    """One bucket of the server, behind a proxy of its own.
+    """One bucket of the server, with a separate proxy.
 
-    :meth:`kill` cuts all connections and refuses new ones, as for a server that was killed; its objects stay.
+    :meth:`kill` cuts all connections and refuses new connections, like a killed server; the objects stay.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Gateway:
         self.proxy.reset()
 
     def answered(self, status: int, method: str) -> int:
-        """Return how many requests for this bucket had the status."""
+        """Return the number of requests with *method* for this bucket that the server answered with *status*."""
         lines = self.log.read_text(errors="replace").splitlines()
         return sum(f"{method} /{self.bucket}/" in line and f" {status} -" in line for line in lines)
 

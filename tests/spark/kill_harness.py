@@ -339,7 +339,7 @@ def finish(base: Path, server: Any, messages: int) -> None:
 
 
 def numbered(number: int) -> bytes:
-    """Return a body that holds its number and a checksum of it."""
+    """Return a body of *number* and its checksum."""
     return b"%d %08x" % (number, zlib.crc32(b"%d" % number))
 
 
@@ -360,7 +360,7 @@ def publish_numbered(server: Any, topic: str, first: int, count: int) -> None:
 
 
 class Tool:
-    """A command of gnsq-lite as a process, which is started again when it was killed or has failed."""
+    """A process of a gnsq-lite command, which is restarted after a kill or a failure."""
 
     def __init__(self, base: Path, *command: str) -> None:
         self._base, self._command = base, command
@@ -390,8 +390,8 @@ def record_and_replay(
 ) -> dict[str, Any]:
     """Record with two recorders and replay, with *faults*, and count what arrives.
 
-    Of the faults two thirds strike the recording: recorders are killed, nsqd is stopped by SIGTERM and started again,
-    and the *store*, where there is one, is away for a while.  The others strike the replay.
+    Two thirds of the faults hit the recording: recorders are killed, nsqd is stopped by SIGTERM and restarted, and the
+    *store*, if given, is unreachable for a while.  The other faults hit the replay.
     """
     rng, done = random.Random(seed), Counter[str]()
     base.mkdir(parents=True, exist_ok=True)
@@ -435,7 +435,7 @@ def record_and_replay(
     replay = Tool(base, "replay", url, "--to", TOPIC + "-again", *paced, *where, *storage)
     left = faults - sum(done.values())
     while left or replay.process.poll() != 0:
-        if replay.process.poll() not in (None, 0):  # nsqd was away for longer than the replayer waits
+        if replay.process.poll() not in (None, 0):  # nsqd was unreachable for longer than the replayer waits
             replay.start()
         if left and replay.process.poll() is None:
             strike("nsqd" if left % 3 == 0 else "replayer", [replay])

@@ -140,7 +140,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("why", BAD)
-def test_a_bad_row_is_an_error_before_anything_of_the_partition_is_sent(why: str) -> None:
+def test_a_bad_row_raises_before_any_row_of_the_partition_is_sent(why: str) -> None:
     topic, body = BAD[why]
     writer = FakeWriter()
     last = table(b"2", body, topic=["a", topic])  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ def test_a_bad_row_is_an_error_before_anything_of_the_partition_is_sent(why: str
     assert writer.sent == []
 
 
-def test_a_partition_of_more_bytes_than_are_checked_at_first_is_sent_up_to_the_bad_row(
+def test_a_partition_larger_than_the_first_check_is_sent_up_to_the_bad_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(publisher, "CHECKED_BYTES", 3)
@@ -166,7 +166,7 @@ def test_bad_rows_are_skipped() -> None:
     assert writer.sent == [("a", [b"1", b"2"])]
 
 
-def test_bad_rows_are_recorded_in_a_topic_with_the_reason_and_the_begin_of_the_body() -> None:
+def test_bad_rows_are_published_as_records_with_the_reason_and_the_start_of_the_body() -> None:
     writer = FakeWriter()
     rows = table(b"1", None, b"x" * 3000, b"3", topic=["a", "a", "a", "a b"])  # type: ignore[arg-type]
     assert sink(writer, onBadRow="topic:bad", maxMessageBytes="2048").write([rows]) == 4
@@ -181,7 +181,7 @@ def test_bad_rows_are_recorded_in_a_topic_with_the_reason_and_the_begin_of_the_b
 
 
 @pytest.mark.parametrize(("text", "why"), [("ignore", "topic:NAME"), ("topic:a b", "' ' at position 1")])
-def test_an_on_bad_row_that_is_none_is_refused(text: str, why: str) -> None:
+def test_an_invalid_on_bad_row_is_refused(text: str, why: str) -> None:
     with pytest.raises(NSQError, match=why):
         parse(SinkOptions, {"nsqdTCPAddresses": "n", "onBadRow": text})
 

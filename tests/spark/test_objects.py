@@ -102,7 +102,7 @@ def test_credentials_that_are_refused_are_told_at_once_and_never_shown(place: st
 @pytest.mark.parametrize(
     ("place", "variable"), [("s3a://b/x", "AWS_ACCESS_KEY_ID"), ("az://b/x", "AZURE_STORAGE_SAS_KEY")]
 )
-def test_a_store_without_credentials_is_refused_where_the_metadata_service_is(
+def test_a_store_without_credentials_is_refused_if_the_metadata_service_is_disabled(
     place: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(variable, raising=False)
@@ -214,7 +214,7 @@ if not LACKS:
         recording, settings = Recording(given.recording, given.storage), replace(given.recorder(), max_waiting=None)
         with running_recorder(recording, settings) as recorder:
             for number in range(8):
-                store.proxy.cut_after = 0  # what the server did counts, and nobody hears of it
+                store.proxy.cut_after = 0  # the server executes requests, but the client receives no answer
                 publish(server, 500)
                 time.sleep(0.3)
                 store.proxy.clear()
@@ -224,7 +224,7 @@ if not LACKS:
         bodies = [int(body) for batch in recording.batches() for body in batch["body"].to_pylist()]
         assert sorted(bodies) == sorted([*range(500)] * 8)
         assert [wrong for *_, wrong in recording.verify()] == [""]
-        assert store.answered(412, "PUT"), "a conditional put was sent again whose answer was lost"
+        assert store.answered(412, "PUT"), "no conditional put was retried after its answer was lost"
 
     @pytest.mark.slow
     @pytest.mark.rule("PIPE-2")

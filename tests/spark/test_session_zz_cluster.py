@@ -67,9 +67,9 @@ ROWS = 15_000
 
 
 def failing_once(address: str, topic: str) -> Any:
-    """Return a function of a row that dies, in a task's first attempt, once nsqd has 10,000 of its rows.
+    """Return a function of a row that raises, in a task's first attempt, after nsqd has 10,000 of its rows.
 
-    Rows of 8 kB: the sink sends nothing before it has checked 64 MB.
+    Rows must have 8 kB, because the sink checks 64 MB of a task before it sends the first row.
     """
     calls = [0]
 

@@ -1,4 +1,4 @@
-"""The outbox of DB-API connections and SQLAlchemy: a committed message is published, a rolled back one is not."""
+"""The outbox of DB-API connections and SQLAlchemy: only messages of committed transactions are published."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def engine(connect: Connect) -> Any:
 
 
 @pytest.mark.parametrize("transaction", [dbapi, sqlalchemy_connection, sqlalchemy_session])
-def test_a_committed_message_is_published_and_one_of_a_rollback_is_not(
+def test_a_committed_message_is_published_and_a_rolled_back_message_is_not(
     connect: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str, transaction: Any
 ) -> None:
     broker.prepare(topic, "ch")
@@ -146,7 +146,7 @@ def test_a_message_is_published_at_its_time(
     clock = FakeClock()
     store(connect, outbox, topic, b"date", at=datetime.fromtimestamp(clock.wall() + 3600, timezone.utc))
     store(connect, outbox, topic, b"seconds", at=clock.wall() + 86400.0)
-    store(connect, outbox, topic, b"defer", defer=50 * 86400.0)  # of now, longer than nsqd takes
+    store(connect, outbox, topic, b"defer", defer=50 * 86400.0)  # counts from now; longer than nsqd's limit
     relay = Relay(outbox.source(), writer, clock=clock)
     for seconds, published in ((3599.0, 0), (1.5, 1), (82798.0, 1), (2.0, 2)):
         assert relay.turn() is False
@@ -158,7 +158,7 @@ def test_a_message_is_published_at_its_time(
     relay.source.close()
 
 
-def test_a_refused_message_holds_up_its_key_alone(
+def test_a_refused_message_delays_only_later_messages_of_its_key(
     connect: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str
 ) -> None:
     broker.prepare(topic, "ch")
@@ -340,7 +340,10 @@ def test_the_command_relays_until_sigterm_and_once(tmp_path: Path, broker: Serve
         assert program.ends() == 0, program.output
     broker.prepare(topic, "ch")
     assert received(broker, topic, 2) == [b"1", b"2"]
-    for target, text in (("shopdb:other", "shopdb:other has the class int, not Outbox"), ("shopdb:none", "there is shopdb:outbox")):
+    for target, text in (
+        ("shopdb:other", "shopdb:other has the class int, not Outbox"),
+        ("shopdb:none", "there is shopdb:outbox"),
+    ):
         with running([*command[:-1], target, *where], tmp_path, env=programs.environment()) as program:
             assert program.ends() == 1
             assert text in program.output
