@@ -67,7 +67,9 @@ def rows_to_insert(
     now = clock.wall()
     _PUBLISH.bind(None, topic, b"", **options)
     defer = check_number("defer", options.pop("defer", 0.0), 0, 1e10)
-    if defer and at is None:
+    if defer and at is not None:
+        raise OptionError("defer", defer, "cannot be combined with at=")
+    if defer:
         at = now + defer
     if at is not None and key:
         raise OptionError("key", key, "keeps messages in order, and cannot be combined with at= or defer=")

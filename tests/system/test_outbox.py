@@ -240,6 +240,7 @@ def test_while_no_nsqd_is_reachable_messages_stay(connect: Connect, outbox: Outb
         (("t", b"x"), {"trace_id": object()}, TypeError),
         (("t", b"x"), {"at": "2027-01-01"}, errors.OptionError),
         (("t", b"x"), {"defer": -1.0}, errors.OptionError),
+        (("t", b"x"), {"defer": 1.0, "at": 2e9}, errors.OptionError),
     ],
 )
 def test_a_message_that_nsqd_would_refuse_is_not_stored(
