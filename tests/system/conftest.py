@@ -53,7 +53,7 @@ def postgres_server() -> Iterator[Postgres]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
     """Return a function that connects to a database without the tables of the inbox and the outbox."""
     if request.param == "sqlite":
         return lambda: sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60)

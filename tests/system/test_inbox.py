@@ -26,19 +26,19 @@ def inboxes() -> Iterator[list[Inbox]]:
         each.close()
 
 
-def rows(connect: Any, statement: str) -> list[Any]:
-    with closing(connect()) as connection:
+def rows(database: Any, statement: str) -> list[Any]:
+    with closing(database()) as connection:
         cursor = connection.cursor()
         cursor.execute(statement)
         return [row[0] for row in cursor.fetchall()]
 
 
-def made(inboxes: list[Inbox], connect: Any, **options: Any) -> Inbox:
-    inbox = Inbox(connect, **options)
+def made(inboxes: list[Inbox], database: Any, **options: Any) -> Inbox:
+    inbox = Inbox(database, **options)
     inboxes.append(inbox)
     inbox.create_table()
     inbox.create_table()
-    with closing(connect()) as connection:
+    with closing(database()) as connection:
         connection.cursor().execute("CREATE TABLE effects (name VARCHAR(100))")
         connection.commit()
     return inbox
@@ -48,8 +48,8 @@ def effect(connection: Any, name: str) -> None:
     connection.cursor().execute(f"INSERT INTO effects VALUES ('{name}')")
 
 
-def test_the_second_delivery_and_the_second_publish_have_no_effect(connect: Any, inboxes: list[Inbox]) -> None:
-    inbox = made(inboxes, connect)
+def test_the_second_delivery_and_the_second_publish_have_no_effect(database: Any, inboxes: list[Inbox]) -> None:
+    inbox = made(inboxes, database)
 
     @inbox.once(key=lambda message: message.body)
     def handle(message: Any, connection: Any) -> None:
@@ -60,12 +60,14 @@ def test_the_second_delivery_and_the_second_publish_have_no_effect(connect: Any,
     for message in (first, again, make_message(b"a", topic="t", channel="ch"), make_message(b"b")):
         handle(message)
     handle(make_message(b"a", topic="t", channel="other"))  # another channel handles it too
-    assert sorted(rows(connect, "SELECT name FROM effects")) == ["a", "a", "b"]
+    assert sorted(rows(database, "SELECT name FROM effects")) == ["a", "a", "b"]
     assert inbox.duplicates == 2
 
 
-def test_a_handler_that_raises_has_no_effect_and_its_message_may_come_again(connect: Any, inboxes: list[Inbox]) -> None:
-    inbox = made(inboxes, connect)
+def test_a_handler_that_raises_has_no_effect_and_its_message_may_come_again(
+    database: Any, inboxes: list[Inbox]
+) -> None:
+    inbox = made(inboxes, database)
 
     @inbox.once(key=lambda value, message: value)
     def handle(value: int, message: Any, connection: Any) -> None:
@@ -76,13 +78,13 @@ def test_a_handler_that_raises_has_no_effect_and_its_message_may_come_again(conn
     with pytest.raises(ValueError):
         handle(7, make_message(attempts=1))
     handle(7, make_message(attempts=2))
-    assert rows(connect, "SELECT name FROM effects") == ["7 2"]
+    assert rows(database, "SELECT name FROM effects") == ["7 2"]
 
 
 def test_concurrent_deliveries_of_one_key_have_one_effect(
-    connect: Any, inboxes: list[Inbox], broker: ServerHandle, topic: str
+    database: Any, inboxes: list[Inbox], broker: ServerHandle, topic: str
 ) -> None:
-    inbox = made(inboxes, connect)
+    inbox = made(inboxes, database)
     worker = Worker(nsqd_tcp_addresses=broker.tcp_address, requeue_delay=0.0, backoff=False, max_attempts=0)
 
     @worker.handler(topic, "ch", concurrency=8)
@@ -97,13 +99,13 @@ def test_concurrent_deliveries_of_one_key_have_one_effect(
         wait_for(lambda: worker.stats()[0].finished == 100)
     finally:
         worker.close()
-    assert sorted(map(int, rows(connect, "SELECT name FROM effects"))) == list(range(20))
+    assert sorted(map(int, rows(database, "SELECT name FROM effects"))) == list(range(20))
     assert inbox.duplicates == 80
 
 
-def test_old_keys_are_removed_now_and_then(connect: Any, inboxes: list[Inbox]) -> None:
+def test_old_keys_are_removed_now_and_then(database: Any, inboxes: list[Inbox]) -> None:
     clock = FakeClock()
-    inbox = made(inboxes, connect, retention=100.0, clock=clock)
+    inbox = made(inboxes, database, retention=100.0, clock=clock)
 
     @inbox.once(key=lambda message: message.body)
     def handle(message: Any, connection: Any) -> None:
@@ -113,8 +115,8 @@ def test_old_keys_are_removed_now_and_then(connect: Any, inboxes: list[Inbox]) -
     clock.advance(101.0)
     for number in range(CLEAN_EVERY):
         handle(make_message(b"%d" % number))
-    assert len(rows(connect, "SELECT message FROM nsq_inbox")) == CLEAN_EVERY
-    assert rows(connect, "SELECT message FROM nsq_inbox WHERE message = 'old'") == []
+    assert len(rows(database, "SELECT message FROM nsq_inbox")) == CLEAN_EVERY
+    assert rows(database, "SELECT message FROM nsq_inbox WHERE message = 'old'") == []
 
 
 @pytest.mark.parametrize("key", [None, "", b"", "x" * 256])

@@ -27,8 +27,8 @@ Connect = Callable[[], Any]
 
 
 @pytest.fixture
-def outbox(connect: Connect) -> Outbox:
-    made = Outbox(connect)
+def outbox(database: Connect) -> Outbox:
+    made = Outbox(database)
     made.create_tables()
     made.create_tables()
     return made
@@ -40,25 +40,25 @@ def writer(broker: ServerHandle) -> Iterator[Writer]:
         yield made
 
 
-def select(connect: Connect, statement: str) -> list[Any]:
-    with closing(connect()) as connection:
+def select(database: Connect, statement: str) -> list[Any]:
+    with closing(database()) as connection:
         cursor = connection.cursor()
         cursor.execute(statement)
         return [row[0] for row in cursor.fetchall()]
 
 
-def execute(connect: Connect, statement: str) -> None:
-    with closing(connect()) as connection:
+def execute(database: Connect, statement: str) -> None:
+    with closing(database()) as connection:
         connection.cursor().execute(statement)
         connection.commit()
 
 
-def stored(connect: Connect) -> int:
-    return int(select(connect, "SELECT COUNT(*) FROM nsq_outbox")[0])
+def stored(database: Connect) -> int:
+    return int(select(database, "SELECT COUNT(*) FROM nsq_outbox")[0])
 
 
-def store(connect: Connect, outbox: Outbox, topic: str, *bodies: bytes, **options: Any) -> None:
-    with closing(connect()) as connection:
+def store(database: Connect, outbox: Outbox, topic: str, *bodies: bytes, **options: Any) -> None:
+    with closing(database()) as connection:
         outbox.publish_many(connection, topic, bodies, **options)
         connection.commit()
 
@@ -85,20 +85,20 @@ def received(broker: ServerHandle, topic: str, count: int) -> list[bytes]:
     return found
 
 
-def dbapi(connect: Connect, act: Callable[[Any], None]) -> None:
-    with closing(connect()) as connection:
+def dbapi(database: Connect, act: Callable[[Any], None]) -> None:
+    with closing(database()) as connection:
         act(connection)
         connection.commit()
 
 
-def sqlalchemy_connection(connect: Connect, act: Callable[[Any], None]) -> None:
-    with engine(connect).connect() as connection:
+def sqlalchemy_connection(database: Connect, act: Callable[[Any], None]) -> None:
+    with engine(database).connect() as connection:
         act(connection)
         connection.commit()
 
 
-def sqlalchemy_session(connect: Connect, act: Callable[[Any], None]) -> None:
-    bound = engine(connect)
+def sqlalchemy_session(database: Connect, act: Callable[[Any], None]) -> None:
+    bound = engine(database)
     from sqlalchemy.orm import Session  # type: ignore[import-not-found]
 
     with Session(bound) as session:
@@ -106,96 +106,96 @@ def sqlalchemy_session(connect: Connect, act: Callable[[Any], None]) -> None:
         session.commit()
 
 
-def engine(connect: Connect) -> Any:
+def engine(database: Connect) -> Any:
     sqlalchemy = pytest.importorskip("sqlalchemy")
-    with closing(connect()) as connection:
+    with closing(database()) as connection:
         url = "sqlite://" if isinstance(connection, sqlite3.Connection) else "postgresql+psycopg://"
-    return sqlalchemy.create_engine(url, creator=connect, poolclass=sqlalchemy.pool.NullPool)
+    return sqlalchemy.create_engine(url, creator=database, poolclass=sqlalchemy.pool.NullPool)
 
 
 @pytest.mark.parametrize("transaction", [dbapi, sqlalchemy_connection, sqlalchemy_session])
 def test_a_committed_message_is_published_and_a_rolled_back_message_is_not(
-    connect: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str, transaction: Any
+    database: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str, transaction: Any
 ) -> None:
     broker.prepare(topic, "ch")
-    transaction(connect, lambda connection: outbox.publish(connection, topic, b"1"))
-    transaction(connect, lambda connection: outbox.publish_many(connection, topic, [b"2", b"3"], key="k"))
+    transaction(database, lambda connection: outbox.publish(connection, topic, b"1"))
+    transaction(database, lambda connection: outbox.publish_many(connection, topic, [b"2", b"3"], key="k"))
     with pytest.raises(KeyError):
-        transaction(connect, lambda connection: (outbox.publish(connection, topic, b"never"), {}["rolled back"]))
-    assert (stored(connect), depth(broker, topic)) == (3, 0)
+        transaction(database, lambda connection: (outbox.publish(connection, topic, b"never"), {}["rolled back"]))
+    assert (stored(database), depth(broker, topic)) == (3, 0)
     relay_all(Relay(outbox.source(), writer))
-    assert stored(connect) == 0
+    assert stored(database) == 0
     assert received(broker, topic, 3) == [b"1", b"2", b"3"]
 
 
 def test_the_relay_takes_connections_of_an_engine(
-    connect: Connect, writer: Writer, broker: ServerHandle, topic: str
+    database: Connect, writer: Writer, broker: ServerHandle, topic: str
 ) -> None:
     broker.prepare(topic, "ch")
-    outbox = Outbox(engine(connect).raw_connection)
+    outbox = Outbox(engine(database).raw_connection)
     outbox.create_tables()
-    store(connect, outbox, topic, b"1")
+    store(database, outbox, topic, b"1")
     relay_all(Relay(outbox.source(), writer))
-    assert (stored(connect), depth(broker, topic)) == (0, 1)
+    assert (stored(database), depth(broker, topic)) == (0, 1)
 
 
 def test_a_message_is_published_at_its_time(
-    connect: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str
+    database: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str
 ) -> None:
     broker.prepare(topic, "ch")
     clock = FakeClock()
-    store(connect, outbox, topic, b"date", at=datetime.fromtimestamp(clock.wall() + 3600, timezone.utc))
-    store(connect, outbox, topic, b"seconds", at=clock.wall() + 86400.0)
-    store(connect, outbox, topic, b"defer", defer=50 * 86400.0)  # counts from now; longer than nsqd's limit
+    store(database, outbox, topic, b"date", at=datetime.fromtimestamp(clock.wall() + 3600, timezone.utc))
+    store(database, outbox, topic, b"seconds", at=clock.wall() + 86400.0)
+    store(database, outbox, topic, b"defer", defer=50 * 86400.0)  # counts from now; longer than nsqd's limit
     relay = Relay(outbox.source(), writer, clock=clock)
     for seconds, published in ((3599.0, 0), (1.5, 1), (82798.0, 1), (2.0, 2)):
         assert relay.turn() is False
         clock.advance(seconds)
         relay.turn()
         assert depth(broker, topic) == published
-    (due,) = select(connect, "SELECT due_at FROM nsq_outbox")
+    (due,) = select(database, "SELECT due_at FROM nsq_outbox")
     assert time.time() + 50 * 86400.0 - 60 < due < time.time() + 50 * 86400.0 + 1
     relay.source.close()
 
 
 def test_a_refused_message_delays_only_later_messages_of_its_key(
-    connect: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str
+    database: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str
 ) -> None:
     broker.prepare(topic, "ch")
     clock = FakeClock()
-    store(connect, outbox, topic, b"a1", b"a2", key="a")
-    store(connect, outbox, topic, b"b1", key="b")
-    store(connect, outbox, topic, b"alone")
-    execute(connect, 'UPDATE nsq_outbox SET options = \'{"key": 1, "trace_id": 5}\' WHERE id = 1')
+    store(database, outbox, topic, b"a1", b"a2", key="a")
+    store(database, outbox, topic, b"b1", key="b")
+    store(database, outbox, topic, b"alone")
+    execute(database, 'UPDATE nsq_outbox SET options = \'{"key": 1, "trace_id": 5}\' WHERE id = 1')
     relay = Relay(outbox.source(), writer, clock=clock)
     for failures, pause in enumerate((1.0, 2.0, 4.0), 1):
         while relay.turn():
             pass
-        assert select(connect, "SELECT failures FROM nsq_outbox ORDER BY id") == [failures, 0]
-        assert select(connect, "SELECT error FROM nsq_outbox ORDER BY id")[0].startswith("OptionError")
+        assert select(database, "SELECT failures FROM nsq_outbox ORDER BY id") == [failures, 0]
+        assert select(database, "SELECT error FROM nsq_outbox ORDER BY id")[0].startswith("OptionError")
         clock.advance(pause - 0.01)
         assert relay.turn() is False
-        assert select(connect, "SELECT failures FROM nsq_outbox ORDER BY id") == [failures, 0]
+        assert select(database, "SELECT failures FROM nsq_outbox ORDER BY id") == [failures, 0]
         clock.advance(0.02)
     assert received(broker, topic, 2) == [b"b1", b"alone"]
-    execute(connect, "UPDATE nsq_outbox SET options = '{}' WHERE id = 1")
+    execute(database, "UPDATE nsq_outbox SET options = '{}' WHERE id = 1")
     relay_all(relay)
     assert received(broker, topic, 2) == [b"a1", b"a2"]
 
 
 def test_a_batch_of_refused_messages_does_not_hide_later_messages(
-    connect: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str
+    database: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str
 ) -> None:
     broker.prepare(topic, "ch")
-    store(connect, outbox, topic, b"1", b"2", b"3")
-    execute(connect, "UPDATE nsq_outbox SET topic = 'no good' WHERE id < 3")
+    store(database, outbox, topic, b"1", b"2", b"3")
+    execute(database, "UPDATE nsq_outbox SET topic = 'no good' WHERE id < 3")
     relay_all(Relay(outbox.source(), writer, batch=2))
-    assert (stored(connect), depth(broker, topic)) == (2, 1)
+    assert (stored(database), depth(broker, topic)) == (2, 1)
 
 
-def test_one_relay_at_a_time_publishes(connect: Connect, outbox: Outbox, writer: Writer, topic: str) -> None:
-    store(connect, outbox, topic, b"1")
-    first, second = outbox.source(), Relay(Outbox(lambda: impatient(connect)).source(), writer)
+def test_one_relay_at_a_time_publishes(database: Connect, outbox: Outbox, writer: Writer, topic: str) -> None:
+    store(database, outbox, topic, b"1")
+    first, second = outbox.source(), Relay(Outbox(lambda: impatient(database)).source(), writer)
     try:
         with first.begin() as table:
             assert table.lock()
@@ -207,24 +207,24 @@ def test_one_relay_at_a_time_publishes(connect: Connect, outbox: Outbox, writer:
         second.source.close()
 
 
-def impatient(connect: Connect) -> Any:
+def impatient(database: Connect) -> Any:
     """Return a connection that does not wait long for SQLite's lock."""
-    connection = connect()
+    connection = database()
     if isinstance(connection, sqlite3.Connection):
         connection.execute("PRAGMA busy_timeout = 100")
     return connection
 
 
-def test_while_no_nsqd_is_reachable_messages_stay(connect: Connect, outbox: Outbox, topic: str) -> None:
-    store(connect, outbox, topic, b"1", b"2")
+def test_while_no_nsqd_is_reachable_messages_stay(database: Connect, outbox: Outbox, topic: str) -> None:
+    store(database, outbox, topic, b"1", b"2")
     with Writer("127.0.0.1:1", publish_timeout=0.2) as writer:
         relay = Relay(outbox.source(), writer)
         with pytest.raises(errors.NSQError):
             relay.turn()
         assert [relay.step(7.0) for _ in range(3)] == [0.5, 1.0, 2.0]
         relay.source.close()
-    assert stored(connect) == 2
-    assert select(connect, "SELECT MAX(failures) FROM nsq_outbox") == [0]
+    assert stored(database) == 2
+    assert select(database, "SELECT MAX(failures) FROM nsq_outbox") == [0]
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,9 @@ class AutocommitConnection:
         self.close = connection.close
 
 
-def test_a_relay_refuses_connections_with_autocommit(connect: Connect) -> None:
+def test_a_relay_refuses_connections_with_autocommit(database: Connect) -> None:
     def autocommit() -> Any:
-        return AutocommitConnection(connect())
+        return AutocommitConnection(database())
 
     with pytest.raises(errors.OptionError, match="autocommit"):
         Outbox(autocommit).create_tables()
@@ -276,30 +276,30 @@ def test_sqlite_connections_that_begin_no_transaction_may_relay(
 ) -> None:
     broker.prepare(topic, "ch")
 
-    def connect() -> Any:
+    def database() -> Any:
         return sqlite3.connect(tmp_path / "x", isolation_level=None)
 
-    outbox = Outbox(connect)
+    outbox = Outbox(database)
     outbox.create_tables()
-    with closing(connect()) as connection:
+    with closing(database()) as connection:
         outbox.publish(connection, topic, b"1")
     source = outbox.source()
     with suppress(KeyError), source.begin() as table:
         table.delete([1])
         raise KeyError
     relay_all(Relay(source, writer))
-    assert (stored(connect), depth(broker, topic)) == (0, 1)
+    assert (stored(database), depth(broker, topic)) == (0, 1)
 
 
 def test_a_worker_relays_and_knows_the_backlog(
-    connect: Connect, outbox: Outbox, broker: ServerHandle, topic: str
+    database: Connect, outbox: Outbox, broker: ServerHandle, topic: str
 ) -> None:
     broker.prepare(topic, "ch")
     relaying = RelayInWorker(outbox, interval=0.02)
     worker = Worker(nsqd_tcp_addresses=broker.tcp_address, middleware=[relaying])
     worker.handler(topic, "ch")(lambda message: None)
-    store(connect, outbox, topic, b"1", b"2")
-    execute(connect, "UPDATE nsq_outbox SET publish_at = publish_at - 60, topic = 'no good' WHERE id = 1")
+    store(database, outbox, topic, b"1", b"2")
+    execute(database, "UPDATE nsq_outbox SET publish_at = publish_at - 60, topic = 'no good' WHERE id = 1")
     worker.start()
     try:
         wait_for(lambda: worker.stats()[0].finished == 1)
@@ -323,20 +323,20 @@ other = 5
 def test_the_command_relays_until_sigterm_and_once(tmp_path: Path, broker: ServerHandle, topic: str) -> None:
     (tmp_path / "shopdb.py").write_text(APP, encoding="utf-8")
 
-    def connect() -> Any:
+    def database() -> Any:
         return sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60)
 
-    outbox = Outbox(connect)
+    outbox = Outbox(database)
     outbox.create_tables()
-    store(connect, outbox, topic, b"1")
+    store(database, outbox, topic, b"1")
     where = ["--nsqd-tcp-address", broker.tcp_address]
     command = ["-m", "gnsq_lite", "outbox", "relay", "shopdb"]
     with running([*command, *where, "--once"], tmp_path, env=programs.environment()) as program:
         assert program.ends() == 0, program.output
-    assert stored(connect) == 0
+    assert stored(database) == 0
     with running([*command, "--interval", "20ms", *where], tmp_path, env=programs.environment()) as program:
-        store(connect, outbox, topic, b"2")
-        wait_for(lambda: stored(connect) == 0)
+        store(database, outbox, topic, b"2")
+        wait_for(lambda: stored(database) == 0)
         program.signal(signal.SIGTERM)
         assert program.ends() == 0, program.output
     broker.prepare(topic, "ch")
@@ -356,14 +356,14 @@ from gnsq_lite import Worker
 from gnsq_lite.contrib.inbox import Inbox
 from gnsq_lite.contrib.outbox import Outbox
 
-def connect():
+def database():
     if os.environ["SHOP"].endswith(".sqlite3"):
         return sqlite3.connect(os.environ["SHOP"], timeout=60)
     import psycopg
     return psycopg.connect(host=os.environ["SHOP"], user="shop", dbname="shop")
 
-outbox = Outbox(connect)
-inbox = Inbox(connect)
+outbox = Outbox(database)
+inbox = Inbox(database)
 worker = Worker(nsqd_tcp_addresses=os.environ["NSQD"], requeue_delay=0.0, backoff=False, max_attempts=0,
                 reconnect_delay=0.1, max_reconnect_delay=0.2, msg_timeout=5.0)
 
@@ -373,7 +373,7 @@ def handle(message, connection):
     connection.cursor().execute("INSERT INTO effects VALUES (%d)" % int(message.body))
 
 if __name__ == "__main__":
-    connection, first = connect(), int(sys.argv[1])
+    connection, first = database(), int(sys.argv[1])
     for number in range(first, first + 100_000):
         connection.cursor().execute("INSERT INTO orders VALUES (%d)" % number)
         outbox.publish(connection, "orders", b"%d" % number)
@@ -389,15 +389,15 @@ if __name__ == "__main__":
 @pytest.mark.nsqd
 @pytest.mark.timeout(400)
 def test_from_outbox_to_inbox_through_20_faults_each_committed_message_has_its_effect_once(
-    connect: Connect, outbox: Outbox, tmp_path: Path, real: RealNsqd
+    database: Connect, outbox: Outbox, tmp_path: Path, real: RealNsqd
 ) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
     (folder / "shopapp.py").write_text(FAULTS, encoding="utf-8")
     for table in ("orders", "effects"):
-        execute(connect, f"CREATE TABLE {table} (number INTEGER)")
-    Inbox(connect).create_table()
-    with closing(connect()) as connection:
+        execute(database, f"CREATE TABLE {table} (number INTEGER)")
+    Inbox(database).create_table()
+    with closing(database()) as connection:
         is_sqlite = isinstance(connection, sqlite3.Connection)
         where = str(tmp_path / "shop.sqlite3") if is_sqlite else connection.info.host
     env = {**programs.environment(), "SHOP": where, "NSQD": real.tcp_address}
@@ -432,9 +432,9 @@ def test_from_outbox_to_inbox_through_20_faults_each_committed_message_has_its_e
             running_now[fault].ends()
             begin(fault, moment)
         running_now["store"].signal(signal.SIGKILL)
-        wait_for(lambda: stored(connect) == 0, 100.0)
+        wait_for(lambda: stored(database) == 0, 100.0)
         wait_for(lambda: not _waiting(real), 100.0)
-    committed, effects = (select(connect, f"SELECT number FROM {table}") for table in ("orders", "effects"))
+    committed, effects = (select(database, f"SELECT number FROM {table}") for table in ("orders", "effects"))
     assert len(committed) > 500
     assert sorted(effects) == sorted(committed)
     again = sum("was handled before" in log.read_text() for log in folder.glob("worker*.log"))
