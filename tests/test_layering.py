@@ -115,7 +115,7 @@ def imports(source: str) -> Iterator[tuple[int, str]]:
             elif node.module is not None and node.module.startswith("gnsq_lite."):
                 for alias in node.names:
                     yield node.lineno, f"{node.module}.{alias.name}"
-            elif node.module is not None:
+            elif node.module is not None and [alias.name for alias in node.names] != ["Random"]:  # a type of arguments
                 yield node.lineno, node.module
 
 

@@ -95,13 +95,11 @@ class FlowControl:
         """Add a subscribed connection."""
         settings, negotiated = self._settings, connection.negotiated
         limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
-        counts_down = negotiated is not None and not negotiated.negotiated
         # An ordered channel sends one message at a time for any RDY (YZ-6).
         most = min(1, limit) if settings.dialect.is_ordered(settings.topic) else limit
         self._most[connection] = self._lowered[connection] = most
         self.backoffs.setdefault(connection.endpoint.partition, self._make_backoff())
-        add = partial(self.allocator.add, counts_down=counts_down)
-        self._apply(add, connection, self._limit(connection), connection.in_flight)
+        self._apply(self.allocator.add, connection, self._limit(connection), connection.in_flight)
         self._wake.set()
 
     def parted(self, connection: Controlled) -> None:
@@ -113,7 +111,7 @@ class FlowControl:
 
     def received(self, connection: Controlled, count: int) -> None:
         """Record a read of *count* messages.  Called while :attr:`watches`, or with more in flight than RDY."""
-        self._apply(self.allocator.received, connection, count)
+        self.allocator.received(connection)
         if self._rate is not None:
             self._rate.received(count)
             self._follow_rate()

@@ -103,6 +103,8 @@ class Subscribed(Connection):
         self._share = self.ready = 0
         #: Time of the last refused FIN or REQ on this connection; None: there was none.
         self._refused_at: float | None = None
+        #: Whether the server may count RDY down, as nsqd before 0.2.20 did: RDY follows the answers then (RDY-2).
+        self._counts_down = False
         #: Chooses RDY within the share; None: RDY is the share.
         self._delivery: Delivery | None = None
         self._tick_timer: Any = None
@@ -123,7 +125,8 @@ class Subscribed(Connection):
         if negotiated is not None:
             self.msg_timeout = negotiated.msg_timeout or self.msg_timeout
             self.max_msg_timeout = negotiated.max_msg_timeout or self.max_msg_timeout
-            if self._is_prompt and negotiated.negotiated:  # else the server may count RDY down
+            self._counts_down = not negotiated.negotiated
+            if self._is_prompt and negotiated.negotiated:
                 self._delivery = Delivery(self.clock)
 
     # -- messages
@@ -134,7 +137,8 @@ class Subscribed(Connection):
         if stream is not None and self._codec is None and self._reads_in_hub:
             stream.offer(self._take_messages)
         # OpenSSL allows no two calls at once, and compressors have one state for all writes.
-        self._writes_fins &= stream is not None and stream.tls is None and self._codec is None
+        is_plain = stream is not None and stream.tls is None and self._codec is None
+        self._writes_fins &= is_plain and not self._counts_down
         super().run()
 
     def _take_messages(self, data: bytes) -> bool:
@@ -219,8 +223,8 @@ class Subscribed(Connection):
         self._share = count
         self.fins = None if self._writes_fins and count == 1 else self._fins
         if self._delivery is None:
-            self.ready = count
-            self.send(commands.ready(count))
+            self.ready = max(0, count - self.in_flight.count) if self._counts_down else count
+            self.send(commands.ready(self.ready))
         else:
             self._delivery.set_limit(count, self.in_flight.count)
             self._follow(self._delivery)
@@ -400,6 +404,8 @@ class Subscribed(Connection):
         """Report *count* answered or expired messages to the flow control, if they may change a RDY."""
         if self._flow.watches or self.in_flight.count + count > self._share:
             self._flow.answered(self, count, success=success)
+        if self._counts_down:
+            self.set_ready(self._share)
 
     # -- watching
 

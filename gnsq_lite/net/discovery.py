@@ -25,6 +25,7 @@ ignores them if a configured address is https.
 from __future__ import annotations
 
 import logging
+import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -40,7 +41,6 @@ from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Event, wait_or_set
 from gnsq_lite.options import Address, LookupOptions, TLSOptions, format_address
 from gnsq_lite.policy.reconnect import PollTimes
-from gnsq_lite.policy.rng import Rng
 from gnsq_lite.stats import Health
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Discovery:
         settings: CoreSettings,
         topic: str,
         role: Role,
-        rng: Rng,
+        rng: random.Random,
         clock: Clock,
         *,
         on_found: Callable[[tuple[Endpoint, ...]], Any] = _ignore,

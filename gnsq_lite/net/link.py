@@ -6,6 +6,7 @@ Readers and Writers use it; the owner of a link decides when to reconnect.
 from __future__ import annotations
 
 import logging
+import random
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
@@ -16,7 +17,6 @@ from gnsq_lite.net.loop import sleep
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ReconnectOptions
 from gnsq_lite.policy.reconnect import Reconnect
-from gnsq_lite.policy.rng import Rng
 
 C = TypeVar("C", bound=Connection)
 
@@ -56,7 +56,12 @@ class Link(Generic[C]):
     """Successive connections to one endpoint."""
 
     def __init__(
-        self, endpoint: Endpoint, owner: LinkOwner[C], options: ReconnectOptions, rng: Rng, log: logging.Logger
+        self,
+        endpoint: Endpoint,
+        owner: LinkOwner[C],
+        options: ReconnectOptions,
+        rng: random.Random,
+        log: logging.Logger,
     ) -> None:
         self.endpoint, self._owner, self._log = endpoint, owner, log
         self._retry = Reconnect(options, rng=rng)

@@ -8,7 +8,6 @@ tests can replay any history.  The policies identify connections and nodes by ha
 module                decides                                                rules
 ====================  =====================================================  ===============================
 ``rdy``               the RDY of each connection                             RDY-1 to RDY-8, BACK-2 (probe)
-``ready_state``       the RDY and the charge of one connection               RDY-1, RDY-2
 ``delivery``          the part of its share that a connection uses as RDY
 ``backoff``           when failures pause the Reader, and when to probe      BACK-1 to BACK-5
 ``attempts``          requeue delays, and when a message is given up         MSG-1, MSG-4, CFG-4
@@ -16,6 +15,5 @@ module                decides                                                rul
 ``reconnect``         when to reconnect, and when to poll nsqlookupds        CONN-3, CFG-3, DISC-4
 ``shunned``           nsqds to avoid while another nsqd is available         PUB-4
 ``ordered``           when a message of an ordered partition is handled      YZ-6
-``rng``               source of random numbers
 ====================  =====================================================  ===============================
 """

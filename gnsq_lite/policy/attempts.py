@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from random import Random
 
 from gnsq_lite.options import RetryOptions
-from gnsq_lite.policy.rng import Rng
 
 
-def requeue_delay(options: RetryOptions, attempts: int, rng: Rng) -> float:
+def requeue_delay(options: RetryOptions, attempts: int, rng: Random) -> float:
     """Return the requeue delay, in seconds, of a message that failed at its *attempts*-th delivery.
 
     The delay is ``requeue_delay`` after the first failure, and grows by ``requeue_growth * requeue_delay`` with each

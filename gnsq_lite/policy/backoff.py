@@ -19,11 +19,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from enum import Enum
+from random import Random
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.errors import OptionError
 from gnsq_lite.options import BackoffOptions
-from gnsq_lite.policy.rng import Rng
 
 #: Number of latest outcomes that ``failure_ratio`` counts, and number of outcomes needed before backoff can start.
 _RECENT, _FEWEST = 20, 10
@@ -48,7 +48,7 @@ class Backoff:
     change nothing, and that many successes always end the backoff.  This holds for every strategy.
     """
 
-    def __init__(self, options: BackoffOptions, *, clock: Clock, rng: Rng) -> None:
+    def __init__(self, options: BackoffOptions, *, clock: Clock, rng: Random) -> None:
         self._options, self._clock, self._rng = options, clock, rng
         self._resume_at = 0.0
         self.highest_level = _highest_level(options)

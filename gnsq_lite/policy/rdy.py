@@ -3,9 +3,7 @@
 **A window, not a countdown.**  Since 0.2.20 nsqd sends while a client has fewer messages in flight than its RDY, and
 does not count RDY down (``IsReadyForMessages``, nsqd/client_v2.go @v1.3.0).  So RDY is sent when the share of a
 connection changes, and not for each message.  The allocator does no other work per message either: each connection
-counts its messages, and the allocator reads the counts when it decides.  Servers that reply to IDENTIFY with a plain OK
-may count down: they are added with ``counts_down=True``, and get a new RDY when the rest of the last RDY is 0 or below
-25 % (RDY-2).
+counts its messages, and the allocator reads the counts when it decides.
 
 **Charges.**  The charge of a connection is ``max(RDY, in flight)``, and the sum of all charges never grows above
 ``max_in_flight``.  nsqd does not confirm RDY: for :attr:`settle` seconds after RDY was lowered, messages sent under the
@@ -32,14 +30,97 @@ connection waits half a round.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.policy.backoff import Phase
-from gnsq_lite.policy.ready_state import Counts, Key, ReadyState, SetReady
-from gnsq_lite.policy.rng import Rng, shuffled
 
-__all__ = ["Counts", "Key", "ReadyAllocator", "SetReady"]
+Key = Hashable
+
+
+class Counts(Protocol):
+    """Counts that a connection keeps."""
+
+    #: Messages in flight: neither answered nor timed out.
+    count: int
+    #: Time of the last read that received messages.
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SetReady:
+    """Send ``RDY count`` on the connection *key*."""
+
+    key: Key
+    count: int
+
+
+class ReadyState:
+    """The RDY of one connection.  Methods with the parameter *out* append the RDY to send to *out*."""
+
+    __slots__ = (
+        "_active",
+        "charge",
+        "counts",
+        "greeted",
+        "key",
+        "limit",
+        "reserved",
+        "reserved_until",
+        "resting",
+        "since",
+        "size",
+    )
+
+    def __init__(self, key: Key, limit: int, counts: Counts, now: float) -> None:
+        self.key, self.limit, self.counts = key, limit, counts
+        self.size = 0  # the last RDY
+        self.reserved, self.reserved_until = 0, now  # messages that may still arrive under an earlier, higher RDY
+        self.charge = 0  # part of max_in_flight that the connection uses
+        self.resting = False  # its message waits for its delay to pass: RDY 0, and no charge
+        self.greeted = False  # the first RDY was sent, which is always RDY 1 (RDY-1)
+        self.since = self._active = now  # start of its turn; last activity other than messages
+
+    @property
+    def in_flight(self) -> int:
+        """Messages in flight on the connection."""
+        return self.counts.count
+
+    @property
+    def active(self) -> float:
+        """Time of the last activity."""
+        return max(self._active, self.counts.received_at)
+
+    def stir(self, now: float) -> None:
+        """Record activity."""
+        self._active = now
+
+    def recharge(self) -> int:
+        """Update the charge; return its change."""
+        charge = 0 if self.resting else max(self.size, self.in_flight, self.reserved)
+        change = charge - self.charge
+        self.charge = charge
+        return change
+
+    def shrink(self, size: int, now: float, settle: float, out: list[SetReady]) -> None:
+        """Lower RDY; the old value stays charged for *settle* seconds."""
+        if settle > 0:
+            self.reserved, self.reserved_until = max(self.reserved, self.size), now + settle
+        self.size = size
+        out.append(SetReady(self.key, size))
+
+    def grow(self, size: int, now: float, out: list[SetReady]) -> None:
+        """Raise RDY; on a new connection, send RDY 1 first."""
+        if not self.size:
+            self.since = self._active = now
+        if not self.greeted and size > 1:
+            out.append(SetReady(self.key, 1))
+        self.greeted = True
+        self.size = size
+        out.append(SetReady(self.key, size))
 
 
 class ReadyAllocator:
@@ -57,7 +138,7 @@ class ReadyAllocator:
         max_in_flight: int,
         *,
         clock: Clock,
-        rng: Rng,
+        rng: Random,
         idle_timeout: float = 10.0,
         low_ready_timeout: float = 30.0,
         settle: float = 0.1,
@@ -91,14 +172,13 @@ class ReadyAllocator:
 
     # -- events -----------------------------------------------------------------------------------------------------
 
-    def add(self, key: Key, max_rdy_count: int, counts: Counts, *, counts_down: bool = False) -> list[SetReady]:
+    def add(self, key: Key, max_rdy_count: int, counts: Counts) -> list[SetReady]:
         """Add a subscribed connection.  Raises ValueError for a key that is in use."""
         if key in self._connections:
             raise ValueError(f"connection {key!r} was added before")
         now = self._clock.now()
-        connection = ReadyState(key, max(0, max_rdy_count), counts, counts_down=counts_down, now=now)
+        connection = ReadyState(key, max(0, max_rdy_count), counts, now)
         self._connections[key] = connection
-        self.watches = self.watches or counts_down
         grown: list[SetReady] = []
         flowing = self.phase is Phase.FLOWING and self._max >= len(self._connections)
         if flowing and connection.limit and self.charged < self._max and self.settle > 0:
@@ -148,19 +228,12 @@ class ReadyAllocator:
             changes += self._evaluate(self._clock.now())
         return changes
 
-    def received(self, key: Key, count: int) -> list[SetReady]:
-        """Record that *count* messages arrived, which the connection has counted.  O(1)."""
+    def received(self, key: Key) -> None:
+        """Update the charge after messages arrived, which the connection has counted.  O(1)."""
         connection = self._connections.get(key)
-        if connection is None or count <= 0:
-            return []
-        changes: list[SetReady] = []
-        if connection.in_flight > connection.charge and not connection.resting:
+        if connection is not None and connection.in_flight > connection.charge and not connection.resting:
             self.charged += connection.recharge()
             self.watches = self.watches or self.charged > self._max
-        if connection.counts_down:
-            connection.left = max(0, connection.left - count)
-            connection.refresh(changes)
-        return changes
 
     def answered(self, key: Key, count: int) -> list[SetReady]:
         """Record that *count* messages left flight: answered, or timed out.  O(1) unless :attr:`owed`."""
@@ -173,18 +246,15 @@ class ReadyAllocator:
         connection.reserved = max(0, connection.reserved - count)
         if connection.charge > connection.size:  # otherwise the charge is RDY
             self.charged += connection.recharge()
-        changes: list[SetReady] = []
-        if connection.counts_down:
-            connection.refresh(changes)
         if self.charged > self._max and connection.size > connection.in_flight:
-            changes += self._evaluate(self._clock.now())  # over the budget: answered messages must not be replaced
-        elif self.owed and self.charged < self._max:
+            return self._evaluate(self._clock.now())  # over the budget: answered messages must not be replaced
+        if self.owed and self.charged < self._max:
             now = self._clock.now()
             # A connection without RDY gets RDY at once; a connection with a part of its share gets the rest later.
-            changes += self._evaluate(now) if self._hungry else self._reconsider(now)
-        elif self.watches:
+            return self._evaluate(now) if self._hungry else self._reconsider(now)
+        if self.watches:
             self._watch()
-        return changes
+        return []
 
     def pause(self) -> list[SetReady]:
         """Set RDY 0 on all connections, until :meth:`probe` or :meth:`resume` (BACK-1)."""
@@ -228,10 +298,7 @@ class ReadyAllocator:
         return sum(connection.size for connection in self._connections.values())
 
     def ready(self, key: Key) -> int:
-        """Return the last RDY of a connection; for a server that counts down, plus the messages in flight then.
-
-        Return 0 for an unknown key.
-        """
+        """Return the last RDY of a connection; 0 for an unknown key."""
         connection = self._connections.get(key)
         return 0 if connection is None else connection.size
 
@@ -267,8 +334,6 @@ class ReadyAllocator:
         if self.owed or self.charged > self._max:
             self._wake_by(c.reserved_until for c in self._connections.values() if c.reserved)
         self._watch()
-        if self.owed and not self._turns and self.charged < self._max:
-            self._wake_by([now + self.settle])  # a server that counts down has RDY 1, and now gets the rest
         return changes
 
     def _release(self, now: float) -> None:
@@ -281,7 +346,7 @@ class ReadyAllocator:
 
     def _watch(self) -> None:
         is_special = self._turns or self.owed or self.charged > self._max
-        self.watches = is_special or any(c.reserved or c.counts_down for c in self._connections.values())
+        self.watches = is_special or any(c.reserved for c in self._connections.values())
 
     def _share(self, now: float, eligible: list[ReadyState]) -> list[SetReady]:
         shares = even_split(self._max, [c.limit for c in eligible], [c.size for c in eligible])
@@ -301,7 +366,7 @@ class ReadyAllocator:
     def _take_turns(self, now: float, eligible: list[ReadyState], budget: int) -> list[SetReady]:
         holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)[:budget]
         waiting = {c.key: c for c in eligible if c not in holders}
-        self._round = [key for key in self._round if key in waiting] or shuffled(self._rng, waiting)
+        self._round = [key for key in self._round if key in waiting] or self._rng.sample(list(waiting), len(waiting))
         spare = len(eligible) - budget  # connections that wait, less those whose RDY is on its way back from others
         yielding = self._yielding(holders, spare, now)
         changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
@@ -361,7 +426,7 @@ class ReadyAllocator:
     def _next_in_round(self, waiting: dict[Key, ReadyState]) -> ReadyState:
         """Remove and return the next connection of *waiting*; for a probe, see :meth:`probe`."""
         if not self._round:
-            self._round = shuffled(self._rng, waiting)
+            self._round = self._rng.sample(list(waiting), len(waiting))
         if self.phase is Phase.PROBING:
             free = [key for key in self._round if not waiting[key].in_flight]
             free = free or [key for key in waiting if not waiting[key].in_flight] or self._round

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.options import LookupOptions, ReconnectOptions
-from gnsq_lite.policy.rng import Rng
 
 #: Shortest time, in seconds, for which a connection must be ready to count as a success; at least the first delay.
 _A_WHILE = 1.0
@@ -21,7 +21,7 @@ class Reconnect:
 
     __slots__ = ("_next", "_options", "_rng", "failures")
 
-    def __init__(self, options: ReconnectOptions, rng: Rng) -> None:
+    def __init__(self, options: ReconnectOptions, rng: Random) -> None:
         self._options, self._rng = options, rng
         self._next = options.reconnect_delay
         #: Failed attempts and lost connections since the last success.
@@ -67,7 +67,7 @@ class PollTimes:
 
     __slots__ = ("_begun", "_clock", "_delay", "_interval", "_options", "_rng", "_urgent")
 
-    def __init__(self, options: LookupOptions, clock: Clock, rng: Rng) -> None:
+    def __init__(self, options: LookupOptions, clock: Clock, rng: Random) -> None:
         self._options, self._clock, self._rng = options, clock, rng
         self._begun = -math.inf  # time at which the last poll began
         self._interval = self._delay = 0.0  # seconds from then to the next regular poll, and to the next urgent poll

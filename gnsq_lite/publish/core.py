@@ -34,7 +34,6 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import PAUSE, Loop, after_io, sleep
 from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
-from gnsq_lite.policy.rng import Rng
 from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Coalescing, Gathering
 from gnsq_lite.publish.node import Node, Rotation
@@ -64,7 +63,7 @@ class WriterCore:
         self.loop, self.settings, self.clock, self.hub = loop, settings, clock, loop.hub
         #: The blocking connections of plain threads; the core adds and removes their nodes.
         self.pool = pool or Pool(settings, clock)
-        self.rng: Rng = random.Random()
+        self.rng = random.Random()
         self.error_log = ErrorLog(logging.getLogger("gnsq_lite.writer"), clock)
         #: New publishes are refused; earlier ones may have no outcome yet.
         self.closing = False

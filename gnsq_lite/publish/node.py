@@ -7,6 +7,7 @@ the hub handles without a switch to the reading greenlet.
 from __future__ import annotations
 
 import logging
+import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -28,7 +29,6 @@ from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import Loop, current_greenlet
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.user_hooks import ErrorLog
-from gnsq_lite.policy.rng import Rng
 from gnsq_lite.publish.publication import Outcomes, Publish
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire.commands import PUBLISH_HEADS
@@ -64,7 +64,7 @@ class NodeOwner(Protocol):
     loop: Loop
     settings: ProducerSettings
     clock: Clock
-    rng: Rng
+    rng: random.Random
     outcomes: Outcomes
     error_log: ErrorLog
     router: Router

@@ -21,8 +21,8 @@ NSQD = Endpoint("nsqd", 4150)
 class Connection:
     """A connection that notes its shares of RDY."""
 
-    def __init__(self, endpoint: Endpoint, negotiated: bool = True) -> None:
-        self.endpoint, self.negotiated = endpoint, Negotiated(negotiated=negotiated, max_rdy_count=2500)
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint, self.negotiated = endpoint, Negotiated(negotiated=True, max_rdy_count=2500)
         self.in_flight: Any = SimpleNamespace(count=0, received_at=0.0)
         self.succeeded = 0
         self.sent: list[int] = []
@@ -34,12 +34,12 @@ class Connection:
 class Bench:
     """A Reader's flow control and its connections, the first one apart."""
 
-    def __init__(self, *endpoints: Endpoint, negotiated: bool = True, **options: Any) -> None:
+    def __init__(self, *endpoints: Endpoint, **options: Any) -> None:
         self.clock = FakeClock()
         self.pauses: list[float] = []
         reader = Reader("t", "c", print, nsqd_tcp_addresses="nsqd:4150", **{"max_in_flight": 10, **options})
         self.flow = FlowControl(reader._settings, self.clock, random.Random(1), self.pauses.append)
-        self.connections = [Connection(endpoint, negotiated) for endpoint in endpoints or (NSQD,)]
+        self.connections = [Connection(endpoint) for endpoint in endpoints or (NSQD,)]
         for connection in self.connections:
             self.flow.joined(connection)
         self.tick(0.1)
@@ -61,9 +61,8 @@ def test_it_need_not_be_told_where_nothing_follows_from_what_comes() -> None:
     assert not bench.flow.watches
 
 
-def test_it_is_told_where_the_rate_is_limited_or_the_server_counts_rdy_down() -> None:
+def test_messages_are_reported_if_the_rate_is_limited() -> None:
     assert Bench(rate_limit="1000/s").flow.watches
-    assert Bench(negotiated=False).flow.watches
 
 
 @pytest.mark.rule("BACK-2")

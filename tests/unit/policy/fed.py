@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
 from gnsq_lite.policy.rdy import Key, ReadyAllocator, SetReady
-from gnsq_lite.policy.rng import Rng
 from tests.fakes import FakeClock
 
 
@@ -16,16 +16,18 @@ class Fed(ReadyAllocator):
     It is not told of what comes and goes while it does not watch, as FlowControl does it; with *always*, it is.
     """
 
-    def __init__(self, max_in_flight: int, *, clock: FakeClock, rng: Rng, always: bool = False, **times: float) -> None:
+    def __init__(
+        self, max_in_flight: int, *, clock: FakeClock, rng: random.Random, always: bool = False, **times: float
+    ) -> None:
         super().__init__(max_in_flight, clock=clock, rng=rng, **times)
         self.always = always
         self.counts: dict[Key, Any] = {}
         #: How often it was told of what came or went.
         self.told = 0
 
-    def add(self, key: Key, max_rdy_count: int, counts: Any = None, *, counts_down: bool = False) -> list[SetReady]:
+    def add(self, key: Key, max_rdy_count: int, counts: Any = None) -> list[SetReady]:
         mine = SimpleNamespace(count=0, received_at=float("-inf"))
-        changes = super().add(key, max_rdy_count, mine, counts_down=counts_down)
+        changes = super().add(key, max_rdy_count, mine)
         self.counts[key] = mine
         return changes
 
@@ -33,11 +35,12 @@ class Fed(ReadyAllocator):
         self.counts.pop(key, None)
         return super().remove(key)
 
-    def received(self, key: Key, count: int) -> list[SetReady]:
+    def received(self, key: Key, count: int = 0) -> None:
         if key in self.counts:
             self.counts[key].count += count
             self.counts[key].received_at = self._clock.now()
-        return super().received(key, count) if self._is_told(key, 0) else []
+        if self._is_told(key, 0):
+            super().received(key)
 
     def answered(self, key: Key, count: int) -> list[SetReady]:
         if key in self.counts:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import collections
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsq_lite.policy.rdy import even_split
-from gnsq_lite.policy.rng import shuffled
 from tests.profiles import repeats
 
 TAKERS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
@@ -36,10 +32,3 @@ def test_a_split_is_even_complete_and_within_the_limits(budget: int, takers: lis
 def test_what_cannot_be_divided_goes_to_those_who_have_most() -> None:
     assert even_split(5, [9, 9, 9], [1, 3, 2]) == [1, 2, 2]
     assert even_split(4, [9, 9, 9], [0, 0, 0]) == [2, 1, 1]
-
-
-def test_a_shuffle_gives_each_order_the_same_chance() -> None:
-    rng = random.Random(4)
-    seen = collections.Counter(tuple(shuffled(rng, "abc")) for _ in range(6000))
-    assert len(seen) == 6
-    assert all(800 < count < 1200 for count in seen.values())

@@ -75,33 +75,11 @@ def test_without_a_settling_time_everything_happens_in_one_list_reductions_first
 
 
 @pytest.mark.rule("RDY-2")
-def test_messages_alone_cause_no_rdy_for_a_server_that_does_not_count_down(clock: FakeClock) -> None:
+def test_messages_alone_change_no_rdy(clock: FakeClock) -> None:
     allocator = ready(clock, 8, "a")
     for _ in range(50):
-        assert allocator.received("a", 8) == []
+        allocator.received("a", 8)
         assert allocator.answered("a", 8) == []
-
-
-@pytest.mark.rule("RDY-2")
-@pytest.mark.parametrize(("taken", "renewed"), [(5, False), (6, False), (7, True), (8, True)])
-def test_a_server_that_counts_down_gets_rdy_again_under_a_quarter(clock: FakeClock, taken: int, renewed: bool) -> None:
-    allocator = make(clock, 8)
-    allocator.add("old", 2500, counts_down=True)
-    settled(clock, allocator)
-    assert allocator.received("old", taken) == []
-    expected = [("old", 8)] if renewed else []  # 2 of 8 left is a quarter, not under it
-    assert pairs(allocator.answered("old", taken)) == expected
-
-
-@pytest.mark.rule("RDY-2")
-def test_a_server_that_counts_down_is_never_allowed_more_than_its_share(clock: FakeClock) -> None:
-    allocator = make(clock, 4)
-    allocator.add("old", 2500, counts_down=True)
-    settled(clock, allocator)
-    assert allocator.received("old", 4) == []  # nothing is left, and everything is in flight
-    assert pairs(allocator.answered("old", 3)) == [("old", 3)]
-    assert allocator.received("old", 3) == []
-    assert pairs(allocator.answered("old", 1)) == [("old", 1)]
 
 
 @pytest.mark.rule("RDY-3")
@@ -133,7 +111,7 @@ def test_rdy_that_was_taken_back_is_given_on_only_when_nsqd_has_surely_seen_it(c
     assert allocator.charged == 10
     clock.advance(SETTLE - 0.001)
     assert allocator.tick() == []
-    assert allocator.received("a", 9) == []  # they were on their way
+    allocator.received("a", 9)  # they were on their way
     clock.advance(0.001)
     assert pairs(allocator.tick()) == [("b", 1)]
     assert (allocator.charged, allocator.owed) == (10, True)
@@ -369,7 +347,7 @@ def test_the_hot_path_does_not_look_at_other_connections_while_nothing_is_pendin
     allocator = ready(clock, 100, range(100))
     allocator._connections = {0: allocator._connections[0]}  # the others are not to be missed
     for _ in range(10):
-        assert allocator.received(0, 1) == []
+        allocator.received(0, 1)
         assert allocator.answered(0, 1) == []
 
 
@@ -379,7 +357,7 @@ def test_what_is_told_about_a_connection_that_is_gone_is_ignored(clock: FakeCloc
     allocator.received("a", 3)
     allocator.remove("a")
     assert allocator.answered("a", 3) == []
-    assert allocator.received("a", 3) == []
+    allocator.received("a", 3)
     assert (allocator.charged, allocator.keys) == (0, ())
 
 

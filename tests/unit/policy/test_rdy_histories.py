@@ -28,11 +28,11 @@ class AllocatorMachine(RuleBasedStateMachine):
     def begin(self, budget: int, seed: int, wire: tuple[float, float]) -> None:
         self.world = World(budget, seed, delay=wire[0], settle=wire[1])
 
-    @rule(key=KEYS, limit=LIMITS, counts_down=st.booleans(), backlog=st.sampled_from([0, 0, 1, 30]))
-    def connect(self, key: str, limit: int, counts_down: bool, backlog: int) -> None:
+    @rule(key=KEYS, limit=LIMITS, backlog=st.sampled_from([0, 0, 1, 30]))
+    def connect(self, key: str, limit: int, backlog: int) -> None:
         if key in self.world.servers:
             self.world.remove(key)
-        self.world.add(key, limit, counts_down=counts_down, backlog=backlog)
+        self.world.add(key, limit, backlog=backlog)
 
     @rule(key=KEYS)
     def disconnect(self, key: str) -> None:
@@ -104,7 +104,7 @@ def step(world: World, rng: random.Random) -> None:
         lambda: world.resume() if world.flowing else rng.choice([world.probe, world.resume])(),
         lambda: world.set_limit(key, rng.choice([1, 2, 5, 2500])) if known else None,
         lambda: world.remove(key) if known and rng.random() < 0.4 else None,
-        lambda: world.publish(key, rng.randint(1, 20)) if known else world.add(key, counts_down=rng.random() < 0.2),
+        lambda: world.publish(key, rng.randint(1, 20)) if known else world.add(key),
         lambda: world.add(key, rng.choice([1, 4, 2500]), backlog=30) if not known else world.answer(key),
     ]
     rng.choice(acts)()

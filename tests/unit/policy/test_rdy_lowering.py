@@ -97,15 +97,3 @@ def test_what_is_answered_while_the_change_settles_goes_on_at_once(clock: FakeCl
     clock.advance(SETTLE)
     assert pairs(allocator.tick()) == [("a", 5)]
     assert pairs(allocator.answered("a", 1)) == [("b", 1)]
-
-
-@pytest.mark.rule("RDY-2")
-def test_a_server_that_counts_down_is_told_nothing_when_nothing_is_left_to_take_back(clock: FakeClock) -> None:
-    allocator = make(clock, 8)
-    allocator.add("old", 2500, counts_down=True)
-    settled(clock, allocator)
-    allocator.received("old", 8)
-    assert allocator.set_max_in_flight(4) == []
-    assert allocator.ready("old") == 4
-    assert allocator.answered("old", 4) == []
-    assert pairs(allocator.answered("old", 2)) == [("old", 2)]

@@ -1,7 +1,7 @@
 """A world for the allocator: nsqds, wires with delay, handlers; every step of it is checked.
 
-The servers follow nsqd/client_v2.go: send while in flight < RDY, and do not count RDY down; or, for the old ones,
-count it down.  Commands and messages take ``delay`` seconds on the wire.  Handlers answer within ``handle`` seconds.
+The servers follow nsqd/client_v2.go: send while in flight < RDY, and do not count RDY down.  Commands and
+messages take ``delay`` seconds on the wire.  Handlers answer within ``handle`` seconds.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ class Server:
 
     key: object
     limit: int
-    counts_down: bool
     backlog: int = 0
     ready: int = 0
-    left: int = 0
     in_flight: int = 0
     last_sent: int = 0
     greeted: bool = False
@@ -82,10 +80,10 @@ class World:
 
     # -- what may happen
 
-    def add(self, key: object, limit: int = 2500, *, counts_down: bool = False, backlog: int = 0) -> list[SetReady]:
-        self.servers[key] = Server(key, limit, counts_down, backlog, waits_since=self.clock.now())
+    def add(self, key: object, limit: int = 2500, *, backlog: int = 0) -> list[SetReady]:
+        self.servers[key] = Server(key, limit, backlog, waits_since=self.clock.now())
         self.most_servers = max(self.most_servers, len(self.servers))
-        return self.apply(self.allocator.add(key, limit, counts_down=counts_down))
+        return self.apply(self.allocator.add(key, limit))
 
     def remove(self, key: object) -> list[SetReady]:
         del self.servers[key]
@@ -180,10 +178,9 @@ class World:
         for change in changes:
             server = self.servers[change.key]
             assert 0 <= change.count <= max(0, server.limit), "RDY above the limit"
-            if not server.counts_down:
-                assert change.count != server.last_sent, "a RDY that changes nothing"
-                assert not (grown and change.count < server.last_sent), "reductions go first"
-                grown = grown or change.count > server.last_sent
+            assert change.count != server.last_sent, "a RDY that changes nothing"
+            assert not (grown and change.count < server.last_sent), "reductions go first"
+            grown = grown or change.count > server.last_sent
             if change.count and not server.greeted:
                 assert change.count == 1, "RDY 1 first"
                 server.greeted = True
@@ -199,7 +196,7 @@ class World:
             while server.commands and server.commands[0][0] <= self.clock.now():
                 _, verb, count = server.commands.popleft()
                 if verb == "RDY":
-                    server.ready = server.left = count
+                    server.ready = count
                 else:
                     server.in_flight -= count
                 self._pump(server)
@@ -211,20 +208,14 @@ class World:
             if arrived:
                 server.handling = deque(sorted(server.handling))
                 self.delivered.append((self.clock.now(), key))
-                self.apply(self.allocator.received(key, arrived))
+                self.allocator.received(key, arrived)
+                self.check()
 
     def _pump(self, server: Server) -> None:
-        room = server.left if server.counts_down else server.ready - server.in_flight
-        for _ in range(min(max(room, 0), server.backlog)):
+        for _ in range(min(max(server.ready - server.in_flight, 0), server.backlog)):
             server.backlog -= 1
-            server.left -= 1
             server.in_flight += 1
             server.arriving.append(self.clock.now() + self.delay)
-
-    @property
-    def _may_cross(self) -> bool:
-        """Whether a RDY may meet messages on its way to a server that counts down, and make it send too many."""
-        return self.delay > 0 and any(server.counts_down for server in self.servers.values())
 
     # -- what is promised
 
@@ -236,8 +227,7 @@ class World:
         for key, server in self.servers.items():
             assert allocator._connections[key].in_flight == len(server.handling)
             assert 0 <= ready[key] <= max(0, server.limit)
-            if not server.counts_down:
-                assert ready[key] == server.last_sent
+            assert ready[key] == server.last_sent
         if self.max_in_flight == 0 or not (self.flowing or self.probing):
             assert allocator.total_ready == 0
         if self.probing:
@@ -249,14 +239,13 @@ class World:
     def _check_charge(self, ready: dict[object, int], now: float) -> None:
         """RDY and in flight together stay below max_in_flight; above it, after it was lowered, they never grow."""
         charge = self.allocator.charged
-        assert charge <= max(self.max_in_flight, self._charge) or self._may_cross, "RDY + in flight grew"
+        assert charge <= max(self.max_in_flight, self._charge), "RDY + in flight grew"
         self._charge = charge
         assert sum(max(ready[key], len(server.handling)) for key, server in self.servers.items()) <= charge
-        if not self._may_cross:
-            out = sum(server.outstanding for server in self.servers.values())
-            assert out <= charge, "more messages are out than were allowed for"
+        out = sum(server.outstanding for server in self.servers.values())
+        assert out <= charge, "more messages are out than were allowed for"
         if now > self.lowered_at + self.settle + 2 * self.delay + self.handle + EPSILON:
-            assert charge <= self.max_in_flight or self._may_cross, "still above max_in_flight"
+            assert charge <= self.max_in_flight, "still above max_in_flight"
 
     def _check_shares(self, ready: dict[object, int]) -> None:
         """When nothing is left to do, the budget is used, evenly; with enough for all nobody is at 0."""
