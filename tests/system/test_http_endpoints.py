@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from gnsq_lite import errors
-from gnsq_lite.broker.registrations import Peer
 from gnsq_lite.http import LookupdClient, NsqdClient
 from tests.conftest import Connect
 from tests.programs import wait_for
-from tests.rawclient import RawClient, sized
-from tests.servers import Cluster, EmbeddedCluster, RealCluster, ServerHandle
+from tests.rawclient import RawClient
+from tests.servers import Cluster, ServerHandle
 
 
 @pytest.fixture
@@ -179,43 +174,6 @@ def test_a_tombstone_hides_a_node_from_lookup(cluster: Cluster, lookupd: Lookupd
     lookupd.tombstone_topic(topic, node.http_address)
     assert lookupd.lookup(topic).producers == ()
     assert lookupd.nodes()[0].tombstones == {topic: True}
-
-
-@contextmanager
-def registered(cluster: Cluster, host: str, topic: str) -> Iterator[None]:
-    """Register at nsqlookupd as an nsqd that announces *host* and has *topic*."""
-    if isinstance(cluster, EmbeddedCluster):
-        broker, peer_id = cluster.broker, f"{host}:4150"
-        db = broker._lookupds[0].db
-        nsqd = Peer(peer_id, peer_id, "h", host, 4150, 4151, "1.3.0")
-        broker.call(lambda: db.introduce(nsqd))
-        broker.call(lambda: db.register(nsqd, topic))
-        yield
-        broker.call(lambda: db.forget(nsqd))
-        return
-    assert isinstance(cluster, RealCluster)
-    address, _, port = cluster.lookupd.tcp_address.rpartition(":")
-    about = {"broadcast_address": host, "hostname": "h", "tcp_port": 4150, "http_port": 4151, "version": "1.3.0"}
-    with socket.create_connection((address, int(port)), 10.0) as peer, peer.makefile("rb") as answers:
-        for command in (b"  V1IDENTIFY\n" + sized(json.dumps(about).encode()), f"REGISTER {topic}\n".encode()):
-            peer.sendall(command)
-            answers.read(struct.unpack(">I", answers.read(4))[0])
-        yield
-
-
-@pytest.mark.parametrize("host", ["::1", "[::1]", "nsqd7"])
-def test_a_tombstone_hides_a_node_however_it_announces_itself(
-    cluster: Cluster, lookupd: LookupdClient, topic: str, host: str
-) -> None:
-    with registered(cluster, host, topic):
-        (node,) = lookupd.lookup(topic).producers
-        assert node.broadcast_address == host
-        lookupd.tombstone_topic(topic, node.http_address)
-        assert lookupd.lookup(topic).producers == ()
-    if host == "::1":
-        with registered(cluster, host, f"{topic}_b"):
-            lookupd.tombstone_topic(f"{topic}_b", "[::1]:4151")
-            assert lookupd.lookup(f"{topic}_b").producers == ()
 
 
 def test_registrations_are_made_and_dropped(lookupd: LookupdClient) -> None:

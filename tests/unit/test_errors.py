@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import inspect
 import pickle
 
@@ -63,13 +62,6 @@ def test_every_error_survives_pickle(cls: type[BaseException]) -> None:
         back = pickle.loads(pickle.dumps(error, protocol))
         assert type(back) is cls
         assert (back.args, str(back), vars(back)) == (error.args, str(error), vars(error))
-
-
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_error_can_be_copied(cls: type[BaseException]) -> None:
-    error = sample(cls)
-    for back in (copy.copy(error), copy.deepcopy(error)):
-        assert (type(back), back.args, str(back)) == (cls, error.args, str(error))
 
 
 def test_a_protocol_error_keeps_the_address_that_was_noted_on_it() -> None:

@@ -145,12 +145,6 @@ def test_lookup_asks_for_access_meta_and_partition_only_when_told() -> None:
     ]
 
 
-def test_a_path_in_front_of_the_endpoints_is_kept() -> None:
-    recorder = Recorder(b"OK")
-    recorder.on(NsqdClient("http://gateway/nsq/one/")).ping()
-    assert recorder.requests[0].path == "/nsq/one/ping"
-
-
 def test_a_stored_message_is_returned_with_its_numbers() -> None:
     recorder = Recorder({"id": 5, "trace_id": 6, "body": "b\x07", "timestamp": 7, "offset": 8, "ext": "{}"})
     message = recorder.on(NsqdClient(URL)).get_message("t", 5)
