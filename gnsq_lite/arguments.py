@@ -59,8 +59,6 @@ class _Shared(TypedDict, total=False):
     client_id: str | None
     hostname: str | None
     user_agent: str
-    topology_region: str | None
-    topology_zone: str | None
     connect_timeout: float
     handshake_timeout: float
     write_timeout: float

@@ -1,7 +1,7 @@
 """Differences between plain NSQ and Youzan's NSQ in lookups, subscribing, publishing and decoding.
 
-Reader and Writer use only the :class:`Dialect` protocol.  This module implements plain NSQ, :mod:`gnsq_lite.youzan`
-Youzan's.  A dialect does no I/O: it encodes requests into bytes and decodes replies into values.
+Reader and Writer use only the methods of :class:`Dialect`.  A dialect does no I/O: it encodes requests into bytes and
+decodes replies into values.
 """
 
 from __future__ import annotations
@@ -212,19 +212,35 @@ class Router(Protocol):
         return
 
 
-class Dialect(Protocol):
-    """Interface of a dialect for Reader and Writer.  The method bodies here are for plain NSQ."""
+class Dialect:
+    """Protocol of the servers.  This class is for nsqd 1.x; :class:`gnsq_lite.youzan.YouzanDialect` overrides it."""
 
-    name: str
+    name = "nsq"
     #: Path of the request that lists the nsqlookupds of a cluster (YZ-1); "": use only the configured nsqlookupds.
-    lookupds_path: str = ""
+    lookupds_path = ""
+    #: Whether :meth:`router` chooses the endpoint of each publish.
+    is_routed = False
+
+    def __init__(self, **options: Any) -> None:
+        for name, value in options.items():
+            raise OptionError(name, value, "needs Youzan's NSQ: pass dialect='youzan'")
 
     # -- discovery
     def lookup_path(self, topic: str, role: Role) -> str:
-        """Return the path and query of the lookup request to each nsqlookupd."""
+        """Return the path and query of the lookup request to each nsqlookupd.
+
+        To publish, look up all nsqds, because the first publish creates the topic (PUB-4).
+        """
+        return "/nodes" if role == "write" else f"/lookup?topic={quote(topic, safe='')}"
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
-        """Parse the decoded JSON of a reply, without its ``data`` wrapper.  Raises HTTPResponseError."""
+        """Parse the decoded JSON of a reply, without its ``data`` wrapper.  Raises HTTPResponseError.
+
+        The endpoints are broadcast addresses and TCP ports (DISC-2).
+        """
+        left_out: dict[str, None] = {}
+        endpoints = tuple(producers(data, left_out))
+        return Lookup(endpoints, left_out=tuple(left_out))
 
     def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
         """Return the endpoints to consume from *nsqds*, which are given by address and not looked up."""
@@ -240,12 +256,17 @@ class Dialect(Protocol):
         return {}
 
     def check_server(self, version: str, address: str) -> None:
-        """Raise WrongDialectError if an nsqd of this *version* has another dialect (YZ-14)."""
-        return
+        """Raise WrongDialectError if an nsqd of this *version* has another dialect (YZ-14).
+
+        A plain client would use only one partition of Youzan's NSQ.
+        """
+        if VERSION_MARK in version:
+            raise WrongDialectError(address, f"this is Youzan's NSQ ({printable(version[:40])}): pass dialect='youzan'")
 
     # -- consuming
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
-        """Return the SUB commands to try in order; the client tries the next one after E_INVALID."""
+        """Return the SUB commands to try in order; the client tries the next command after E_INVALID."""
+        return (commands.subscribe(topic, channel),)
 
     def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
         """Return the factory for messages of a connection; *command* is the index of the accepted SUB."""
@@ -264,10 +285,6 @@ class Dialect(Protocol):
         return False
 
     # -- publishing
-    def needs_route(self, topic: str) -> bool:
-        """Whether publishing to *topic* needs a lookup of the topic (role "write") first."""
-        return False
-
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> Router | None:
         """Make the router that chooses the endpoint of each publish; None: round robin over the nsqds."""
         return None
@@ -285,7 +302,7 @@ class Dialect(Protocol):
         Raises OptionError if the dialect cannot send them.
         """
         name, given = ("trace_ids", trace_ids) if headers is None else ("headers", headers)
-        raise OptionError(name, given, "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
+        raise OptionError(name, given, _NEEDS_YOUZAN)
 
     @property
     def batch_extra(self) -> int:
@@ -301,6 +318,14 @@ class Dialect(Protocol):
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """Encode the command.  Raises OptionError for options that the dialect does not support."""
+        for name in YOUZAN_ONLY:  # no field is ignored silently
+            if getattr(request, name) is not None:
+                raise OptionError(name, getattr(request, name), _NEEDS_YOUZAN)
+        if request.batch:
+            return commands.multipublish(request.topic, request.bodies)
+        if request.defer:
+            return commands.defer_publish(request.topic, request.bodies[0], request.defer)
+        return commands.publish(request.topic, request.bodies[0])
 
     def receipt(self, request: PublishRequest, body: bytes) -> Any:
         """Decode nsqd's reply to a publish into the caller's result; None for a plain OK.  Raises ProtocolError."""
@@ -311,54 +336,9 @@ class Dialect(Protocol):
         return False
 
 
-class PlainDialect(Dialect):
-    """The dialect of nsqd 1.x."""
-
-    name = "nsq"
-
-    def __init__(self, **options: Any) -> None:
-        for name, value in options.items():
-            raise OptionError(name, value, "needs Youzan's NSQ: pass dialect='youzan'")
-
-    def lookup_path(self, topic: str, role: Role) -> str:
-        """Look up the topic's nsqds; to publish, look up all nsqds, as the first publish creates the topic (PUB-4)."""
-        return "/nodes" if role == "write" else f"/lookup?topic={quote(topic, safe='')}"
-
-    def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
-        """Return the producers in the reply, by broadcast address and TCP port (DISC-2)."""
-        left_out: dict[str, None] = {}
-        endpoints = tuple(producers(data, left_out))
-        return Lookup(endpoints, left_out=tuple(left_out))
-
-    def check_server(self, version: str, address: str) -> None:
-        """Raise WrongDialectError for Youzan's nsqd, with which a plain client would use only one partition."""
-        if VERSION_MARK in version:
-            raise WrongDialectError(address, f"this is Youzan's NSQ ({printable(version[:40])}): pass dialect='youzan'")
-
-    def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
-        """Return SUB."""
-        return (commands.subscribe(topic, channel),)
-
-    def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
-        """Encode PUB, MPUB or DPUB."""
-        refuse_youzan_only(request)
-        if request.batch:
-            return commands.multipublish(request.topic, request.bodies)
-        if request.defer:
-            return commands.defer_publish(request.topic, request.bodies[0], request.defer)
-        return commands.publish(request.topic, request.bodies[0])
-
-
 #: Fields of a request that only Youzan's NSQ supports.
 YOUZAN_ONLY = ("key", "partition", "trace_id", "headers", "batch_headers", "trace_ids")
-
-
-def refuse_youzan_only(request: PublishRequest) -> None:
-    """Raise OptionError for a field that only Youzan's NSQ supports, so that no field is ignored silently."""
-    for name in YOUZAN_ONLY:
-        if getattr(request, name) is not None:
-            raise OptionError(name, getattr(request, name), "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
-
+_NEEDS_YOUZAN = "needs Youzan's NSQ; this Writer's dialect is 'nsq'"
 
 #: Limit of reported unusable entries of a reply, because any client of nsqlookupd may register entries.
 MAX_LEFT_OUT = 100

@@ -289,8 +289,6 @@ class ConnectionOptions:
     client_id: str | None = documented(None, "client id in nsqd's stats; None: the host's short name")
     hostname: str | None = documented(None, "host name in nsqd's stats; None: the host's name")
     user_agent: str = documented(f"gnsq_lite/{__version__}", "client name and version in nsqd's stats")
-    topology_region: str | None = documented(None, "region of this client, for topology-aware consumption")
-    topology_zone: str | None = documented(None, "zone of this client, for topology-aware consumption")
     connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of the DNS lookup and the TCP connect together")
     handshake_timeout: float = duration(
         10.0, 0.01, 600.0, "time limit of IDENTIFY, TLS, compression, AUTH and SUB together"
@@ -302,7 +300,7 @@ class ConnectionOptions:
         DEFAULT_MAX_FRAME_SIZE, 64, 2**31 - 1, "largest frame accepted; a larger one closes the connection"
     )
     extra_identify: Mapping[str, object] = field(
-        default_factory=dict, metadata={"doc": "additional keys of IDENTIFY, such as Youzan's extend_support"}
+        default_factory=dict, metadata={"doc": "additional keys of IDENTIFY, such as topology_zone and topology_region"}
     )
 
     def __post_init__(self) -> None:
@@ -319,7 +317,7 @@ class ConnectionOptions:
             raise OptionError("auth_secret", "<hidden>", "must be str or bytes and not empty; None: no AUTH")
         if isinstance(self.auth_secret, str) and any("\ud800" <= c <= "\udfff" for c in self.auth_secret):
             raise OptionError("auth_secret", "<hidden>", "cannot be encoded as UTF-8; give bytes")
-        for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
+        for name in ("client_id", "hostname", "user_agent"):
             text = getattr(self, name)
             if not isinstance(text, str) and (text is not None or name == "user_agent"):
                 raise OptionError(name, text, "must be str")

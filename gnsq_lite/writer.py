@@ -290,7 +290,7 @@ class Writer:
         pool = Pool(self._settings)
         settings = self._settings
         #: Whether a leader takes each publish; whether the loop publishes, because of discovery, routing or coalescing.
-        self._is_routed = settings.dialect.needs_route("")
+        self._is_routed = settings.dialect.is_routed
         self._needs_loop = bool(settings.coalesce or settings.lookupds or self._is_routed)
         if not self._needs_loop:
             pool.add(settings.endpoints)

@@ -84,7 +84,6 @@ def build(folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(folder),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    variables.pop("GNSQ_LITE_PURE", None)
     looked = subprocess.run(
         [sys.executable, "-c", LOOK], cwd=folder, env=variables, capture_output=True, text=True, check=False
     )

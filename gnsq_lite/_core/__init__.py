@@ -1,9 +1,9 @@
 """Code that runs once per message, and the encoding of batches, in C and in Python with the same results.
 
 The environment variable ``GNSQ_LITE_IMPL`` chooses at import: ``c`` requires the extension, and the import fails if it
-was not built; ``python`` ignores the extension; without the variable the extension is used if it was built.
-``GNSQ_LITE_PURE=1`` is the older spelling of ``python``.  The extension needs the GIL: a free-threaded Python that
-loads it enables the GIL again and reports that in a RuntimeWarning.  ``PYTHON_GIL=0`` disables the extension.
+was not built; ``python`` ignores the extension; without the variable the extension is used if it was built.  The
+extension needs the GIL: a free-threaded Python that loads it enables the GIL again and reports that in a
+RuntimeWarning.  ``PYTHON_GIL=0`` disables the extension.
 
 The contract between C and Python:
 
@@ -62,7 +62,7 @@ __all__ = ["QUEUE_EMPTY", "SURPLUS", "TURN_OVER", "with_sizes"]
 
 def wanted(environment: Mapping[str, str], has_gil: bool = True) -> str:
     """Return ``"c"``, ``"python"`` or ``"auto"``.  Raises ImportError for another word, and for C without the GIL."""
-    word = environment.get("GNSQ_LITE_IMPL") or ("python" if environment.get("GNSQ_LITE_PURE") == "1" else "auto")
+    word = environment.get("GNSQ_LITE_IMPL") or "auto"
     if word not in ("c", "python", "auto"):
         raise ImportError(f"GNSQ_LITE_IMPL={word!r}: must be 'c', 'python' or 'auto'")
     if has_gil:

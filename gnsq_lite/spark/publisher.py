@@ -45,7 +45,7 @@ class PayloadWriter(Writer):
             core = self._start(timeout)
         deadline = core.clock.now() + timeout
         publish = Publish(core.loop, payload.topic, Bodies(payload), timeout, deadline, batch=True)
-        if not core.settings.dialect.needs_route(""):
+        if not core.settings.dialect.is_routed:
             publish.data = commands.multipublish_head(payload.topic) + payload.data
         core.carry(publish)
         return publish

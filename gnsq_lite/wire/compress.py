@@ -13,8 +13,7 @@ from typing import Final, Protocol
 import cramjam
 import snappy
 
-from gnsq_lite.errors import OptionError, ProtocolError
-from gnsq_lite.option_fields import check_number
+from gnsq_lite.errors import ProtocolError
 from gnsq_lite.options import Compression
 from gnsq_lite.wire.constants import DEFAULT_DEFLATE_LEVEL
 from gnsq_lite.wire.receive_buffer import ReceiveBuffer
@@ -39,21 +38,16 @@ class Codec(Protocol):
 
 
 def make_codec(algorithm: Compression, level: int = DEFAULT_DEFLATE_LEVEL) -> Codec:
-    """Return a new codec.  *level* is the DEFLATE level of the sent bytes.  Raises OptionError."""
-    if algorithm == "snappy":
-        return SnappyCodec()
-    if algorithm == "deflate":
-        return DeflateCodec(level)
-    raise OptionError("compression", algorithm, "must be 'snappy' or 'deflate'")
+    """Return a new codec.  *level* is the DEFLATE level of the sent bytes, 0 to 9."""
+    return SnappyCodec() if algorithm == "snappy" else DeflateCodec(level)
 
 
 class DeflateCodec:
     """Raw DEFLATE, one stream each way, a sync flush after every write (RFC 1951).  nsqd/client_v2.go:581 @v1.3.0"""
 
-    __slots__ = ("_compressor", "_decompressor", "_error", "level")
+    __slots__ = ("_compressor", "_decompressor", "_error")
 
     def __init__(self, level: int = DEFAULT_DEFLATE_LEVEL) -> None:
-        self.level = check_number("deflate_level", level, 0, 9, whole=True)
         self._compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
         self._error: ProtocolError | None = None

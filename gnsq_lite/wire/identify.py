@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from gnsq_lite.errors import OptionError, ProtocolError, printable
+from gnsq_lite.errors import OptionError, ProtocolError, brief, printable
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.wire.constants import (
     DEFAULT_DEFLATE_LEVEL,
@@ -23,8 +23,6 @@ from gnsq_lite.wire.constants import (
     OK,
 )
 
-#: Maximum bytes of a reply; usual replies have a few hundred bytes.
-MAX_REPLY: Final = 1024 * 1024
 #: Maximum characters of a text from the server; longer texts are cut.
 _MAX_TEXT: Final = 256
 _MAX_INT64: Final = 2**63 - 1
@@ -80,25 +78,18 @@ def build_identify(options: ConnectionOptions, *, hostname_default: str, heartbe
         "feature_negotiation": True,
         "heartbeat_interval": _to_ms(options.heartbeat_interval) if heartbeats else -1,
     }
-    if options.output_buffer_size is not None:
-        asked["output_buffer_size"] = options.output_buffer_size
-    if options.output_buffer_timeout is not None:
-        timeout = options.output_buffer_timeout
-        asked["output_buffer_timeout"] = -1 if timeout == -1 else _to_ms(timeout)
-    if options.tls is not None:
-        asked["tls_v1"] = True
-    if options.compression is not None:
-        asked[options.compression] = True
-    if options.compression == "deflate":
-        asked["deflate_level"] = options.deflate_level
-    if options.sample_rate:
-        asked["sample_rate"] = options.sample_rate
-    if options.msg_timeout is not None:
-        asked["msg_timeout"] = _to_ms(options.msg_timeout)
-    if options.topology_region is not None:
-        asked["topology_region"] = options.topology_region
-    if options.topology_zone is not None:
-        asked["topology_zone"] = options.topology_zone
+    timeout = options.output_buffer_timeout
+    optional = {
+        "output_buffer_size": options.output_buffer_size,
+        "output_buffer_timeout": -1 if timeout == -1 else _to_ms(timeout),
+        "tls_v1": options.tls is not None or None,
+        "snappy": options.compression == "snappy" or None,
+        "deflate": options.compression == "deflate" or None,
+        "deflate_level": options.deflate_level if options.compression == "deflate" else None,
+        "sample_rate": options.sample_rate or None,
+        "msg_timeout": _to_ms(options.msg_timeout),
+    }
+    asked.update({key: value for key, value in optional.items() if value is not None})
     for key in options.extra_identify:
         if key in NEGOTIATED_KEYS:
             raise OptionError("extra_identify", key, "is negotiated; use the option for it")
@@ -109,8 +100,8 @@ def build_identify(options: ConnectionOptions, *, hostname_default: str, heartbe
         raise OptionError("extra_identify", sorted(map(str, options.extra_identify)), f"is not JSON: {error}") from None
 
 
-def _to_ms(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
+def _to_ms(seconds: float | None) -> int | None:
+    return None if seconds is None else max(1, round(seconds * 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,11 +149,11 @@ def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
         found[key] = -1.0 if found[key] == -1 else found[key] / 1000
     for key in _FLAGS & values.keys():
         if not isinstance(values[key], bool):
-            raise ProtocolError(f"{key} is {_brief(values[key])}, neither true nor false")
+            raise ProtocolError(f"{key} is {brief(values[key])!r}, neither true nor false")
         found[key] = values[key]
     version = values.get("version", "")
     if not isinstance(version, str):
-        raise ProtocolError(f"version is {_brief(version)}, not a string")
+        raise ProtocolError(f"version is {brief(version)!r}, not a string")
     result = Negotiated(negotiated=True, version=printable(version[:_MAX_TEXT]), **found)
     asked = {
         "tls_v1": options.tls is not None,
@@ -177,8 +168,6 @@ def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
 
 def load_object(body: bytes) -> dict[str, Any]:
     """Parse the JSON object in *body*.  Raises ProtocolError for anything else."""
-    if len(body) > MAX_REPLY:
-        raise ProtocolError(f"the reply has {len(body)} bytes; at most {MAX_REPLY} are read")
     try:
         values = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -198,14 +187,7 @@ def _shown(body: bytes) -> str:
 
 def _number(key: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ProtocolError(f"{key} is {_brief(value)}, not a whole number")
+        raise ProtocolError(f"{key} is {brief(value)!r}, not a whole number")
     if not low <= value <= high:
-        raise ProtocolError(f"{key} is {_brief(value)}, outside {low}..{high}")
+        raise ProtocolError(f"{key} is {brief(value)!r}, outside {low}..{high}")
     return value
-
-
-def _brief(value: object) -> str:
-    try:
-        return repr(value)[:80]
-    except (ValueError, RecursionError):  # an int too long to print
-        return f"a very large {type(value).__name__}"

@@ -13,7 +13,7 @@ YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``
 YZ-9           ``commands.publish``, ``messages.PublishReceipt``
 YZ-10          ``messages.YouzanMessage``
 YZ-11          the Writer: a connection per endpoint; an endpoint is a partition of a node
-YZ-14          ``gnsq_lite.dialect.PlainDialect.check_server``
+YZ-14          ``gnsq_lite.dialect.Dialect.check_server``
 YZ-15, YZ-16   ``headers``, ``commands.publish``, ``options.YouzanOptions``
 YZ-17          ``commands.StartOffset``
 YZ-18          ``dialect.YouzanDialect.calls_for_lookup``; the connection's heartbeat watch

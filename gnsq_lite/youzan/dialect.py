@@ -19,7 +19,6 @@ from gnsq_lite.dialect import (
     Lookup,
     MessageFactory,
     Packer,
-    PlainDialect,
     PublishRequest,
     Role,
     RouterHost,
@@ -50,6 +49,7 @@ class YouzanDialect(Dialect):
 
     name = "youzan"
     lookupds_path = "/listlookup"
+    is_routed = True
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK, **keywords: Any) -> None:
         try:
@@ -113,6 +113,9 @@ class YouzanDialect(Dialect):
 
     # -- consuming
 
+    def check_server(self, version: str, address: str) -> None:
+        """Accept nsqds of any version."""
+
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
         """Return extend_support of the topic (YZ-15), desired_tag and ext_filter (YZ-16)."""
         options = self.options
@@ -174,10 +177,6 @@ class YouzanDialect(Dialect):
     def batch_extra(self) -> int:
         """Extra bytes per body of a batch: the size of a trace id."""
         return TRACE_ID_LENGTH if self.options.trace else 0
-
-    def needs_route(self, topic: str) -> bool:
-        """Return True: each publish must go to the leader of a partition."""
-        return True
 
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> LeaderRouter:
         """Return the router that sends each publish to the leader of its partition."""
@@ -275,8 +274,8 @@ class YouzanDialect(Dialect):
 def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
     """Make the dialect with the name *dialect* from *options*, or return a given Dialect.  Raises OptionError."""
     if isinstance(dialect, str):
-        check_choice("dialect", dialect, PlainDialect.name, YouzanDialect.name)
-        return PlainDialect(**options) if dialect == PlainDialect.name else YouzanDialect(**options)
+        check_choice("dialect", dialect, Dialect.name, YouzanDialect.name)
+        return Dialect(**options) if dialect == Dialect.name else YouzanDialect(**options)
     for name, value in options.items():
         raise OptionError(name, value, f"is an option of the dialect: give it to {type(dialect).__name__}")
     return dialect

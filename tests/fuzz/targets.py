@@ -13,7 +13,7 @@ from typing import Any
 
 from gnsq_lite._core import murmur3_32, pack, pure_murmur3_32, pure_pack
 from gnsq_lite.broker.commands import CommandError, CommandReader, LineTooLong
-from gnsq_lite.dialect import PlainDialect
+from gnsq_lite.dialect import Dialect
 from gnsq_lite.errors import HTTPResponseError, ProtocolError
 from gnsq_lite.message import Message
 from gnsq_lite.options import ConnectionOptions
@@ -118,7 +118,7 @@ def lookup(data: bytes) -> None:
     except (ValueError, RecursionError):
         return
     try:
-        endpoints = PlainDialect().parse_lookup("t", "read", answer).endpoints
+        endpoints = Dialect().parse_lookup("t", "read", answer).endpoints
     except HTTPResponseError as error:
         refusal = str(error)
         endpoints = ()

@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.dialect import Endpoint, Lookup, PlainDialect
+from gnsq_lite.dialect import Dialect, Endpoint, Lookup
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.options import LookupOptions
 
@@ -50,7 +50,7 @@ class Found:
         settings: Any = SimpleNamespace(
             lookupds=addresses,
             lookup=LookupOptions(**known),
-            dialect=options.pop("dialect", PlainDialect()),
+            dialect=options.pop("dialect", Dialect()),
             endpoints=options.pop("direct", ()),
             allowed_addresses=options.pop("allowed", None),
             address_map=options.pop("address_map", None),

@@ -12,7 +12,7 @@ import gevent
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.dialect import PlainDialect
+from gnsq_lite.dialect import Dialect
 from gnsq_lite.errors import OptionError
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.options import TLSOptions
@@ -66,7 +66,7 @@ def test_https_with_an_own_ca_and_a_token_that_no_found_nsqlookupd_gets(
     assert "s3cret" not in repr(discovery.health())
 
 
-@pytest.mark.parametrize("dialect", [PlainDialect(), YouzanDialect()], ids=["nsq", "youzan"])
+@pytest.mark.parametrize("dialect", [Dialect(), YouzanDialect()], ids=["nsq", "youzan"])
 def test_the_password_of_an_address_is_sent_and_not_shown(
     found: Found, running: Callable[[Discovery], Discovery], caplog: pytest.LogCaptureFixture, dialect: Any
 ) -> None:

@@ -17,9 +17,6 @@ from gnsq_lite import _core
         ({"GNSQ_LITE_IMPL": ""}, "auto"),
         ({"GNSQ_LITE_IMPL": "c"}, "c"),
         ({"GNSQ_LITE_IMPL": "python"}, "python"),
-        ({"GNSQ_LITE_PURE": "1"}, "python"),
-        ({"GNSQ_LITE_PURE": "0"}, "auto"),
-        ({"GNSQ_LITE_IMPL": "c", "GNSQ_LITE_PURE": "1"}, "c"),
     ],
 )
 def test_the_environment_chooses(environment: dict[str, str], word: str) -> None:

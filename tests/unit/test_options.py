@@ -146,8 +146,6 @@ def test_a_count_must_be_whole(cls: Any, spec: Any) -> None:
         (ConnectionOptions, {"client_id": b"me"}, "client_id"),
         (ConnectionOptions, {"hostname": 5}, "hostname"),
         (ConnectionOptions, {"user_agent": None}, "user_agent"),
-        (ConnectionOptions, {"topology_region": 1}, "topology_region"),
-        (ConnectionOptions, {"topology_zone": 1}, "topology_zone"),
         (ConnectionOptions, {"extra_identify": None}, "extra_identify"),
         (ConnectionOptions, {"extra_identify": {1: 2}}, "extra_identify"),
     ],

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.dialect import Dialect, Endpoint, PlainDialect, PublishRequest
+from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
 from gnsq_lite.errors import OptionError
 from gnsq_lite.publish.batches import fill_batch, split_batch
 from gnsq_lite.youzan.compression import unpack
@@ -83,7 +83,7 @@ def test_what_cannot_be_sent_is_refused(options: dict[str, Any], why: str) -> No
 def test_plain_nsq_takes_neither_headers_nor_trace_ids() -> None:
     for options in ([[None], None], [None, [1]]):
         with pytest.raises(OptionError, match="needs Youzan's NSQ"):
-            batch_of(PlainDialect(), [b"x"], *options)
+            batch_of(Dialect(), [b"x"], *options)
 
 
 @pytest.mark.rule("YZ-15")

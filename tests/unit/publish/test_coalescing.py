@@ -16,7 +16,7 @@ from gevent import hub
 from greenlet import greenlet
 
 from gnsq_lite import errors
-from gnsq_lite.dialect import Endpoint, PlainDialect, PublishRequest
+from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.publish.core import WriterCore
@@ -75,7 +75,7 @@ class Bench:
     def __init__(self, max_body_size: int = 1_000_000, coalesce: bool = True) -> None:
         self.wire, self.clock = Wire(), FakeClock()
         settings = ProducerSettings(
-            dialect=PlainDialect(),
+            dialect=Dialect(),
             endpoints=[],
             lookupds=[],
             connection=ConnectionOptions(),

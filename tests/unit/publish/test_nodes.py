@@ -8,7 +8,7 @@ import gevent
 import pytest
 
 from gnsq_lite import errors
-from gnsq_lite.dialect import Endpoint, PlainDialect
+from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.net.link import Again
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
@@ -52,7 +52,7 @@ class Bench:
     def __init__(self, nodes: int = 2, retries: int = 0) -> None:
         self.clock = FakeClock()
         settings = ProducerSettings(
-            dialect=PlainDialect(),
+            dialect=Dialect(),
             endpoints=(),
             lookupds=(),
             connection=ConnectionOptions(),

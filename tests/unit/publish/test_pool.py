@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import errors
-from gnsq_lite.dialect import Endpoint, PlainDialect
+from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.publish.pool import REST, Left, Pool
 from gnsq_lite.publish.settings import ProducerSettings
@@ -56,7 +56,7 @@ class Bench:
         self.on_open: Callable[[Connection], None] = lambda connection: None
         self.on_exchange: Callable[[Connection], bytes] = lambda connection: b"OK"
         settings = ProducerSettings(
-            dialect=PlainDialect(),
+            dialect=Dialect(),
             endpoints=endpoints,
             lookupds=(),
             connection=ConnectionOptions(),
