@@ -35,7 +35,7 @@ setup(
             optional=True,
         ),
     ],
-    install_requires=["cramjam>=2.8.4", "gevent>=23.9", "python-snappy>=0.7"],
+    install_requires=["cramjam>=2.8.4", "gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0.2,<3"],
     extras_require={
         "cli": CLI,
         "django": ["Django>=4.2"],

@@ -20,7 +20,7 @@ def test_the_process_is_patched_where_it_should_be_and_only_there() -> None:
 
 def test_nothing_took_hold_of_the_unpatched_modules_before() -> None:
     if monkey.is_module_patched("socket"):
-        import gnsq_lite.http.transport as early
+        import urllib3.util.connection as early
 
         assert early.socket.socket.__module__.startswith("gevent.")
         assert type(threading.current_thread()).__module__ in ("threading", "gevent.threading")

@@ -173,7 +173,7 @@ def test_importing_the_package_needs_no_extra_and_patches_nothing() -> None:
 def test_what_is_not_used_is_not_imported() -> None:
     program = (
         "import sys; from gnsq_lite import Reader, Worker, Writer\n"
-        "slow = {'rich', 'click', 'gnsq_lite.http', 'gnsq_lite.broker', 'asyncio'}\n"
+        "slow = {'urllib3', 'rich', 'click', 'gnsq_lite.http', 'gnsq_lite.broker', 'asyncio'}\n"
         "sys.exit(', '.join(sorted(slow & set(sys.modules))))"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)

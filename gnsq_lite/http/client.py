@@ -15,16 +15,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import ssl
 import sys
 import time
-from base64 import b64encode
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote_to_bytes, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError as TransportError
 
 from gnsq_lite.errors import (
     HTTPCertificateError,
@@ -36,9 +35,9 @@ from gnsq_lite.errors import (
     OptionError,
 )
 from gnsq_lite.http.reply import Reply, explain, read_up_to, shown
-from gnsq_lite.http.transport import Connection, connect_error, is_loopback, response_error
+from gnsq_lite.http.transport import basic, deadline, is_loopback, open_pool, remaining, tls_settings, translated
 from gnsq_lite.keywords import check_names
-from gnsq_lite.options import Address, HTTPOptions, TLSOptions, format_address, parse_address
+from gnsq_lite.options import Address, HTTPOptions, format_address, parse_address
 from gnsq_lite.version import __version__
 
 log = logging.getLogger("gnsq_lite.http")
@@ -83,13 +82,8 @@ class HTTPClient:
         self._scheme, self._host, self._port, self._prefix, credentials = self._parse(address)
         self._headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", "User-Agent": f"gnsq_lite/{__version__}"}
         self._authorise(credentials)
-        given = self.options.tls
-        tls = given if isinstance(given, TLSOptions) else TLSOptions()
-        self._server_hostname = tls.server_hostname
-        self._tls: ssl.SSLContext | None = None
-        if self._scheme == "https":
-            self._tls = given if isinstance(given, ssl.SSLContext) else tls.context()
-        self._idle: deque[Connection] | None = None
+        self._tls = tls_settings(self.options) if self._scheme == "https" else {}
+        self._pool: urllib3.PoolManager | None = None
         self._pid = os.getpid()
 
     def _parse(self, address: str | Address) -> tuple[str, str, int, str, str | None]:
@@ -116,7 +110,7 @@ class HTTPClient:
         port = port_given or (443 if url.scheme == "https" else 80)
         host, port = parse_address((url.hostname or "", port), default_port=port, option="address")
         credentials = None if url.username is None else f"{url.username}:{url.password or ''}"
-        return url.scheme, host, port, quote(url.path.rstrip("/"), safe="/%"), credentials
+        return url.scheme, host, port, url.path.rstrip("/"), credentials
 
     def _authorise(self, credentials: str | None) -> None:
         token = self.options.auth_token
@@ -125,9 +119,7 @@ class HTTPClient:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         elif credentials is not None:
-            user, _, password = credentials.partition(":")
-            pair = b64encode(unquote_to_bytes(f"{user}:{password}"))  # UTF-8 (RFC 7617)
-            self._headers["Authorization"] = f"Basic {pair.decode('ascii')}"
+            self._headers["Authorization"] = basic(credentials)
         if (token or credentials) and self._scheme == "http" and not is_loopback(self._host):
             log.warning("%s: the credentials are sent unencrypted; use https", self.url)
 
@@ -147,9 +139,9 @@ class HTTPClient:
 
     def close(self) -> None:
         """Close the idle connections.  A later call opens new connections."""
-        idle, self._idle = self._idle, None
-        while idle:
-            idle.pop().close()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.clear()
 
     def ping(self) -> str:
         """Return ``OK``.  Raises HTTPStatusError with the server's text if the server is not healthy."""
@@ -183,63 +175,56 @@ class HTTPClient:
 
     def _attempts(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
         pause, retries = 0.05, self.options.http_retries if method == "GET" else 0
-        ends = time.monotonic() + self.options.http_timeout
-        while True:
-            try:
-                return self._once(method, target, url, body, ends)
-            except (HTTPConnectError, HTTPConnectionLost) as error:
-                if retries == 0 or isinstance(error, HTTPCertificateError) or ends - time.monotonic() <= pause:
-                    raise
-                time.sleep(pause)
-                if ends <= time.monotonic():  # on a busy machine; this error is more precise than HTTPTimeout
-                    raise
-            pause, retries = min(1.0, pause * 2), retries - 1
+        with deadline(self.options.http_timeout) as left:
+            while True:
+                try:
+                    return self._once(method, target, url, body)
+                except (HTTPConnectError, HTTPConnectionLost) as error:
+                    if retries == 0 or isinstance(error, HTTPCertificateError) or left() <= pause:
+                        raise
+                    time.sleep(pause)
+                    if left() <= 0:  # on a busy machine; this error is more precise than HTTPTimeout
+                        raise
+                pause, retries = min(1.0, pause * 2), retries - 1
 
-    def _once(self, method: str, target: str, url: str, body: bytes | None, ends: float) -> Reply:
-        if self._idle is None or self._pid != os.getpid():  # a forked child must not write to its parent's sockets
-            self._idle, self._pid = deque(), os.getpid()
-        idle = self._idle
-        connection = self._connection(idle, url, ends)
+    def _once(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
+        pool = self._pool_here()
         try:
-            with closing(connection.send_request(method, target, self._headers, body)) as response:
+            response = pool.urlopen(
+                method,
+                f"{self._scheme}://{format_address((self._host, self._port))}{target}",
+                body=body,
+                headers=self._headers,
+                timeout=urllib3.Timeout(connect=self.options.http_connect_timeout, total=remaining()),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+            try:
                 reply = self._read(response, url)
-                has_ended = response.isclosed()
-        except (HTTPException, OSError, ValueError) as error:
-            connection.close()
-            raise response_error(url, error) from error
-        except BaseException:
-            connection.close()
-            raise
-        if has_ended and self._idle is idle and len(idle) < self.options.http_pool_size:
-            idle.append(connection)
-        else:  # the next call would read the rest of this response
-            connection.close()
+            except BaseException:
+                response.close()  # the next call would read the rest of this response
+                raise
+            finally:
+                response.release_conn()
+        except (TransportError, HTTPException, OSError, ValueError) as error:
+            raise translated(url, error) from error
         if not 200 <= reply.status < 300:
             raise HTTPStatusError(url, reply.status, explain(reply))
         return reply
 
-    def _connection(self, idle: deque[Connection], url: str, ends: float) -> Connection:
-        """Return an idle connection, or open one.  Raises HTTPConnectError."""
-        while idle:
-            connection = idle.pop()
-            if connection.sock is not None and not connection.is_ended():
-                connection.ends = ends
-                return connection
-            connection.close()
-        connection = Connection(
-            self._host, self._port, self.options.http_connect_timeout, self._tls, self._server_hostname
-        )
-        connection.ends = ends
-        try:
-            connection.connect()
-        except (OSError, ValueError) as error:
-            raise connect_error(url, error) from error
-        return connection
-
-    def _read(self, response: HTTPResponse, url: str) -> Reply:
+    def _read(self, response: urllib3.BaseHTTPResponse, url: str) -> Reply:
         headers, is_error = response.headers, not 200 <= response.status < 300
         encoding = headers.get("Content-Encoding", "identity")
         if encoding.lower() not in ("identity", "") and not is_error:
             raise HTTPResponseError(url, f"the response is encoded ({shown(encoding)}), which was not requested")
         body = read_up_to(response, url, _ERROR_BODY if is_error else self.options.http_max_body, cut=is_error)
         return Reply(url, response.status, headers.get("Content-Type", ""), body)
+
+    def _pool_here(self) -> urllib3.PoolManager:
+        pool = self._pool
+        if pool is None or self._pid != os.getpid():  # a forked child must not write to its parent's sockets
+            pool = self._pool = open_pool(self._scheme, self._host, self._port, self.options, self._tls)
+            self._pid = os.getpid()
+        return pool

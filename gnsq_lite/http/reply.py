@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from http.client import HTTPResponse, IncompleteRead
 from typing import Any
+
+import urllib3
 
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, cut, printable
 
@@ -69,21 +70,21 @@ def shown(text: object) -> str:
     return printable(cut(text, _SHOWN)) if isinstance(text, str) else ""
 
 
-def read_up_to(response: HTTPResponse, url: str, limit: int, *, cut: bool = False) -> bytes:
-    """Read the body.  A body over *limit* bytes is cut, or raises HTTPResponseError.  Raises IncompleteRead."""
-    if response.length is not None and response.length > limit and not cut:
-        raise HTTPResponseError(url, f"the response has {response.length} bytes; at most {limit} are accepted")
+def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut: bool = False) -> bytes:
+    """Read the body without decoding it.  A body over *limit* bytes is cut, or raises HTTPResponseError."""
+    declared = response.headers.get("Content-Length", "")
+    if not cut and declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
+        raise HTTPResponseError(url, f"the response has {int(declared[:20])} bytes; at most {limit} are accepted")
     parts: list[bytes] = []
     size = 0
-    while size <= limit and (part := response.read(_CHUNK)):
+    while size <= limit and (part := response.read(_CHUNK, decode_content=False)):
         parts.append(part)
         size += len(part)
     if size > limit and not cut:
         raise HTTPResponseError(url, f"the response has more than {limit} bytes")
-    body = b"".join(parts)
-    if size <= limit and response.length:
-        raise IncompleteRead(body, response.length)
-    return body
+    if size > limit:
+        response.close()
+    return b"".join(parts)
 
 
 def explain(reply: Reply) -> str:

@@ -1,22 +1,27 @@
-"""HTTP/1.1 connections with a deadline for the whole call, and the errors of a call.
+"""Adds a deadline for the whole call to urllib3, chooses the proxy, and translates urllib3's errors.
 
-A socket's timeout limits a single ``recv``, so a server that sends single bytes never times out.  This module limits
-each send and read to the remaining time of the call.  ``http_connect_timeout`` limits the connect to each address of a
-host name.
+A timeout of urllib3 limits a single ``recv``, so a server that sends single bytes never times out.  This module reads
+the response in pieces, and limits each read to the remaining time of the call.  ``http_connect_timeout`` limits the
+connect to each address of a host name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
-import select
-import socket
-import ssl
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError as TransportError
+from urllib3.util import parse_url
 
 from gnsq_lite.errors import (
     HTTPCertificateError,
@@ -25,21 +30,44 @@ from gnsq_lite.errors import (
     HTTPError,
     HTTPResponseError,
     HTTPTimeout,
+    OptionError,
 )
 from gnsq_lite.http.reply import shown
+from gnsq_lite.options import HTTPOptions, TLSOptions, format_address
+
+_deadline: ContextVar[float] = ContextVar("gnsq_lite_http_deadline")
+
+
+@contextlib.contextmanager
+def deadline(seconds: float) -> Iterator[Callable[[], float]]:
+    """Limit all sends and reads in the block together to *seconds*; yield a function that returns the seconds left."""
+    end = time.monotonic() + seconds
+    token = _deadline.set(end)
+    try:
+        yield lambda: end - time.monotonic()
+    finally:
+        _deadline.reset(token)
+
+
+def remaining() -> float:
+    """Return the seconds left until the current deadline.  Raises TimeoutError after the deadline."""
+    left = _deadline.get() - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
 
 
 class _DeadlineReader(io.RawIOBase):
-    """Raw file of a socket whose reads wait at most *remaining()* seconds."""
+    """Raw file of a socket whose reads wait at most until the deadline."""
 
-    def __init__(self, sock: Any, remaining: Callable[[], float]) -> None:
-        self._raw, self._sock, self._remaining = sock.makefile("rb", buffering=0), sock, remaining
+    def __init__(self, sock: Any) -> None:
+        self._raw, self._sock = sock.makefile("rb", buffering=0), sock
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._sock.settimeout(self._remaining())
+        self._sock.settimeout(remaining())
         count: int | None = self._raw.readinto(buffer)
         return count
 
@@ -54,70 +82,82 @@ class _DeadlineReader(io.RawIOBase):
 
 
 class _DeadlineSocket:
-    """A connected socket whose sends, and reads of whose file, wait at most *remaining()* seconds."""
+    """A connected socket whose sends, and reads of whose file, wait at most until the deadline."""
 
-    def __init__(self, sock: Any, remaining: Callable[[], float]) -> None:
-        self._sock, self._remaining = sock, remaining
-        self.fileno, self.close = sock.fileno, sock.close
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
 
     def sendall(self, data: Any) -> None:
-        self._sock.settimeout(self._remaining())
+        self._sock.settimeout(remaining())  # replaces the connect timeout that urllib3 set
         self._sock.sendall(data)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_DeadlineReader(self._sock, self._remaining))
+        return io.BufferedReader(_DeadlineReader(self._sock))
 
 
-class Connection(http.client.HTTPConnection):
-    """A connection to one server.  Set :attr:`ends`, the deadline in monotonic seconds, before each call.
-
-    *tls* is the context for https; *server_hostname* is the name to verify, by default *host*.
-    """
-
-    auto_open = 0
-
-    def __init__(
-        self, host: str, port: int, connect_timeout: float, tls: ssl.SSLContext | None, server_hostname: str | None
-    ) -> None:
-        super().__init__(host, port)
-        self._connect_timeout, self._tls, self._server_hostname = connect_timeout, tls, server_hostname
-        self.default_port = 80 if tls is None else 443  # omitted from the Host header
-        self.ends = 0.0
-        self.sock: Any = None
-
-    def remaining(self) -> float:
-        """Return the seconds left until the deadline.  Raises TimeoutError after the deadline."""
-        left = self.ends - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        return left
-
+class _DeadlineConnection(HTTPConnection):
     def connect(self) -> None:
-        """Open the connection.  Raises OSError, or UnicodeError for an invalid host name."""
-        sock = socket.create_connection((self.host, self.port), min(self._connect_timeout, self.remaining()))
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is not None:
-                sock.settimeout(min(self._connect_timeout, self.remaining()))
-                sock = self._tls.wrap_socket(sock, server_hostname=self._server_hostname or self.host)
-        except BaseException:
-            sock.close()
-            raise
-        self.sock = _DeadlineSocket(sock, self.remaining)
+        super().connect()
+        self.sock: Any = _DeadlineSocket(self.sock)
 
-    def is_ended(self) -> bool:
-        """Whether the server has closed the idle connection, or sent bytes that no request asked for."""
-        poll = select.poll()
-        poll.register(self.sock, select.POLLIN)
-        return bool(poll.poll(0))
 
-    def send_request(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
-    ) -> http.client.HTTPResponse:
-        """Send a request; return the response, whose body is not read yet.  Raises OSError, HTTPException."""
-        with suppress(BrokenPipeError):  # a server that refuses a large body responds before it has read the body
-            self.request(method, target, body, headers)
-        return self.getresponse()
+class _DeadlineTLSConnection(HTTPSConnection):
+    def connect(self) -> None:
+        super().connect()
+        self.sock: Any = _DeadlineSocket(self.sock)
+
+
+def tls_settings(options: HTTPOptions) -> dict[str, Any]:
+    """Make urllib3's arguments for TLS.  Raises OptionError for files that cannot be read."""
+    tls = TLSOptions() if options.tls is None or isinstance(options.tls, bool) else options.tls
+    if not isinstance(tls, TLSOptions):
+        return {"ssl_context": tls}
+    return {"ssl_context": tls.context(), "server_hostname": tls.server_hostname}
+
+
+def open_pool(scheme: str, host: str, port: int, options: HTTPOptions, tls: dict[str, Any]) -> urllib3.PoolManager:
+    """Make a pool manager for one server, with *tls* of :func:`tls_settings` and the environment's proxy.
+
+    Raises OptionError for an unsupported kind of proxy.
+    """
+    settings: dict[str, Any] = {"maxsize": options.http_pool_size, "num_pools": 2, "block": False, **tls}
+    proxy = proxy_for(scheme, host, port) if options.environment_proxies else None
+    manager: urllib3.PoolManager
+    if proxy is None:
+        manager = urllib3.PoolManager(**settings)
+    else:
+        url = parse_url(proxy)
+        headers = {"Proxy-Authorization": basic(url.auth)} if url.auth else None
+        manager = urllib3.ProxyManager(url._replace(auth=None).url, proxy_headers=headers, **settings)
+    pool = manager.connection_from_url(f"{scheme}://{format_address((host, port))}")
+    pool.ConnectionCls = _DeadlineTLSConnection if pool.scheme == "https" else _DeadlineConnection
+    return manager
+
+
+def basic(userinfo: str) -> str:
+    """Make the Authorization header for a URL's percent-encoded ``user:password``, in UTF-8 (RFC 7617)."""
+    user, _, password = userinfo.partition(":")
+    return "Basic " + b64encode(unquote_to_bytes(f"{user}:{password}")).decode("ascii")
+
+
+def proxy_for(scheme: str, host: str, port: int) -> str | None:
+    """Return the URL of this server's proxy from HTTP_PROXY, HTTPS_PROXY and NO_PROXY, or None.
+
+    Loopback addresses never use a proxy, as in Go's net/http.  Raises OptionError if the proxy is not http or https.
+    """
+    if is_loopback(host) or proxy_bypass(f"{host}:{port}") or proxy_bypass(host):
+        return None
+    proxy = getproxies().get(scheme)
+    if not proxy:
+        return None
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if urlsplit(proxy).scheme not in ("http", "https"):
+        raise OptionError(f"{scheme}_proxy", urlsplit(proxy).scheme, "only http and https proxies are supported")
+    return proxy
 
 
 def is_loopback(host: str) -> bool:
@@ -128,39 +168,58 @@ def is_loopback(host: str) -> bool:
     )
 
 
-def connect_error(url: str, error: Exception) -> HTTPError:
-    """Translate an exception of :meth:`Connection.connect` in a call to *url*."""
-    if isinstance(error, ssl.SSLCertVerificationError):
+#: Exceptions of urllib3, or their innermost causes, with the error to raise and its text.  The first match counts.
+_TABLE: tuple[tuple[type[BaseException], type[HTTPError], str], ...] = (
+    (urllib3.exceptions.NameResolutionError, HTTPConnectError, "the host name does not resolve"),
+    (urllib3.exceptions.NewConnectionError, HTTPConnectError, "no connection"),  # a subclass of ConnectTimeoutError
+    (urllib3.exceptions.ConnectTimeoutError, HTTPConnectError, "no connection in time"),
+    (urllib3.exceptions.ProxyError, HTTPConnectError, "the proxy refused the connection"),
+    (urllib3.exceptions.LocationParseError, HTTPConnectError, "the address cannot be used"),
+    (urllib3.exceptions.ReadTimeoutError, HTTPTimeout, "no complete response in time"),
+    (TimeoutError, HTTPTimeout, "no complete response in time"),
+    (urllib3.exceptions.SSLError, HTTPConnectError, "TLS failed"),
+    (http.client.IncompleteRead, HTTPConnectionLost, "the response is incomplete"),
+    (ConnectionError, HTTPConnectionLost, "the connection ended before the response"),  # also RemoteDisconnected
+    (http.client.HTTPException, HTTPResponseError, "the response is not HTTP"),
+    (ValueError, HTTPResponseError, "the response is not HTTP"),  # http.client: a chunk of negative size
+    (OSError, HTTPConnectionLost, "the connection ended before the response"),
+    (TransportError, HTTPResponseError, "the response is invalid"),
+)
+
+
+def translated(url: str, error: BaseException) -> HTTPError:
+    """Translate an exception that urllib3 raised in a call to *url* into an HTTPError."""
+    cause = _innermost(error)
+    if "CERTIFICATE_VERIFY_FAILED" in str(cause):
         remedy = "; set TLSOptions(ca_file=...) to its CA"
-        if "mismatch" in str(error):
+        if "mismatch" in str(cause):
             remedy = "; set TLSOptions(server_hostname=...) to the certificate's host name"
-        elif "expired" in str(error) or "not yet valid" in str(error):
+        elif "expired" in str(cause) or "not yet valid" in str(cause):
             remedy = ""
-        return HTTPCertificateError(url, f"the certificate does not verify: {_reason(error)}{remedy}")
-    why = "no connection"
-    if isinstance(error, (socket.gaierror, UnicodeError)):
-        why = "the host name does not resolve"
-    elif isinstance(error, TimeoutError):
-        why = "no connection in time"
-    elif isinstance(error, ssl.SSLError):
-        why = "TLS failed"
-    return HTTPConnectError(url, f"{why}: {_reason(error)}")
+        return HTTPCertificateError(url, f"the certificate does not verify: {_reason(cause)}{remedy}")
+    for theirs, ours, why in _TABLE:
+        if isinstance(error, theirs) or isinstance(cause, theirs):
+            port = urllib3.util.parse_url(url).port
+            # nsqd and nsqlookupd close an HTTP client's connection to their TCP ports.
+            hint = f"; is {port} a TCP port, and the HTTP port {port + 1}?" if port and "ended before" in why else ""
+            return ours(url, f"{why}: {_reason(cause)}{hint}")
+    return HTTPError(url, _reason(cause))
 
 
-def response_error(url: str, error: Exception) -> HTTPError:
-    """Translate an exception of sending a request to *url* and reading the response."""
-    if isinstance(error, TimeoutError):
-        return HTTPTimeout(url, f"no complete response in time: {_reason(error)}")
-    if isinstance(error, http.client.IncompleteRead):
-        return HTTPConnectionLost(url, f"the response is incomplete: {_reason(error)}")
-    if isinstance(error, OSError):  # http.client.RemoteDisconnected is also an OSError
-        port = urlsplit(url).port
-        # nsqd and nsqlookupd close an HTTP client's connection to their TCP ports.
-        hint = f"; is {port} a TCP port, and the HTTP port {port + 1}?" if port else ""
-        return HTTPConnectionLost(url, f"the connection ended before the response: {_reason(error)}{hint}")
-    return HTTPResponseError(url, f"the response is not HTTP: {_reason(error)}")
+def _innermost(error: BaseException) -> BaseException:
+    """Return the innermost cause of *error*, without ``__context__``, which may be an exception of the caller."""
+    for _ in range(10):
+        arguments = [argument for argument in error.args if isinstance(argument, BaseException)]
+        inner = getattr(error, "original_error", None) or error.__cause__ or (arguments[0] if arguments else None)
+        if inner is None:
+            break
+        error = inner
+    return error
 
 
-def _reason(error: Exception) -> str:
-    text = getattr(error, "verify_message", None) or getattr(error, "strerror", None)
-    return shown(text or str(error) or type(error).__name__)
+def _reason(cause: BaseException) -> str:
+    """Return the text of *cause*, but not urllib3's own texts, which contain URLs and reprs of objects."""
+    text = getattr(cause, "verify_message", None) or getattr(cause, "strerror", None)
+    if not text:
+        text = type(cause).__name__ if isinstance(cause, TransportError) else str(cause) or type(cause).__name__
+    return shown(text)

@@ -186,7 +186,7 @@ class Discovery:
     def stop(self) -> None:
         """End the loop.  Queries under way end by their own time limit, and their answers are dropped.
 
-        A greenlet killed while it connects would leave its socket to the garbage collector.
+        A greenlet killed while urllib3 connects would leave its socket to the garbage collector.
         """
         self._stopped = True
         self._wake.set()
