@@ -39,7 +39,7 @@ class Noted(PublishMiddleware):
 
 WAYS: dict[str, Any] = {
     "publish": lambda writer: writer.publish("t", b"x"),
-    "deferred": lambda writer: writer.publish("t", b"x", defer=0.001, timeout=9.0),
+    "deferred": lambda writer: writer.publish("t", b"x", defer=0.001, timeout=1.0),
     "publish_nowait": lambda writer: writer.publish_nowait("t", b"x"),
     "multipublish": lambda writer: writer.multipublish("t", iter([b"x", b"y"])),
     "split multipublish": lambda writer: writer.multipublish("t", [b"x" * 60, b"y" * 60]),
@@ -80,7 +80,7 @@ def test_each_way_to_publish_goes_through_before_and_after(nsqd: Broker, way: st
     (_, method, topic, bodies, options), after = noted.notes
     assert (method, topic) == (way.split()[-1].replace("deferred", "publish"), "t")
     assert [body[:1] for body in bodies] == ([b"x", b"y"] if "multi" in way else [b"x"])
-    assert options == ({"defer": 0.001, "timeout": 9.0} if way == "deferred" else {})
+    assert options == ({"defer": 0.001, "timeout": 1.0} if way == "deferred" else {})
     assert after == ("after", method, "NoneType")
     wait_for(lambda: depth(nsqd) == len(bodies))
 

@@ -107,8 +107,11 @@ def test_an_inline_handler_goes_on_with_few_messages_of_a_connection_that_is_gon
 
 @pytest.mark.rule("MSG-4")
 @pytest.mark.rule("MSG-5")
-@pytest.mark.parametrize("options", [{}, {"batch_size": 7, "batch_wait": 0.05}], ids=["single", "batches"])
-@pytest.mark.parametrize("pool", ["greenlet", "thread"])
+@pytest.mark.parametrize(
+    ("pool", "options"),
+    [("greenlet", {"batch_size": 7, "batch_wait": 0.05}), ("thread", {})],
+    ids=["greenlet-batches", "thread-single"],
+)
 def test_a_reader_that_hangs_takes_no_more_and_its_messages_are_not_given_up_unseen(
     make_broker: MakeBroker, topic: str, pool: str, options: dict[str, Any]
 ) -> None:

@@ -121,7 +121,7 @@ def test_client_certificates(make_broker: MakeBroker, certs: Certificates) -> No
         TLSOptions(ca_file=certs.ca, cert_file=certs.stranger.cert, key_file=certs.stranger.key),
     ):
         with Writer(broker.tcp_address, tls=wrong, **QUICK) as writer, pytest.raises(errors.NotSent) as caught:
-            writer.publish("t", b"x", timeout=3.0)
+            writer.publish("t", b"x", timeout=1.5)
         assert "certificate" in str(caught.value)
 
 

@@ -205,7 +205,7 @@ def test_a_batch_goes_back_but_for_what_its_handler_has_answered(broker: ServerH
             release.wait(60)
 
     with limited(
-        broker, topic, handle, handler_pool="thread", concurrency=1, batch_size=4, batch_wait=10.0, max_in_flight=4
+        broker, topic, handle, handler_pool="thread", concurrency=1, batch_size=4, batch_wait=1.0, max_in_flight=4
     ) as reader:
         wait_for(lambda: reader.stats().finished == 4)
         assert reader.stats().requeued == len(lists[0]) - 1

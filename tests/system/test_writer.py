@@ -181,8 +181,8 @@ def test_what_a_split_batch_tells_is_not_told_of_other_publishes() -> None:
         silent.settimeout(20.0)
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with Writer(address, max_body_size=2000, tls=True, **QUICK) as writer:
-            alone = writer.publish_nowait("t", b"x", timeout=10.0)
-            batch = gevent.spawn(writer.multipublish, "t", [b"x" * 900] * 4, timeout=10.0)
+            alone = writer.publish_nowait("t", b"x", timeout=2.0)
+            batch = gevent.spawn(writer.multipublish, "t", [b"x" * 900] * 4, timeout=2.0)
             gevent.sleep(0)  # both wait for the one connection, and get the one error of it
             peer, _ = silent.accept()
             with peer:
