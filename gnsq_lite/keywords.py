@@ -8,15 +8,14 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.options import (
     Address,
     TLSOptions,
     format_address,
-    is_host_name,
     parse_address,
+    parse_url,
     shown_address,
 )
 
@@ -70,7 +69,7 @@ def url_list(given: Addresses | None) -> list[str]:
 
     def read(one: str | Address) -> str:
         if isinstance(one, str) and one.startswith(("http://", "https://")):
-            _check_url(one, option)
+            parse_url(one, option=option)
             return one.rstrip("/")
         return format_address(parse_address(one, default_port=DEFAULT_LOOKUPD_PORT, option=option))
 
@@ -99,20 +98,6 @@ def _read_each(given: Addresses | None, read: Callable[[str | Address], T], opti
             raise
         why = error.why
     raise OptionError(option, "<hidden>", why)  # outside the except block: no __context__ shows the password
-
-
-def _check_url(text: str, option: str) -> None:
-    """Raise OptionError for a text that is not a server's URL; the error contains no password."""
-    shown = shown_address(text)
-    try:
-        url = urlsplit(text)
-        named = is_host_name(url.hostname) and url.port != 0 and "@" not in url.path  # "@": a password with "/"
-    except ValueError:
-        raise OptionError(option, shown, "is not a URL") from None
-    if not named or url.query or url.fragment or not text.isprintable() or " " in text:
-        raise OptionError(
-            option, shown, "must be a URL with a host, and without a query, a fragment, spaces, or an '@' in the path"
-        )
 
 
 def check_callables(**given: Any) -> None:

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import SplitResult, urlsplit
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import (
@@ -146,6 +147,7 @@ class LookupOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        _check_https(("lookupd_tls", self.lookupd_tls), ("lookupd_token", self.lookupd_token))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,13 +250,18 @@ class HTTPOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.tls is False:
-            raise OptionError("tls", self.tls, "use TLSOptions(verify=False) to accept any certificate")
-        if self.tls is not None and not isinstance(self.tls, (bool, TLSOptions, ssl.SSLContext)):
-            raise OptionError("tls", self.tls, "must be None, True, TLSOptions or an ssl.SSLContext")
-        token = self.auth_token
-        if not (token is None or (isinstance(token, str) and token.isascii() and token.isprintable())):
-            raise OptionError("auth_token", "<hidden>", "must be printable ASCII")
+        _check_https(("tls", self.tls), ("auth_token", self.auth_token))
+
+
+def _check_https(tls: tuple[str, object], token: tuple[str, object]) -> None:
+    """Raise OptionError for an invalid option *tls* or *token* of an HTTP client; both are (name, value)."""
+    if tls[1] is False:
+        raise OptionError(*tls, "use TLSOptions(verify=False) to accept any certificate")
+    if tls[1] is not None and not isinstance(tls[1], (bool, TLSOptions, ssl.SSLContext)):
+        raise OptionError(*tls, "must be None, True, TLSOptions or an ssl.SSLContext")
+    text = token[1]
+    if not (text is None or (isinstance(text, str) and text.isascii() and text.isprintable())):
+        raise OptionError(token[0], "<hidden>", "must be printable ASCII")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +360,26 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
     if why:
         raise OptionError(option, shown_address(text), why)
     return host, port
+
+
+def parse_url(text: str, *, option: str) -> tuple[SplitResult, Address]:
+    """Parse the http or https URL of a server; return its parts and (host, port).  Raises OptionError.
+
+    urlsplit() drops newlines, and ends the host at a "/", "?" or "#" in a password; an "@" then follows in the path.
+    """
+    shown = shown_address(text)
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:
+        raise OptionError(option, shown, "is not a URL") from None
+    if url.scheme not in ("http", "https"):
+        raise OptionError(option, shown, "must be an http or https URL, or 'host:port'")
+    if not url.hostname or url.query or url.fragment or "@" in url.path or not text.isprintable() or " " in text:
+        why = "must be a URL with a host, and without a query, a fragment, spaces, or an '@' in the path"
+        raise OptionError(option, shown, why)
+    default = 443 if url.scheme == "https" else 80
+    return url, parse_address((url.hostname, default if port is None else port), default_port=default, option=option)
 
 
 def _split(text: str, default_port: int) -> tuple[str, int, str]:

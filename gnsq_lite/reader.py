@@ -20,7 +20,7 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import is_patched
-from gnsq_lite.net.settings import Hooks, check_connection, check_lookup
+from gnsq_lite.net.settings import Hooks, check_connection
 from gnsq_lite.net.signals import or_sigterm, until_signal
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import run_in_loop, run_or_leave
@@ -115,8 +115,7 @@ class Reader:
             ReconnectOptions,
             LookupOptions,
         )
-        check_connection(connection)
-        check_lookup(lookup)
+        check_connection(connection, lookup)
         nsqds, lookupds = with_environment(own.nsqd_tcp_addresses, own.lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self.topic, self.channel = topic, channel

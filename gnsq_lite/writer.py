@@ -15,7 +15,7 @@ from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_by
 from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork
 from gnsq_lite.net.loop import current_greenlet
 from gnsq_lite.net.os_threads import is_plain_thread
-from gnsq_lite.net.settings import check_connection, check_lookup, without_credentials
+from gnsq_lite.net.settings import check_connection, without_credentials
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import TIMEOUT, ConnectionOptions, LookupOptions, WriterReconnectOptions
@@ -59,8 +59,7 @@ class Writer:
         own, connection, lookup, reconnect = split(
             options, Writer, WriterOptions, ConnectionOptions, LookupOptions, WriterReconnectOptions
         )
-        check_connection(connection)
-        check_lookup(lookup)
+        check_connection(connection, lookup)
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, own.lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self._dialect = resolve(own.dialect, **({"trace": True} if own.trace else {}))

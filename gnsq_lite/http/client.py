@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import urllib3
 from urllib3.exceptions import HTTPError as TransportError
@@ -37,7 +37,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.http.reply import Reply, explain, read_up_to, shown
 from gnsq_lite.http.transport import basic, deadline, is_loopback, open_pool, remaining, tls_settings, translated
 from gnsq_lite.keywords import check_names
-from gnsq_lite.options import Address, HTTPOptions, format_address, parse_address
+from gnsq_lite.options import Address, HTTPOptions, format_address, parse_address, parse_url, shown_address
 from gnsq_lite.version import __version__
 
 log = logging.getLogger("gnsq_lite.http")
@@ -91,24 +91,9 @@ class HTTPClient:
         if not isinstance(address, str) or "://" not in address:
             host, port = parse_address(address, default_port=self.default_port, option="address")
             return "https" if tls else "http", host, port, "", None
-        if not address.isprintable() or " " in address:  # urlsplit() drops newlines silently
-            raise OptionError("address", "<hidden>", "must contain no spaces and no control characters")
-        try:
-            url = urlsplit(address)
-            port_given = url.port
-        except ValueError:
-            raise OptionError("address", "<hidden>", "is not a URL") from None
-        # If a password contains "/", "?" or "#", urlsplit() ends the host there, and the "@" is in a later part.
-        cut = "@" in url.path + url.query + url.fragment
-        safe = "<hidden>" if cut else f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
-        if url.scheme not in ("http", "https"):
-            raise OptionError("address", safe, "must be an http or https URL, or 'host:port'")
+        url, (host, port) = parse_url(address, option="address")
         if url.scheme == "http" and tls:
-            raise OptionError("tls", "set", f"contradicts {safe}; use https://")
-        if url.query or url.fragment or cut:
-            raise OptionError("address", safe, "must have no query, no fragment and no '@' in the path")
-        port = port_given or (443 if url.scheme == "https" else 80)
-        host, port = parse_address((url.hostname or "", port), default_port=port, option="address")
+            raise OptionError("tls", "set", f"contradicts {shown_address(address)}; use https://")
         credentials = None if url.username is None else f"{url.username}:{url.password or ''}"
         return url.scheme, host, port, url.path.rstrip("/"), credentials
 

@@ -8,9 +8,9 @@ that the strings can be printed.  The field ``raw`` has the unchanged JSON.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from gnsq_lite.errors import HTTPResponseError, InvalidName, printable
@@ -51,58 +51,34 @@ def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
         elif "kind" in field.metadata:
             entries = items(url, data, field.name, required=field.metadata["required"])
             values[field.name] = tuple(fill(url, field.metadata["kind"], entry) for entry in entries)
-        elif field.name not in values and field.type in _READERS:
+        elif field.name not in values and (type_ := str(field.type).removesuffix(" | None")) in _KINDS:
             value = data.get(field.name)
             if value is not None:
-                values[field.name] = _READERS[str(field.type)](url, f"{kind}.{field.name}", value)
+                values[field.name] = read(url, f"{kind}.{field.name}", value, type_)
             elif field.default is dataclasses.MISSING:
                 raise HTTPResponseError(url, f"{kind} has no {field.name}")
     return cls(**values)
 
 
-def number(url: str, what: str, value: Any) -> int:
-    """Convert a whole number or a string of digits to int."""
-    if isinstance(value, str) and _DIGITS.fullmatch(value):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise HTTPResponseError(url, f"{what} is not a whole number")
-    return value
-
-
-def text(url: str, what: str, value: Any) -> str:
-    """Check that *value* is a string; return it with control characters escaped."""
-    if not isinstance(value, str):
-        raise HTTPResponseError(url, f"{what} is not a string")
-    return printable(value)
-
-
-def _flag(url: str, what: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise HTTPResponseError(url, f"{what} is not true or false")
-    return value
-
-
-def _float(url: str, what: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise HTTPResponseError(url, f"{what} is not a number")
-    try:
-        found = float(value)
-    except OverflowError:  # an integer in JSON may have any length
-        found = math.inf
-    if not math.isfinite(found):
-        raise HTTPResponseError(url, f"{what} is too large")
-    return found
-
-
-_READERS: dict[str, Callable[[str, str, Any], Any]] = {
-    "int": number,
-    "int | None": number,
-    "str": text,
-    "str | None": text,
-    "bool": _flag,
-    "bool | None": _flag,
-    "float": _float,
+#: JSON types of each type of a field, and the words for them in an error.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": (str, "a string"),
+    "bool": (bool, "true or false"),
 }
+
+
+def read(url: str, what: str, value: Any, kind: str) -> Any:
+    """Convert *value* to *kind*, a key of the table above; an int may be a string of digits."""
+    types, wanted = _KINDS[kind]
+    if kind == "int" and isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
+    if not isinstance(value, types) or (isinstance(value, bool) and kind != "bool"):
+        raise HTTPResponseError(url, f"{what} is not {wanted}")
+    if kind == "float" and not abs(value) <= sys.float_info.max:  # an integer in JSON may have any length
+        raise HTTPResponseError(url, f"{what} is too large")
+    return float(value) if kind == "float" else printable(value) if kind == "str" else value
 
 
 def items(url: str, data: Any, key: str, *, required: bool = False) -> list[Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnsq_lite.errors import HTTPResponseError
-from gnsq_lite.http.fields import fill, items, mapping, names, number, raw, text
+from gnsq_lite.http.fields import fill, items, mapping, names, raw, read
 from gnsq_lite.options import Address
 
 
@@ -91,7 +91,7 @@ def parse_lookup(url: str, data: Any) -> LookupResult:
     """Parse the decoded response of ``/lookup``.  Raises HTTPResponseError."""
     partitions: dict[int, Node] = {}
     for key, node in mapping(url, data, "partitions").items():
-        partitions[number(url, "a key of partitions", key)] = parse_node(url, node)
+        partitions[read(url, "a key of partitions", key, "int")] = parse_node(url, node)
     meta = mapping(url, data, "meta")
     return LookupResult(
         found=True,
@@ -108,7 +108,7 @@ def parse_node(url: str, data: Any) -> Node:
     topics = names(url, data, "topics")
     tombstones = items(url, data, "tombstones")
     partitions = {
-        topic: tuple(number(url, "a partition", part) for part in items(url, {"partitions": listed}, "partitions"))
+        topic: tuple(read(url, "a partition", part, "int") for part in items(url, {"partitions": listed}, "partitions"))
         for topic, listed in mapping(url, data, "partitions").items()
     }
     return fill(
@@ -135,4 +135,4 @@ def parse_lookupds(url: str, data: Any) -> LookupdNodes:
 def _http_address(url: str, data: Any) -> Address:
     if not isinstance(data, Mapping):
         raise HTTPResponseError(url, "an nsqlookupd is not a JSON object")
-    return text(url, "NodeIP", data.get("NodeIP")), number(url, "HttpPort", data.get("HttpPort"))
+    return read(url, "NodeIP", data.get("NodeIP"), "str"), read(url, "HttpPort", data.get("HttpPort"), "int")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from gnsq_lite.dialect import Dialect, Endpoint
-from gnsq_lite.errors import NSQError, OptionError
+from gnsq_lite.errors import NSQError
 from gnsq_lite.keywords import Addresses, check_callables
 from gnsq_lite.message import Message
 from gnsq_lite.option_fields import check_ranges, documented, hook
@@ -14,7 +14,6 @@ from gnsq_lite.options import (
     Address,
     ConnectionOptions,
     DialectName,
-    HTTPOptions,
     LookupOptions,
     ReconnectOptions,
     TLSOptions,
@@ -26,26 +25,15 @@ from gnsq_lite.wire.identify import build_identify
 AddressMap = Callable[[str, int], Address] | Mapping[str, str]
 
 
-def check_connection(options: ConnectionOptions) -> None:
+def check_connection(options: ConnectionOptions, lookup: LookupOptions) -> None:
     """Raise OptionError for an unreadable TLS file or an invalid ``extra_identify``.
 
     The check runs at construction; otherwise the error would first appear when a connection is made.
     """
-    if isinstance(options.tls, TLSOptions):
-        options.tls.context()
+    for tls in (options.tls, lookup.lookupd_tls):
+        if isinstance(tls, TLSOptions):
+            tls.context()
     build_identify(options, hostname_default="")
-
-
-def check_lookup(options: LookupOptions) -> None:
-    """Raise OptionError at construction for invalid options of an nsqlookupd client."""
-    tls = options.lookupd_tls
-    try:
-        HTTPOptions(tls=tls, auth_token=options.lookupd_token)
-    except OptionError as error:
-        name = {"tls": "lookupd_tls", "auth_token": "lookupd_token"}[error.name]
-        raise OptionError(name, error.value, error.why) from None
-    if isinstance(tls, TLSOptions):
-        tls.context()
 
 
 @dataclass(frozen=True, kw_only=True)

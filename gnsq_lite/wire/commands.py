@@ -52,7 +52,7 @@ def subscribe(topic: str, channel: str) -> bytes:
 def publish(topic: str, body: bytes) -> bytes:
     """Encode PUB.  "PUB"  Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge."""
     check_body(body)
-    return publish_head(topic) + _size(len(body)) + body
+    return PUBLISH_HEADS[topic] + _size(len(body)) + body
 
 
 def multipublish(topic: str, bodies: Iterable[bytes]) -> bytes:
@@ -83,11 +83,6 @@ _MOST_HEADS = 10_000
 
 #: Cache of the PUB command line by topic; size and body follow the line.  A lookup may raise InvalidName.
 PUBLISH_HEADS: Final = _PublishHeads()
-
-
-def publish_head(topic: str) -> bytes:
-    """Return the PUB command line; size and body follow it.  Raises InvalidName."""
-    return PUBLISH_HEADS[topic]
 
 
 def multipublish_head(topic: str) -> bytes:

@@ -53,10 +53,6 @@ DEFAULT_MAX_RDY_COUNT: Final = 2500
 DEFAULT_MSG_TIMEOUT: Final = 60.0
 #: Maximum seconds that TOUCH can keep a message in flight.  nsqd/options.go:129
 DEFAULT_MAX_MSG_TIMEOUT: Final = 900.0
-#: Bytes nsqd buffers for a client.  nsqd/client_v2.go:18
-DEFAULT_OUTPUT_BUFFER_SIZE: Final = 16 * 1024
-#: Seconds nsqd holds back what it buffers.  nsqd/options.go:140
-DEFAULT_OUTPUT_BUFFER_TIMEOUT: Final = 0.25
 #: DEFLATE level if the client requests none.  nsqd/protocol_v2.go:398
 DEFAULT_DEFLATE_LEVEL: Final = 6
 

@@ -14,12 +14,9 @@ from typing import Any, Final, NoReturn
 from gnsq_lite.errors import OptionError, ProtocolError, brief, printable
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.wire.constants import (
-    DEFAULT_DEFLATE_LEVEL,
     DEFAULT_MAX_MSG_TIMEOUT,
     DEFAULT_MAX_RDY_COUNT,
     DEFAULT_MSG_TIMEOUT,
-    DEFAULT_OUTPUT_BUFFER_SIZE,
-    DEFAULT_OUTPUT_BUFFER_TIMEOUT,
     OK,
 )
 
@@ -33,12 +30,9 @@ _NUMBERS: Final = {
     "max_msg_timeout": (1, _MAX_INT64),
     "msg_timeout": (1, _MAX_INT64),
     "deflate_level": (0, 9),
-    "max_deflate_level": (0, 9),
     "sample_rate": (0, 99),
-    "output_buffer_size": (-1, _MAX_INT64),
-    "output_buffer_timeout": (-1, _MAX_INT64),
 }
-_MILLISECONDS: Final = {"max_msg_timeout", "msg_timeout", "output_buffer_timeout"}
+_MILLISECONDS: Final = {"max_msg_timeout", "msg_timeout"}
 _FLAGS: Final = {"tls_v1", "snappy", "deflate", "auth_required"}
 
 #: Keys that have their own options with checks; ``extra_identify`` must not set them.
@@ -123,11 +117,8 @@ class Negotiated:
     snappy: bool = False
     deflate: bool = False
     deflate_level: int = 0
-    max_deflate_level: int = DEFAULT_DEFLATE_LEVEL
     sample_rate: int = 0
     auth_required: bool = False
-    output_buffer_size: int = DEFAULT_OUTPUT_BUFFER_SIZE
-    output_buffer_timeout: float = DEFAULT_OUTPUT_BUFFER_TIMEOUT
     #: The unchanged reply, with keys that other flavours of NSQ add.
     raw: Mapping[str, Any] = field(default_factory=dict)
 
@@ -146,7 +137,7 @@ def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
         if key in values:
             found[key] = _number(key, values[key], low, high)
     for key in _MILLISECONDS & found.keys():
-        found[key] = -1.0 if found[key] == -1 else found[key] / 1000
+        found[key] /= 1000
     for key in _FLAGS & values.keys():
         if not isinstance(values[key], bool):
             raise ProtocolError(f"{key} is {brief(values[key])!r}, neither true nor false")

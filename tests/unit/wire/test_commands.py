@@ -50,7 +50,7 @@ def test_a_command_has_the_layout_of_the_specification(name: str) -> None:
         lambda name: commands.defer_publish(name, b"x", 1),
         lambda name: commands.subscribe(name, "ok"),
         lambda name: commands.subscribe("ok", name),
-        commands.publish_head,
+        lambda name: commands.PUBLISH_HEADS[name],
         commands.multipublish_head,
     ],
 )
@@ -137,7 +137,7 @@ def test_the_parts_for_hot_paths_make_the_same_bytes() -> None:
     bodies = [b"one", b"two"]
     whole = commands.multipublish_head("t") + commands.multipublish_body(bodies)
     assert whole == commands.multipublish("t", bodies)
-    assert commands.publish("t", b"one") == commands.publish_head("t") + b"\0\0\0\3one"
+    assert commands.publish("t", b"one") == commands.PUBLISH_HEADS["t"] + b"\0\0\0\3one"
 
 
 def test_a_batch_above_what_its_size_field_can_tell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

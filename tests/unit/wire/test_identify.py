@@ -144,9 +144,6 @@ def test_the_reply_of_a_real_nsqd_is_read() -> None:
         max_msg_timeout=900.0,
         msg_timeout=60.0,
         deflate_level=6,
-        max_deflate_level=6,
-        output_buffer_size=16384,
-        output_buffer_timeout=0.25,
         raw=json.loads(golden("identify_reply")[8:]),
     )
 
@@ -163,15 +160,11 @@ def test_the_values_of_the_reply_rule_and_are_seconds() -> None:
         msg_timeout=1,
         deflate=True,
         deflate_level=2,
-        max_deflate_level=3,
         sample_rate=50,
         auth_required=True,
-        output_buffer_size=-1,
-        output_buffer_timeout=-1,
     )
     assert (got.max_rdy_count, got.version, got.max_msg_timeout, got.msg_timeout) == (7, "2", 1.5, 0.001)
-    assert (got.deflate, got.deflate_level, got.max_deflate_level, got.sample_rate) == (True, 2, 3, 50)
-    assert (got.auth_required, got.output_buffer_size, got.output_buffer_timeout) == (True, -1, -1.0)
+    assert (got.deflate, got.deflate_level, got.sample_rate, got.auth_required) == (True, 2, 50, True)
 
 
 @pytest.mark.rule("NEG-3")
@@ -188,10 +181,7 @@ NUMBERS = {
     "max_msg_timeout": (1, 2**63 - 1),
     "msg_timeout": (1, 2**63 - 1),
     "deflate_level": (0, 9),
-    "max_deflate_level": (0, 9),
     "sample_rate": (0, 99),
-    "output_buffer_size": (-1, 2**63 - 1),
-    "output_buffer_timeout": (-1, 2**63 - 1),
 }
 
 
