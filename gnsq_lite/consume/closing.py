@@ -10,7 +10,7 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import send_back
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.net.waiting import Event, wait_or_set
+from gnsq_lite.net.waiting import Event
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -92,4 +92,4 @@ class Closing:
             if left <= 0:
                 return
             self._news.clear()
-            wait_or_set(self._news, min(left, _LATE))
+            self._news.wait(min(left, _LATE))

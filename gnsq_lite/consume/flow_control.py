@@ -21,7 +21,7 @@ from gnsq_lite.consume.in_flight import InFlight
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.net.waiting import Event, wait_or_set
+from gnsq_lite.net.waiting import Event
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.rate import RateLimit
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
@@ -233,7 +233,7 @@ class FlowControl:
         while True:
             self._wake.clear()
             self._ticks_at = self._next_tick()
-            wait_or_set(self._wake, max(0.001, self._ticks_at - self._clock.now()))
+            self._wake.wait(max(0.001, self._ticks_at - self._clock.now()))
             self._tick(every_second)
 
     def _next_tick(self) -> float:

@@ -17,7 +17,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import Message, TimeLimitExceeded, is_expired
 from gnsq_lite.net.io_thread import end_child, enter_thread, leave_thread
-from gnsq_lite.net.loop import SLICE, Loop, after_io, current_greenlet, let_io
+from gnsq_lite.net.loop import SLICE, Loop, current_greenlet, let_io
 from gnsq_lite.net.os_threads import is_patched, native_held_lock, native_ident, native_rlock, start_native_thread
 from gnsq_lite.net.user_hooks import log_safely
 
@@ -168,7 +168,7 @@ class GreenletPool(Pool):
         """Schedule _pump() after the next poll; the loop runs many callbacks of ``soon()`` before it polls."""
         if not self._pump_due:
             self._pump_due = True
-            after_io(self._loop, self._pump)
+            self._loop.timer(0.0, self._pump)
 
     def _pump(self) -> None:
         """Switch to one worker after another until the queue is empty.  Called in the hub.

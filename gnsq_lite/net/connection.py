@@ -286,11 +286,6 @@ class Connection(BaseConnection):
                 self.close_waited = True
             self.owner.on_response(self, body)
 
-    def read_at_least(self, size: int) -> None:
-        """Wait briefly for *size* bytes before the next read.  No effect on a compressed connection."""
-        if self._stream is not None and self._codec is None:
-            self._stream.read_at_least(size)
-
     # -- writing
 
     def send(self, data: bytes) -> None:

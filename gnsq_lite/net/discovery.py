@@ -38,7 +38,7 @@ from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, print
 from gnsq_lite.net.loop import Task, current_greenlet
 from gnsq_lite.net.settings import CoreSettings, mapped, without_credentials
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.net.waiting import Event, wait_or_set
+from gnsq_lite.net.waiting import Event
 from gnsq_lite.options import Address, LookupOptions, TLSOptions, format_address
 from gnsq_lite.policy.reconnect import PollTimes
 from gnsq_lite.stats import Health
@@ -163,7 +163,7 @@ class Discovery:
             urgent = not self._has_found or self._publish_waits()
             left = self._polls.left(urgent)
             if left > 0.0:
-                wait_or_set(self._wake, min(left, _LOOK_EVERY))
+                self._wake.wait(min(left, _LOOK_EVERY))
             else:
                 self._polls.begin(urgent)
                 self.ask()

@@ -137,9 +137,6 @@ class Loop:
         self.guard = Guard(self.ident, self.disrupted)
         #: Readers and Writers to reset after an unexpected exception and to close when Python exits.
         self.cores: weakref.WeakSet[Core] = weakref.WeakSet()
-        #: Callbacks after each reset; they end waits for greenlets that the exception ended.
-        self.after_reset: set[Callable[[], object]] = set()
-        self._is_disrupted = False
         self._report_other_error: Callable[..., Any] = hub.handle_error
         hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
         self._inbox: deque[Callable[[], Any]] = deque()
@@ -147,12 +144,10 @@ class Loop:
         #: Greenlets to resume (each removes itself), and how many more may run before the loop does I/O.
         self._ready: deque[Any] = deque()
         self._turns = 0
-        self._delivering = False
         #: Suspends the current greenlet until any code resumes it.
         self.suspend: Callable[[], Any] = hub.switch
         #: Returns the start time of the current loop iteration.
         self.now: Callable[[], float] = hub.loop.now
-        self._run_callback = run_callback
         self._async = hub.loop.async_(ref=keep_alive)
         self.start(self._async, self._drain)
 
@@ -180,21 +175,13 @@ class Loop:
     def stop(self) -> None:
         """Make :meth:`run` return after all earlier calls have started.  Call it from another thread."""
         self.stopped = True
-        self.call_soon(lambda: self.spawn("stop", self.hub.loop.run_callback, self._runner.switch))
+        self.call_soon(lambda: self.soon(self._runner.switch))
 
     def call_soon(self, act: Callable[[], Any]) -> None:
         """Schedule *act* in the hub.  Thread-safe; never blocks.  *act* must not block."""
         if native_ident() == self.ident:
             self.soon(act)
-        else:
-            self.call_among_many(act)
-
-    def call_among_many(self, act: Callable[[], Any]) -> None:
-        """Schedule *act* through the inbox; the hub empties the inbox before it polls its sockets again.
-
-        Use it for many calls at once: gevent may poll, and so release the GIL to other threads, after as few as 50 of
-        its own callbacks.
-        """
+            return
         self._inbox.append(act)
         if not self._signalled:  # set before the send, cleared before the drain: no wake-up is lost
             self._signalled = True
@@ -212,21 +199,22 @@ class Loop:
         watcher.start(_call, self, act, **options)
 
     def timer(self, seconds: float, act: Callable[[], Any]) -> Any:
-        """Return a timer that calls *act* in the hub once, *seconds* from now.
+        """Call *act* in the hub, *seconds* from now and after the next poll of sockets; return the timer.
 
-        Its ``active`` is true until then.  ``close()`` stops the timer; the owner must call it in any case.
+        The timer closes itself before the call; the owner may call its ``close()`` earlier, and again.
         """
         timer: Any = self.hub.loop.timer(max(0.0, seconds))
-        self.start(timer, act, update=True)  # the loop may not have read the clock for a long time
+
+        def run() -> None:
+            timer.close()
+            act()
+
+        self.start(timer, run, update=True)  # the loop may not have read the clock for a long time
         return timer
 
     def io(self, descriptor: int, events: int) -> Any:
         """Return a watcher of a socket, for :meth:`start`; *events* is READ, WRITE or both."""
         return self.hub.loop.io(descriptor, events)
-
-    def resume(self, greenlet: Any) -> None:
-        """Schedule *greenlet* to resume, in any wait.  Call it in the loop's thread."""
-        self._run_callback(greenlet.switch)  # no Python bytecode in which a signal handler could raise
 
     def begin(self, run: Callable[[], Any]) -> None:
         """Run *run* in a new greenlet until it waits or ends.  Call it in the hub.  Cheaper than :meth:`spawn`."""
@@ -234,7 +222,7 @@ class Loop:
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
         """Schedule *greenlets*, which wait in :meth:`park`, to resume in order.  Call it in the loop's thread."""
-        if not (self._ready or self._delivering):
+        if not self._ready:
             self.soon(self._resume)
         self._ready.extend(greenlets)
 
@@ -242,20 +230,6 @@ class Loop:
         """Schedule *greenlet* to resume, unless that is already scheduled."""
         if greenlet not in self._ready:
             self.resume_soon((greenlet,))
-
-    def deliver(self, take: Callable[[bytes], bool], data: bytes) -> bool:
-        """Return ``take(data)``; if true, first run the greenlets that *take* resumed.  Call it in the hub."""
-        self._delivering = True
-        try:
-            is_taken = take(data)
-        finally:
-            self._delivering = False
-        if self._ready:
-            if is_taken:
-                self._resume()
-            else:
-                self.soon(self._resume)
-        return is_taken
 
     def _resume(self) -> None:
         """Resume ready greenlets, in the hub.  A greenlet that parks again switches directly to the next one."""
@@ -324,24 +298,14 @@ class Loop:
 
     def disrupted(self, error: BaseException) -> None:
         """Reset the Readers and Writers, because *error* interrupted the library's code."""
-        self._is_disrupted = True
-        self.soon(self._reset)  # in case another exception ends the call below
         said = "%s in the library's code: the connections are closed, and made again"
         self.soon(self.spawn, "log", log.warning, said, repr(error))
-        self._reset()
-
-    def _reset(self) -> None:
-        if not self._is_disrupted:
-            return
         for core in list(self.cores):
             core.reset()
-        for act in list(self.after_reset):
-            self.soon(act)
         if self._ready:
             self.soon(self._resume)
         if self._inbox:
             self._async.send()
-        self._is_disrupted = False
 
 
 def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:
@@ -366,17 +330,6 @@ def loop_here(*, keep_alive: bool = False) -> Loop:
     if loop is None:
         loop = _loops[hub] = Loop(hub, keep_alive=keep_alive)
     return loop
-
-
-def after_io(loop: Loop, act: Callable[[], Any]) -> None:
-    """Schedule *act* in the hub, after the next poll of sockets and timers."""
-    timer = loop.hub.loop.timer(0.0)
-
-    def run() -> None:
-        timer.close()
-        act()
-
-    loop.start(timer, run)
 
 
 def let_io() -> None:

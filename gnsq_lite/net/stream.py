@@ -12,7 +12,6 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
@@ -24,8 +23,6 @@ from gnsq_lite.options import TLSOptions
 
 #: Bytes of one read.  16 KiB to 1 MiB are equally fast; a small size keeps the cost of an idle connection low.
 READ_SIZE = 64 * 1024
-#: Seconds that a read waits for more bytes before it returns the received ones.
-PATIENCE = 0.01
 
 #: The flag of a send or recv that never blocks.
 DONTWAIT = getattr(socket, "MSGDONTWAIT", 0)
@@ -117,109 +114,55 @@ class Stream(ByteStream):
         self.on_drained: Callable[[], None] | None = None
         self._readable: Any = loop.io(sock.fileno(), READ)
         self._writable: Any = loop.io(sock.fileno(), WRITE)
-        #: Timer that ends a wait for more than one byte.
-        self._read_timer: Any = None
-        self._offer: Callable[[], bool] | None = None
-        #: Reads and errors from the hub; :meth:`read` returns or raises them before it reads the socket.
-        self._given: deque[bytes | Exception] = deque()
+        self._take: Callable[[bytes], bool] = lambda data: False
 
     # -- reading
 
     def read(self) -> bytes:
         """Wait for bytes and return them, decrypted.  Raises NSQConnectionError."""
-        while True:
-            self._wait_readable()
-            if self._given:
-                given = self._given.popleft()
-                if isinstance(given, Exception):
-                    raise given
-                return given
-            try:
-                data = self._sock.recv(READ_SIZE, DONTWAIT)
-            except (BlockingIOError, InterruptedError):
-                continue
-            except OSError as error:
-                raise lost(self.address, error) from error
-            data = self.decrypt(data)
-            if data:
-                return data
-
-    def _wait_readable(self) -> None:
-        if self.closed is None and not self._given:
+        while self.closed is None:
             if not self._readable.active:
                 self._loop.start(self._readable, self._on_readable)
             self._waiting = current_greenlet()
             try:
-                self._loop.suspend()
+                given = self._loop.suspend()
             finally:
                 self._waiting = None
-        if self.closed is not None:
-            raise self.closed
+            if isinstance(given, NSQError):
+                raise given
+            if given:
+                return given  # type: ignore[no-any-return]
+        raise self.closed
 
     def _on_readable(self) -> None:
-        waiting = self._waiting
-        if waiting is None:
+        """Read the socket in the hub; pass the bytes, or the error, to the greenlet that waits in :meth:`read`."""
+        if self._waiting is None:
             self._readable.stop()  # no greenlet reads now: an active watcher would make the loop spin
-        elif self._offer is None or not self._offer():
-            self._waiting = None
-            waiting.switch()
+            return
+        given: Any  # bytes or NSQError
+        try:
+            given = self._sock.recv(READ_SIZE, DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            given = lost(self.address, error)
+        else:
+            try:
+                given = self.decrypt(given)
+                if not given or self._take(given):
+                    return
+            except NSQError as error:
+                given = error
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:  # None: *take* has closed the stream
+            waiting.switch(given)
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """Call *take* in the hub with each read while :meth:`read` waits.  No effect under TLS.
+        """Call *take* in the hub with each read while a greenlet waits in :meth:`read`.  *take* must not block.
 
         If *take* returns False, :meth:`read` returns the bytes.  If it raises NSQError, :meth:`read` raises that error.
-        *take* must not block.
         """
-        if self.tls is None:
-            self._offer = partial(self._take, take)
-
-    def _take(self, take: Callable[[bytes], bool]) -> bool:
-        """Read and pass the bytes to *take*; return whether *take* consumed them."""
-        if self._given:
-            return False
-        try:
-            try:
-                data = self._sock.recv(READ_SIZE, DONTWAIT) or self.decrypt(b"")
-            except (BlockingIOError, InterruptedError):
-                return True
-            except OSError as error:
-                self._given.append(lost(self.address, error))
-                return False
-            self.bytes_in += len(data)
-            if take(data):
-                return True
-            self._given.append(data)
-        except NSQError as error:
-            self._given.append(error)
-        return False
-
-    def read_at_least(self, size: int) -> None:
-        """Make :meth:`read` wait until *size* bytes have arrived, at most PATIENCE; 1 restores the default.
-
-        This saves polls when many small responses are due.  No effect under TLS or without SO_RCVLOWAT.
-        """
-        if self.closed is not None or self.tls is not None:
-            return
-        try:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
-        except OSError:
-            return
-        self._stop_read_timer()
-        if size > 1:
-            self._start_read_timer()
-
-    def _start_read_timer(self) -> None:
-        self._read_timer = self._loop.timer(PATIENCE, self._on_read_timer)
-
-    def _on_read_timer(self) -> None:
-        self._stop_read_timer()
-        self._start_read_timer()
-        self._on_readable()
-
-    def _stop_read_timer(self) -> None:
-        if self._read_timer is not None:
-            self._read_timer.close()
-            self._read_timer = None
+        self._take = take
 
     def has_ended(self) -> bool:
         """Return whether this side or the peer has closed the stream.  Never blocks; :meth:`read` raises the reason."""
@@ -326,7 +269,7 @@ class Stream(ByteStream):
         self._release()
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            self._loop.resume(waiting)
+            self._loop.soon(waiting.switch)
         self._has_ended = True
 
     def shut_down(self) -> None:
@@ -348,7 +291,6 @@ class Stream(ByteStream):
             self._release()
 
     def _release(self) -> None:
-        self._stop_read_timer()
         self._readable.close()
         self._writable.close()
         self._sock.close()

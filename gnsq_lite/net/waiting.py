@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from gevent._hub_local import get_hub_if_exists
 from gevent.event import Event as GeventEvent
-from gevent.hub import Waiter, get_hub
+from gevent.hub import Waiter
 from greenlet import getcurrent
 
 from gnsq_lite.errors import ClosedError, NSQError
@@ -18,11 +19,9 @@ from gnsq_lite.net.loop import Loop, loop_here
 from gnsq_lite.net.os_threads import native_held_lock
 
 #: Maximum seconds of a single wait.
-_LONG = 1e6
-
-
-class Event(GeventEvent):
-    """A flag for the greenlets of one loop: ``set()``, ``clear()``, ``wait()``."""
+_LONG = 1e9
+#: A flag for the greenlets of one loop.
+Event = GeventEvent
 
 
 class Completion:
@@ -76,15 +75,16 @@ def wait_any(completions: Sequence[Completion], timeout: float | None = None) ->
     Raises ClosedError in gevent's hub, which must not block.
     """
     look_for_fork()
-    parking = Parking()
+    limit = _LONG if timeout is None else max(0.0, min(timeout, _LONG))
+    wake, park = _parking(limit) if get_hub_if_exists() is None else _greenlet_parking(loop_here(), limit)
     for each in completions:
-        each._wakers.append(parking.wake)
+        each._wakers.append(wake)
     try:
         if not _is_any_done(completions):
-            parking.park(timeout)
+            park()
     finally:
         for each in completions:
-            each._wakers.remove(parking.wake)
+            each._wakers.remove(wake)
     return _is_any_done(completions)
 
 
@@ -92,64 +92,32 @@ def _is_any_done(completions: Sequence[Completion]) -> bool:
     return any(each._done for each in completions)
 
 
-class Parking:
-    """A single wait: ``park()`` returns once any thread has called ``wake()``."""
+def _parking(limit: float) -> tuple[Callable[[], None], Callable[[], object]]:
+    """Return two functions: one ends the wait of this thread, and is thread-safe; the other waits."""
+    lock = native_held_lock()
 
-    __slots__ = ("_lock", "_loop", "_resume", "_waiter", "_woken")
+    def wake() -> None:
+        with suppress(RuntimeError):  # the lock was released before
+            lock.release()
 
-    def __init__(self) -> None:
-        self._woken = False
-        self._lock: Any = None
-        self._loop: Loop | None = None
-        if get_hub_if_exists() is None:
-            self._lock = native_held_lock()
-        else:
-            self._loop = loop_here()
-            self._waiter: Any = Waiter(self._loop.hub)
-            self._resume = partial(self._waiter.switch, None)
+    return wake, lambda: lock.acquire(True, limit)
 
-    def wake(self) -> None:
-        """End the current or future wait.  Thread-safe; further calls do nothing."""
-        if self._woken:
-            return
-        self._woken = True
-        if self._loop is None:
-            try:
-                self._lock.release()
-            except RuntimeError:  # another thread released the lock at the same time
-                pass
-        elif self._loop.is_here():
-            self._loop.hub.loop.run_callback(self._resume)  # no Python bytecode in which a signal handler could raise
-        else:
-            self._loop.call_soon(self._resume)
 
-    def park(self, timeout: float | None = None) -> bool:
-        """Wait until woken, at most *timeout* seconds; return whether it was woken."""
-        if self._loop is None:
-            self._lock.acquire(True, -1 if timeout is None else max(0.0, min(timeout, _LONG)))
-            return self._woken
-        if getcurrent() is self._loop.hub:
+def _greenlet_parking(loop: Loop, limit: float) -> tuple[Callable[[], None], Callable[[], object]]:
+    """Return the functions of :func:`_parking` for the current greenlet."""
+    waiter: Any = Waiter(loop.hub)
+    resume = partial(waiter.switch, None)
+
+    def park() -> None:
+        if in_hub():
             raise ClosedError("a blocking call was made in the event loop itself")
-        if self._woken:
-            return True
         # There is always a timer: without an active timer or socket the hub would end the wait with LoopExit.
-        timer: Any = self._loop.hub.loop.timer(_LONG if timeout is None else max(0.0, min(timeout, _LONG)))
+        timer: Any = loop.hub.loop.timer(limit)
         with timer:
-            # Without update a timer starts at the loop's cached time, which may be old.
-            timer.start(self._resume, update=True)
-            self._waiter.get()
-        return self._woken
+            timer.start(resume, update=True)  # without update it starts at the loop's cached time, which may be old
+            waiter.get()
 
-
-def wait_or_set(event: Event, timeout: float | None) -> None:
-    """Wait in a greenlet until *event* is set; set it after *timeout* seconds."""
-    if timeout is None:
-        event.wait()
-        return
-    timer: Any = get_hub().loop.timer(max(0.0, timeout))
-    with timer:
-        timer.start(event.set, update=True)
-        event.wait()
+    return partial(loop.call_soon, resume), park
 
 
 def in_hub() -> bool:
@@ -168,7 +136,6 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
     if in_hub():
         raise TimeoutError("this would wait in gevent's hub")
     outcome = Completion()
-    tasks: list[Any] = []
 
     def work() -> None:
         try:
@@ -180,16 +147,8 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
         else:
             outcome.settle(value)
 
-    def end() -> None:
-        if not tasks or tasks[0].dead:
-            outcome.settle(error=ClosedError("an exception in the library's code has ended this call"))
-
-    loop.after_reset.add(end)
-    try:
-        loop.call_soon(lambda: tasks.append(loop.spawn("call", work)))
-        return outcome.result(timeout)
-    finally:
-        loop.after_reset.discard(end)
+    loop.call_soon(lambda: loop.spawn("call", work))
+    return outcome.result(timeout)
 
 
 def run_or_leave(

@@ -31,7 +31,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import PAUSE, Loop, after_io, sleep
+from gnsq_lite.net.loop import PAUSE, Loop, sleep
 from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
 from gnsq_lite.policy.shunned import Shunned
@@ -209,7 +209,7 @@ class WriterCore:
             self._begin(_AT_ONCE)
             if self._entering:
                 self._rests = True
-                after_io(self.loop, self._go_on)
+                self.loop.timer(0.0, self._go_on)
 
     def _go_on(self) -> None:
         self._rests = False

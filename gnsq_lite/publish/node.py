@@ -10,7 +10,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
@@ -36,10 +35,6 @@ from gnsq_lite.wire.constants import OK
 
 log = logging.getLogger("gnsq_lite.writer")
 
-#: Unanswered publishes from which a read waits for _AT_ONCE bytes.  nsqd sends answers one by one, each of 10 bytes or
-#: more; a poll and a read for each answer would cost as much as the publish.
-MANY = 32
-_AT_ONCE = 160
 #: Seconds without a read after which a publish first checks that the connection has not ended (PUB-3).
 _STALE = 0.001
 #: Refusals after which nsqd still does the later publishes of the connection (YZ-8).
@@ -110,7 +105,7 @@ class Pipeline(Connection):
             self._stream.reads_after_write_error = True
             self._stream.on_drained = self._regain_room
             if self._codec is None:
-                self._stream.offer(partial(self.loop.deliver, self._take_oks))
+                self._stream.offer(self._take_oks)
         super().run()
 
     def send_publish(self, publish: Publish) -> bool:
@@ -133,8 +128,6 @@ class Pipeline(Connection):
             return True
         unanswered.append(publish)
         if len(unanswered) > 1 or self._out:  # join several publishes, send a single one at once
-            if len(unanswered) == MANY:
-                self.read_at_least(_AT_ONCE)
             self._room -= len(command)
             self._out.append(command)  # as send(), without the call
             if not self._due:
@@ -173,15 +166,13 @@ class Pipeline(Connection):
     def _take_oks(self, data: bytes) -> bool:
         """Settle one publish for each OK in *data*; return False to pass *data* to the reader.  Called in the hub."""
         unanswered = self._unanswered
-        before, count = len(unanswered), count_oks(data)
-        if self._partial or self._node.silent or not 0 < count <= before:
+        count = count_oks(data)
+        if self._partial or self._node.silent or not 0 < count <= len(unanswered):
             return False
         succeeded = self._node.succeeded
         for _ in range(count):
             succeeded(unanswered.popleft())
         self.read_at = self.clock.now()
-        if before - count < MANY <= before:
-            self.read_at_least(1)
         return True
 
 
@@ -223,7 +214,7 @@ class Node:
             if request is None:
                 raise ProtocolError(f"not an OK: {body[:50]!r}")
             receipt = self._owner.settings.dialect.receipt(request, body)
-        self.succeeded(self._answered(connection), receipt)
+        self.succeeded(self._answered(), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
         """Settle the oldest publish with an error that leaves the connection open.
@@ -233,14 +224,12 @@ class Node:
         if not self.unanswered:
             self._owner.error_log.add(error)
             return
-        self._owner.on_refused(self._answered(connection), error, self.endpoint)
+        self._owner.on_refused(self._answered(), error, self.endpoint)
         if error.closes_connection and not self.unanswered:
             raise error
 
-    def _answered(self, connection: Connection) -> Publish:
+    def _answered(self) -> Publish:
         publish = self.unanswered.popleft()
-        if len(self.unanswered) == MANY - 1:
-            connection.read_at_least(1)
         if self.silent:
             self._owner.on_silent_answered(self, in_time=not publish.done())
         return publish

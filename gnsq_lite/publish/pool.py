@@ -36,7 +36,7 @@ from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.net.io_thread import look_for_fork, on_fork
 from gnsq_lite.net.os_threads import native_lock, start_native_thread
 from gnsq_lite.net.settings import mapped
-from gnsq_lite.net.waiting import Parking
+from gnsq_lite.net.waiting import Completion
 from gnsq_lite.options import Address
 from gnsq_lite.publish.publication import not_reached
 from gnsq_lite.publish.settings import ProducerSettings
@@ -421,7 +421,7 @@ class Pool:
         while self.pending():
             if self._now() >= ends:
                 return False
-            Parking().park(_POLL)
+            Completion().wait(_POLL)
         return True
 
     def close(self, seconds: float, *, wait: bool = True) -> None:

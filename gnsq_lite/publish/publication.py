@@ -405,8 +405,7 @@ class Publication:
             except Exception as error:
                 log_safely(log, logging.ERROR, "a callback of a publish to %s failed", publish.topic, exc_info=error)
 
-        loop = publish.loop
-        publish._wakers.append((lambda: loop.call_among_many(call)) if loop.is_shared else call)
+        publish._wakers.append(call)
         if publish._done:
             call()
 

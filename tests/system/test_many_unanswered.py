@@ -1,4 +1,4 @@
-"""A Writer that waits for many answers at once still takes those that come alone, and answers heartbeats."""
+"""A Writer with many unanswered publishes handles single answers and heartbeats at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from contextlib import suppress
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.publish.node import MANY
 from tests.conftest import MakeBroker
 from tests.programs import wait_for
 from tests.system.http_stub import scripted
 from tests.system.test_hostile_nsqd import OK, drain, frame, read_command, shake_hands
 
-COUNT = MANY + 8
+COUNT = 40
 
 
 def test_answers_of_an_nsqd_that_then_stalls_reach_their_callers() -> None:
@@ -81,8 +80,8 @@ def test_all_are_sent_once_nsqd_takes_bytes_again() -> None:
 
 
 @pytest.mark.rule("PUB-1")
-@pytest.mark.parametrize("count", [MANY - 1, MANY, MANY + 1, 10 * MANY])
-def test_all_are_answered_however_many_they_are(make_broker: MakeBroker, topic: str, count: int) -> None:
+def test_each_of_many_publishes_is_answered(make_broker: MakeBroker, topic: str) -> None:
+    count = 320
     broker = make_broker()
     with Writer(broker.tcp_address) as writer:
         for _ in range(3):

@@ -34,9 +34,6 @@ class Line:
             self.sent.append(publication.command())
         return True
 
-    def read_at_least(self, size: int) -> None:
-        pass
-
     def check(self, now: float) -> None:
         pass
 

@@ -11,7 +11,7 @@ from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.connection import MOST_UNSENT
 from gnsq_lite.net.loop import loop_here
-from gnsq_lite.publish.node import MANY, Node, count_oks
+from gnsq_lite.publish.node import Node, count_oks
 from gnsq_lite.publish.publication import Publish
 from tests.unit.publish.test_coalescing import end_turn
 from tests.unit.publish.test_nodes import Bench as Core
@@ -30,8 +30,6 @@ class Bench:
             self.node.unanswered.append(Publish(loop_here(), "t", (b"x",), 5.0, 5.0))
         self.all = list(self.node.unanswered)
         self.connection: Any = self.node.make_connection()
-        self.least: list[int] = []
-        self.connection.read_at_least = self.least.append
         self.connection._deliver(b"")  # the handshake left nothing
 
     def takes(self, data: bytes) -> bool:
@@ -72,14 +70,6 @@ def test_what_is_more_than_oks_or_not_certain_is_for_the_reader() -> None:
     assert bench.takes(OK)
 
 
-def test_with_few_left_an_answer_is_waited_for_alone() -> None:
-    bench = Bench(MANY + 1)
-    assert bench.takes(OK)
-    assert not bench.least
-    assert bench.takes(OK * 2)
-    assert bench.least == [1]
-
-
 BODY = bytes(100_000)
 
 
@@ -99,9 +89,6 @@ class Socket:
 
     def has_ended(self) -> bool:
         return False
-
-    def read_at_least(self, size: int) -> None:
-        pass
 
     def drain(self, room: int) -> None:
         """nsqd takes all, and then so many bytes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.dialect import PublishRequest
-from gnsq_lite.net.loop import after_io, let_io, loop_here
+from gnsq_lite.net.loop import loop_here
 from gnsq_lite.publish.publication import Publication, Publish
 from gnsq_lite.wire import commands
 
@@ -66,29 +65,6 @@ def test_a_callback_is_called_once_with_the_outcome_whenever_it_is_added() -> No
     publish.settle(6)
     handle.add_done_callback(lambda done: told.append(done.result()))
     assert told == [handle, 5]
-
-
-def test_callbacks_are_called_in_one_turn_of_the_loop_however_long_it_waits_for_the_interpreter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    loop, told = loop_here(), []
-    monkeypatch.setattr(loop, "is_shared", True)
-    publishes = [publication((b"x",)) for _ in range(1000)]
-    made = [Publication(each) for each in publishes]
-    for each in made:
-        each.add_done_callback(told.append)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # which each call exceeds, as where other threads run in between
-    try:
-        loop.soon(lambda: [each.settle() for each in publishes])  # as a read does, or a deadline, in the hub
-        after_io(loop, lambda: told.append(None))
-        while None not in told:
-            let_io()
-    finally:
-        sys.setswitchinterval(interval)
-    let_io()
-    assert [done for done in told if done is not None] == made
-    assert told.index(None) in (0, 1000)
 
 
 def test_what_a_callback_raises_is_logged_and_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
