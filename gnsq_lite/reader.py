@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
@@ -21,7 +22,7 @@ from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import is_patched
 from gnsq_lite.net.settings import Hooks, check_connection
-from gnsq_lite.net.signals import or_sigterm, until_signal
+from gnsq_lite.net.signals import until_signal
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
@@ -189,7 +190,9 @@ class Reader:
         run_in_loop(loop, core.flow.set_paused, self._is_paused)
         begin = partial(run_in_loop, loop, core.start)
         if block:
-            until_signal(core.ended, partial(close_all, core), begin, handle_sigterm=self._settings.handle_signals)
+            numbers = [signal.SIGINT, signal.SIGTERM] if self._settings.handle_signals else [signal.SIGINT]
+            until_signal(core.ended, partial(close_all, core), begin, numbers=numbers)
+            core.ended.result(0)
         else:
             begin()
 
@@ -220,7 +223,7 @@ class Reader:
         """
         core = self._started()
         if not (
-            or_sigterm(core.ended, partial(close_all, core), timeout)
+            until_signal(core.ended, partial(close_all, core), numbers=[signal.SIGTERM], timeout=timeout)
             if self._settings.handle_signals
             else core.ended.wait(timeout)
         ):

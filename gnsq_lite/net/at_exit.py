@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import atexit
 import logging
-import weakref
+from os import getpid
 
-from gnsq_lite.net.io_thread import look_for_fork, on_fork, stop_io_thread
-from gnsq_lite.net.loop import Core, Loop
+from gnsq_lite.net.io_thread import look_for_fork, stop_io_thread
+from gnsq_lite.net.loop import Core, all_loops
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import run_in_loop
 
@@ -23,19 +23,16 @@ PATIENCE = 3.0
 #: Extra seconds until the loop must return the result.
 _GRACE = 0.5
 
-
-_loops: weakref.WeakSet[Loop] = weakref.WeakSet()
-#: Whether this process calls :func:`_close_all` when it exits.
-_is_registered = True
+#: Id of the process that calls :func:`_close_all` when it exits.
+_pid = getpid()
 
 
 def close_at_exit(core: Core) -> None:
     """Close *core* when Python exits.  Only a weak reference to *core* is kept."""
-    global _is_registered
+    global _pid
     core.loop.cores.add(core)
-    _loops.add(core.loop)
-    if not _is_registered:
-        _is_registered = True
+    if getpid() != _pid:
+        _pid = getpid()
         atexit.unregister(_close_all)  # a child of os.fork() inherits it, a child of multiprocessing does not
         atexit.register(_close_all)
 
@@ -43,7 +40,7 @@ def close_at_exit(core: Core) -> None:
 def _close_all() -> None:
     look_for_fork()
     try:
-        for loop in [each for each in _loops if each.is_shared or each.is_here()]:
+        for loop in [each for each in all_loops() if (each.is_shared or each.is_here()) and each.cores]:
             try:
                 lost = run_in_loop(loop, _close, list(loop.cores), timeout=PATIENCE + _GRACE)
             except TimeoutError:
@@ -64,14 +61,4 @@ def _close(cores: list[Core]) -> int:
     return sum(task.value or 0 for task in tasks)
 
 
-def _forget_all() -> None:
-    """Drop all Readers and Writers in a forked child: they belong to the parent."""
-    global _is_registered
-    _is_registered = False
-    for loop in _loops:
-        loop.cores.clear()
-    _loops.clear()
-
-
 atexit.register(_close_all)  # registered before the program's own atexit functions, so it runs after them
-on_fork(_forget_all)

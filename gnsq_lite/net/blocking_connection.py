@@ -23,7 +23,7 @@ from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.stream import DONTWAIT, ByteStream, lost
 from gnsq_lite.options import Address, ConnectionOptions
 from gnsq_lite.wire.constants import FRAME_ERROR, HEARTBEAT, OK
-from gnsq_lite.wire.frames import OK_BYTES, Frame
+from gnsq_lite.wire.frames import OK_BYTES
 
 #: Bytes of one read: nsqd's responses to a producer are short.
 _READ_SIZE = 4096
@@ -154,7 +154,7 @@ class BlockingConnection(BaseConnection):
         clock: Clock = SYSTEM_CLOCK,
         check_server: Callable[[str, str], None] | None = None,
     ) -> None:
-        super().__init__(Target(endpoint=endpoint, check_server=check_server), options, clock, _refuse_message)
+        super().__init__(Target(endpoint=endpoint, check_server=check_server), options, clock)
         #: Start time of the unanswered command; 0.0: there is none.
         self.busy_since = 0.0
         #: Messages that nsqd accepted on this connection.
@@ -229,28 +229,22 @@ class BlockingConnection(BaseConnection):
         self._stream.fail(error)  # type: ignore[union-attr]
 
     def _answer(self, data: bytes) -> bytes:
-        """Return the body of the response in *data* and further reads.  Raises as :meth:`exchange`."""
+        """Return the body of the response in *data* and further reads.  Raises as :meth:`exchange`.
+
+        Bytes after the response make the connection unusable.
+        """
+        stream: Any = self._stream
         try:
-            while (frame := self._frame(data)) is None:
-                data = self._stream.read()  # type: ignore[union-attr]
+            frame = self._read_frame(stream, self._decompress(data))
+            while frame.body == HEARTBEAT:
+                frame = self._read_frame(stream)
         except ProtocolError as error:
             error.address = self.address
             raise
+        self._is_spoiled |= self._decoder.pending_bytes > 0
         if frame.kind == FRAME_ERROR:
             raise error_for(frame.body, self.address)
         return frame.body
-
-    def _frame(self, data: bytes) -> Frame | None:
-        """Return the first frame except heartbeats; bytes after that frame make the connection unusable."""
-        found: list[Frame] = []
-        for piece in (data,) if self._codec is None else self._codec.decompress(data):
-            found += [frame for frame in self._decoder.feed(piece)[1] if frame.body != HEARTBEAT]
-            if self._decoder.error is not None or len(found) > 1:
-                break
-        if not found:
-            return None
-        self._is_spoiled |= len(found) > 1 or self._decoder.error is not None or self._decoder.pending_bytes > 0
-        return found[0]
 
     def is_quiet(self) -> bool:
         """Return whether the connection is open and there is no byte, EOF or error to read.  Never blocks.
@@ -281,7 +275,3 @@ class BlockingConnection(BaseConnection):
         self._is_spoiled = True
         if self._stream is not None:
             self._stream.close(goodbye=goodbye)
-
-
-def _refuse_message(*_: Any) -> Any:
-    raise ProtocolError("a message came to a connection that has not subscribed")

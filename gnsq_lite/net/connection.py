@@ -84,9 +84,7 @@ class BaseConnection:
     would keep the connection alive after an exception.
     """
 
-    def __init__(
-        self, target: Target, options: ConnectionOptions, clock: Clock, make_message: Any, of_messages: Any = None
-    ) -> None:
+    def __init__(self, target: Target, options: ConnectionOptions, clock: Clock, of_messages: Any = None) -> None:
         self.target, self.options, self.clock = target, options, clock
         self.endpoint = target.endpoint
         self.address = format_address(target.endpoint.address)
@@ -98,7 +96,7 @@ class BaseConnection:
         self._stream: Any = None
         self._codec: Any = None
         limit = min(options.max_frame_size, _HANDSHAKE_BYTES)
-        self._decoder = FrameDecoder[Message](limit, make_message, of_messages, at_once=_FRAMES_AT_ONCE)
+        self._decoder = FrameDecoder[Message](limit, Message, of_messages, at_once=_FRAMES_AT_ONCE)
 
     def _shake_hands(self, stream: ByteStream, host: str, *, heartbeats: bool = True) -> None:
         """Do the handshake, up to the OK to SUB; the caller limits the time.
@@ -120,9 +118,7 @@ class BaseConnection:
         data = b""  # received but not decoded yet
         try:
             for _ in range(_HANDSHAKE_FRAMES):
-                while (frame := decoder.feed_one(data)) is None:
-                    data = self._decompress(stream.read())
-                step = handshake.receive(frame)
+                step = handshake.receive(self._read_frame(stream, data))
                 data = b""
                 if isinstance(step, Send):
                     stream.write(step.data if self._codec is None else self._codec.compress(step.data))
@@ -143,15 +139,21 @@ class BaseConnection:
         self.negotiated, self.auth_reply = handshake.negotiated, handshake.auth_reply
         decoder.limit = self.options.max_frame_size
 
+    def _read_frame(self, stream: ByteStream, data: bytes = b"") -> Frame:
+        """Return the next frame of *data*, which is decompressed, and of further reads."""
+        while (frame := self._decoder.feed_one(data)) is None:
+            data = self._decompress(stream.read())
+        return frame
+
     def _decompress(self, data: bytes) -> bytes:
-        """Decompress one read of the handshake.  Raises ProtocolError for a decompression bomb."""
+        """Decompress one read.  Raises ProtocolError for a decompression bomb."""
         if self._codec is None:
             return data
         plain = b""
         for piece in self._codec.decompress(data):
             plain += piece
             if len(plain) > _HANDSHAKE_BYTES:
-                raise ProtocolError(f"a read of the handshake decompresses to more than {_HANDSHAKE_BYTES} bytes")
+                raise ProtocolError(f"a read decompresses to more than {_HANDSHAKE_BYTES} bytes")
         return plain
 
     def _handshake_timeout(self, seconds: float) -> HandshakeTimeout:
@@ -171,7 +173,7 @@ class Connection(BaseConnection):
     _stream: Stream | None
 
     def __init__(self, loop: Loop, target: Target, options: ConnectionOptions, owner: Owner, clock: Clock) -> None:
-        super().__init__(target, options, clock, Message, self)
+        super().__init__(target, options, clock, self)
         self.loop, self.owner = loop, owner
         self.close_waited = False
         self._out: list[bytes] = []

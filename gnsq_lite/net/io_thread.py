@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from gnsq_lite.blocking_calls import after_fork
 from gnsq_lite.errors import ClosedError, NSQError
-from gnsq_lite.net.loop import Loop, current_greenlet, destroy_unused_hub, loop_here
+from gnsq_lite.net.loop import Loop, all_loops, current_greenlet, destroy_unused_hub, loop_here
 from gnsq_lite.net.os_threads import (
     is_patched,
     native_held_lock,
@@ -131,6 +131,8 @@ def _in_child() -> None:
     global _own, _own_lock, _ended
     if _own is not None:
         _own.gone = True
+    for loop in all_loops():
+        loop.cores.clear()
     _own, _own_lock, _ended = None, native_lock(), native_held_lock()
     _handles_for.clear()
 

@@ -316,6 +316,11 @@ def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:
 _loops: weakref.WeakKeyDictionary[Hub, Loop] = weakref.WeakKeyDictionary()
 
 
+def all_loops() -> list[Loop]:
+    """Return all loops of the process."""
+    return list(_loops.values())
+
+
 def destroy_unused_hub() -> None:
     """Destroy the hub of the calling thread, unless it has a Loop: another thread may be about to wake it."""
     hub: Any = get_hub_if_exists()

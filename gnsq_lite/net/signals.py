@@ -62,32 +62,23 @@ class Stages:
 
 
 def until_signal(
-    ended: Completion, close: Callable[..., Any], begin: Callable[[], object], *, handle_sigterm: bool = True
-) -> None:
-    """Call *begin*, wait for *ended*, and return or raise its error.
+    ended: Completion,
+    close: Callable[..., Any],
+    begin: Callable[[], object] = lambda: None,
+    *,
+    numbers: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+    timeout: float | None = None,
+) -> bool:
+    """Call *begin*, wait for *ended*, at most *timeout* seconds, and return whether it is set.
 
-    A signal that arrives while *begin* runs takes effect afterwards.
-
-    Ctrl-C and SIGTERM, unless the program handles them, call ``close()``, which waits; a second one calls ``close(0)``.
+    The signals *numbers* that the program does not handle call ``close()``, and the wait includes the closing; a second
+    signal calls ``close(0)``.  A signal that arrives while *begin* runs takes effect afterwards.
     """
-    stages = Stages()
-    numbers = [signal.SIGINT, signal.SIGTERM] if handle_sigterm else [signal.SIGINT]
+    stages, numbers = Stages(), tuple(numbers)
     with stages.listening((number, stages.ask) for number in _unhandled(numbers)):
         begin()
-        _wait(ended, stages.drain, interrupted=stages)
-        if stages.drain.done():
-            _close(stages, close)
-    ended.result(0)
-
-
-def or_sigterm(ended: Completion, close: Callable[..., Any], timeout: float | None) -> bool:
-    """Wait for *ended*, at most *timeout* seconds; return whether it is set.
-
-    SIGTERM acts as in :func:`until_signal` if the program has no handler for it; the wait includes the closing.
-    """
-    stages = Stages()
-    with stages.listening((number, stages.ask) for number in _unhandled([signal.SIGTERM])):
-        _wait(ended, stages.drain, timeout=float("inf") if timeout is None else timeout)
+        limit = float("inf") if timeout is None else timeout
+        _wait(ended, stages.drain, timeout=limit, interrupted=stages if signal.SIGINT in numbers else None)
         if stages.drain.done():
             _close(stages, close)
     return ended.done()
