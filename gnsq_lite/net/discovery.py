@@ -28,6 +28,7 @@ import logging
 import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -67,30 +68,27 @@ def _ignore(*_: Any) -> None:
     pass
 
 
+@dataclass(slots=True, eq=False)
 class _Lookupd:
     """One nsqlookupd: its client, the query under way, and its last answers."""
 
-    __slots__ = (
-        *("client", "count", "endpoints", "error", "has_failed", "is_kept", "is_seed", "lookup", "ok", "rests_until"),
-        *("since", "task", "topic_is_unknown"),
-    )
-
-    def __init__(self, client: LookupdClient | None, *, is_seed: bool) -> None:
-        self.client = client
-        #: Whether it was configured; and whether it is kept if it fails, because another nsqlookupd lists it.
-        self.is_seed, self.is_kept = is_seed, True
-        #: Whether its last query failed, and until when it is not queried after two failures (YZ-1).
-        self.has_failed, self.rests_until = False, 0.0
-        self.task: Task | None = None
-        self.ok: bool | None = None
-        self.error: str | None = None
-        self.since: float | None = None
-        #: Answers, or failures, in this state.
-        self.count = 0
-        #: Endpoints of the last good answer, in its order.
-        self.endpoints: dict[Endpoint, None] = {}
-        self.lookup: Lookup | None = None
-        self.topic_is_unknown = False
+    client: LookupdClient | None = None
+    #: Whether it was configured.
+    is_seed: bool = False
+    #: Whether it is kept if it fails, because another nsqlookupd lists it.
+    is_kept: bool = True
+    #: The time before which it is not queried after two failures (YZ-1).
+    rests_until: float = 0.0
+    task: Task | None = None
+    ok: bool | None = None
+    error: str | None = None
+    since: float | None = None
+    #: Number of answers, or of failures, since *since*.
+    count: int = 0
+    #: Endpoints of the last good answer, in its order.
+    endpoints: dict[Endpoint, None] = field(default_factory=dict)
+    lookup: Lookup | None = None
+    topic_is_unknown: bool = False
 
 
 class Discovery:
@@ -137,7 +135,7 @@ class Discovery:
         self._allowed, self._address_map = settings.allowed_addresses, settings.address_map
         self._direct = frozenset(settings.endpoints)
         self._lookupds = {
-            name: _Lookupd(None if fetch else open_client(address, options), is_seed=True)
+            name: _Lookupd(None if fetch else _open_client(address, options), is_seed=True)
             for name, address in given.items()
         }
         self._configured = {_server(address): address for address in self._lookupds}
@@ -210,22 +208,26 @@ class Discovery:
     def _query(self, address: str, lookupd: _Lookupd) -> None:
         """Look the topic up; once per interval, also query the list of nsqlookupds.  Handle the answers."""
         try:
-            self._look_up(address, lookupd)
+            failed = self._look_up(address, lookupd)
+            if failed is not None and self._dialect.lookupds_path and not self._stopped:
+                failed = self._look_up(address, lookupd)
+            if failed is not None:
+                self._failed(address, lookupd, failed)
             if self._finds_lookupds and lookupd.ok and not self._stopped and self._clock.now() >= self._next_listing:
                 self._next_listing = self._clock.now() + self._options.lookupd_poll_interval
                 self._list_others(address, lookupd)
         finally:
             lookupd.task = None
 
-    def _look_up(self, address: str, lookupd: _Lookupd) -> None:
+    def _look_up(self, address: str, lookupd: _Lookupd) -> NSQError | None:
+        """Look the topic up and handle a good answer; return the error of a failure."""
         try:
             lookup = self._fetch(address, lookupd, self._path, self._parse)
         except NSQError as error:
-            if not self._stopped:
-                self._failed(address, lookupd, error)
-            return
+            return error
         if not self._stopped:
             self._answered(address, lookupd, lookup)
+        return None
 
     def _list_others(self, address: str, lookupd: _Lookupd) -> None:
         """Query the list of nsqlookupds (YZ-1); a failure does not change the health of *lookupd*."""
@@ -239,41 +241,32 @@ class Discovery:
             self.poke()
 
     def _fetch(self, address: str, lookupd: _Lookupd, path: str, parse: Callable[[Any], Any]) -> Any:
-        """Query *path* and return the parsed answer.  Raises NSQError.
-
-        The answer for an unknown topic has no nsqds (DISC-5).
-        """
+        """Query *path* and return the parsed answer; an unknown topic has no nsqds (DISC-5).  Raises NSQError."""
         try:
-            return parse(self._get(address, lookupd, path))
+            try:
+                data = self._get_json(address, path)
+            except HTTPStatusError as error:
+                from gnsq_lite.http.lookupd import is_unknown_topic
+
+                if not is_unknown_topic(error):
+                    raise
+                if not lookupd.topic_is_unknown:
+                    log_safely(log, logging.INFO, "nsqlookupd %s does not know %s yet: %s", address, path, error.text)
+                lookupd.topic_is_unknown, data = True, {"channels": [], "producers": []}
+            else:
+                lookupd.topic_is_unknown = False
+                _check_size(address, data)
+            return parse(data)
         except NSQError:
             raise
         except Exception as error:  # an unexpected error in a parser must not end discovery
             why = f"{type(error).__name__}: {printable(str(error))[:200]}"
             raise HTTPResponseError(address, why) from error
 
-    def _get(self, address: str, lookupd: _Lookupd, path: str) -> Any:
-        try:
-            data = self._get_json(address, path)
-        except HTTPStatusError as error:
-            from gnsq_lite.http.lookupd import is_unknown_topic
-
-            if not is_unknown_topic(error):
-                raise
-            if not lookupd.topic_is_unknown:
-                lookupd.topic_is_unknown = True
-                log_safely(log, logging.INFO, "nsqlookupd %s does not know %s yet: %s", address, path, error.text)
-            return {"channels": [], "producers": []}
-        lookupd.topic_is_unknown = False
-        for key, value in data.items() if isinstance(data, Mapping) else ():
-            if isinstance(value, (list, Mapping)) and len(value) > MAX_LISTED:
-                why = f"{printable(str(key))[:40]} lists {len(value)}; at most {MAX_LISTED} are accepted"
-                raise HTTPResponseError(address, why)
-        return data
-
     def _get_over_http(self, address: str, path: str) -> Any:
         lookupd = self._lookupds[address]
         if lookupd.client is None:
-            lookupd.client = open_client(address, self._options, found=True)
+            lookupd.client = _open_client(address, self._options, found=True)
         return lookupd.client.get(path).json()
 
     def _add(self, addresses: Iterable[str]) -> bool:
@@ -288,13 +281,13 @@ class Discovery:
         found = new[: max(0, MAX_LOOKUPDS - len(self._lookupds))]
         for address in found:
             log_safely(log, logging.INFO, "nsqlookupd %s was found", address)
-            self._lookupds[address] = _Lookupd(None, is_seed=False)
+            self._lookupds[address] = _Lookupd()
         return bool(found)
 
     # -- answers
 
     def _answered(self, address: str, lookupd: _Lookupd, lookup: Lookup) -> None:
-        lookupd.has_failed, lookupd.rests_until = False, 0.0
+        lookupd.rests_until = 0.0
         lookup = lookupd.lookup = self._filtered(lookup)
         self._has_found = self._has_found or bool(lookup.endpoints)
         lookupd.endpoints = dict.fromkeys(self._without_direct(lookup.endpoints))
@@ -305,11 +298,9 @@ class Discovery:
         self._forget([key for key in self._known if key not in self._up and key not in listed])
 
     def _failed(self, address: str, lookupd: _Lookupd, error: NSQError) -> None:
+        if self._stopped:
+            return
         if self._dialect.lookupds_path:
-            lookupd.has_failed = not lookupd.has_failed
-            if lookupd.has_failed:
-                self._look_up(address, lookupd)
-                return
             lookupd.rests_until = self._clock.now() + REST
         if not (lookupd.is_seed or lookupd.is_kept):
             log_safely(log, logging.INFO, "nsqlookupd %s is forgotten: %s", address, error)
@@ -343,8 +334,8 @@ class Discovery:
         """Record an answer, or a failure with *error*; log each change between the two once (DISC-6)."""
         ok, after = error is None, lookupd.count
         lookupd.error = error
+        lookupd.count += 1
         if lookupd.ok is ok:
-            lookupd.count += 1
             return
         lookupd.ok, lookupd.since, lookupd.count = ok, self._clock.wall(), 1
         if not ok:
@@ -359,8 +350,6 @@ class Discovery:
         """Remove endpoints that may not be connected to; log them and the unusable entries."""
         for reason in lookup.left_out:
             self._log_once("an nsqlookupd lists %s; it is left out", reason)
-        if self._allowed is None:
-            return lookup
         return lookup.only(
             lambda each: self._is_allowed(each.address, f"an nsqlookupd lists {format_address(each.address)}")
         )
@@ -431,7 +420,7 @@ class Discovery:
         }
 
 
-def open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:
+def _open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:
     """Return the client for *address*, ``host:port`` or a URL; only the scheme https enables TLS.
 
     A *found* nsqlookupd, which is not configured, gets no token: a foreign server at its address must not receive it.
@@ -448,6 +437,14 @@ def open_client(address: str, options: LookupOptions, *, found: bool = False) ->
         tls=tls,
         auth_token=None if found else options.lookupd_token,
     )
+
+
+def _check_size(address: str, data: Any) -> None:
+    """Raise HTTPResponseError if an answer lists more than MAX_LISTED nsqds, partitions or channels."""
+    for key, value in data.items() if isinstance(data, Mapping) else ():
+        if isinstance(value, (list, Mapping)) and len(value) > MAX_LISTED:
+            why = f"{printable(str(key))[:40]} lists {len(value)}; at most {MAX_LISTED} are accepted"
+            raise HTTPResponseError(address, why)
 
 
 def _server(address: str) -> str:
