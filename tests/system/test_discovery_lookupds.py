@@ -157,34 +157,6 @@ def test_where_an_address_is_https_no_other_is_asked_for(found: Found) -> None:
 
 @pytest.mark.rule("DISC-6")
 @pytest.mark.rule("YZ-1")
-def test_a_nsqlookupd_that_is_named_by_another_must_be_allowed_as_well(
-    found: Found, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = FakeClock()
-    cluster = Listing(ONE, TWO, THREE)
-    cluster.lists[ONE] = listed(ONE, TWO, THREE)
-    asked: list[tuple[str, int]] = []
-
-    def allowed(host: str, port: int) -> bool:
-        asked.append((host, port))
-        return (host, port) == ("10.0.1.3", 4161)
-
-    discovery = found.discovery(
-        [f"http://{ONE}"], fetch=cluster.fetch, dialect=YouzanDialect(), allowed=allowed, clock=clock
-    )
-    cluster.says[f"http://{ONE}"], cluster.lists[f"http://{ONE}"] = cluster.says[ONE], cluster.lists[ONE]
-    for _ in range(3):
-        poll(discovery)
-        gevent.sleep(0.01)
-        clock.advance(100.0)
-    assert set(asked) == {("10.0.1.2", 4161), ("10.0.1.3", 4161)}  # not about the one that was configured
-    assert {address for address, _ in cluster.asked} == {f"http://{ONE}", THREE}
-    refusals = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
-    assert refusals == [f"an nsqlookupd names the nsqlookupd {TWO}, which allowed_addresses refuses"]
-
-
-@pytest.mark.rule("DISC-6")
-@pytest.mark.rule("YZ-1")
 def test_of_nsqlookupds_that_are_named_without_end_a_hundred_are_asked_and_remembered(found: Found) -> None:
     clock = FakeClock()
     cluster = Listing(ONE)

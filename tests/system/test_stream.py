@@ -37,25 +37,6 @@ def test_an_end_is_seen_behind_bytes_that_nobody_has_read() -> None:
     assert stream.has_ended()
 
 
-def test_what_fails_with_what_was_offered_fails_the_reader() -> None:
-    """A handler's first thread that cannot start, for one: the connection ends, and nsqd sends its messages again."""
-
-    def take(data: bytes) -> bool:
-        raise BlockingIOError(data)
-
-    here, there = socket.socketpair()
-    here.setblocking(False)
-    stream = Stream(Loop(gevent.get_hub()), here, "nsqd:4150")
-    stream.offer(take)
-    reader = gevent.spawn(stream.read)
-    gevent.sleep(0)
-    there.sendall(HEARTBEAT)
-    with pytest.raises(BlockingIOError):
-        reader.get(timeout=20)
-    there.close()
-    stream.close(ConnectionLost("nsqd:4150", "closed"))
-
-
 @contextmanager
 def reset_behind(data: bytes) -> Iterator[Stream]:
     """A stream whose peer has said *data* and then, without having read all, closed: the next write fails."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ssl
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -14,9 +12,6 @@ from gnsq_lite.errors import TLSError
 from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions
 from tests.certs import Certificates, make
-
-COUNT = 2000
-BODY = b"x" * 500
 
 
 @pytest.fixture(scope="module")
@@ -52,28 +47,6 @@ def shaken(certs: Certificates) -> tuple[TLSLayer, Server]:
     layer.shake_hands(server.answer, server.came.write)  # type: ignore[arg-type]
     assert layer.decrypt(server.answer()) == b""  # tickets
     return layer, server
-
-
-@pytest.mark.rule("SEC-1")
-def test_one_thread_encrypts_while_another_decrypts(certs: Certificates) -> None:
-    layer, server = shaken(certs)
-    records = [server.encrypt(BODY) for _ in range(COUNT)]
-    came: list[bytes] = []
-    failed: list[Exception] = []
-
-    def run(act: Any) -> None:
-        try:
-            act()
-        except Exception as error:
-            failed.append(error)
-
-    reads = Thread(target=run, args=(lambda: came.extend(map(layer.decrypt, records)),))
-    reads.start()
-    run(lambda: [server.came.write(layer.encrypt(BODY)) for _ in range(COUNT)])
-    reads.join()
-    assert not failed
-    assert b"".join(came) == BODY * COUNT
-    assert b"".join(server.tls.read(len(BODY)) for _ in range(COUNT)) == BODY * COUNT
 
 
 def test_records_are_taken_in_any_pieces(certs: Certificates) -> None:
