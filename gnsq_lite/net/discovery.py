@@ -6,8 +6,8 @@ that has not answered yet is not queried again.
 =====================  ==============================  ==========================================================
 nsqd                   when it disconnects             when no nsqlookupd lists it any more
 =====================  ==============================  ==========================================================
-given directly         its owner tries it again        nothing
-found, and connected   tried again when a later poll   stays connected: nsqd knows better than nsqlookupd
+given directly         its owner reconnects            nothing
+found, and connected   reconnected when a later poll   stays connected: the connection proves that nsqd runs
                        lists it (CONN-4)
 found, disconnected    --                              forgotten
 =====================  ==============================  ==========================================================
@@ -17,9 +17,9 @@ failure of an nsqlookupd reconnects the nsqds in its last answer.  Otherwise an 
 all nsqlookupds would have no consumers until the end of the outage.
 
 If the dialect has a ``lookupds_path``, each nsqlookupd lists the others (YZ-1).  An nsqlookupd that fails is queried
-again at once.  If it fails again, it is not queried for a minute, unless all fail; and it is forgotten if it was not
-configured and is missing in the last list.  Discovery queries listed nsqlookupds by plain HTTP without a token, and
-ignores them if a configured address is https.
+again at once.  If the second query fails too, discovery does not query this nsqlookupd for a minute, unless all fail.
+Discovery forgets a failed nsqlookupd that was not configured and is missing in the last list.  Listed nsqlookupds are
+queried by plain HTTP without a token, and are ignored if a configured address is https.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class _Lookupd:
     """One nsqlookupd: its client, the query under way, and its last answers."""
 
     client: LookupdClient | None = None
-    #: Whether it was configured.
+    #: Whether the nsqlookupd was configured.
     is_seed: bool = False
-    #: Whether it is kept if it fails, because another nsqlookupd lists it.
+    #: Whether a failed nsqlookupd is kept, because another nsqlookupd lists it.
     is_kept: bool = True
-    #: The time before which it is not queried after two failures (YZ-1).
+    #: Time of the next query after two failures (YZ-1).
     rests_until: float = 0.0
     task: Task | None = None
     ok: bool | None = None
@@ -103,7 +103,7 @@ class Discovery:
         on_found: Called with endpoints to connect to; report the result to :meth:`connected`, :meth:`disconnected`.
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are disconnected and no longer listed.
-        on_outage: Called for each failure while no nsqlookupd answers.
+        on_outage: Called for each failed query while all nsqlookupds fail.
         publish_waits: Returns whether a publish waits for an nsqd, or a Reader for a leader, so that polls are urgent.
         fetch: Queries one nsqlookupd; None: over HTTP.
     Raises:
@@ -143,8 +143,8 @@ class Discovery:
         self._polls, self._publish_waits = PollTimes(options, clock, rng), publish_waits
         self._next_listing = 0.0
         self._has_found = False  # an nsqlookupd has ever listed an nsqd
-        self._known: dict[Endpoint, None] = {}  # found ones that were connected to, in that order
-        self._up: set[Endpoint] = set()  # connected, or being connected to
+        #: Endpoints that were found, in that order, and whether each is connected or being connected to.
+        self._known: dict[Endpoint, bool] = {}
         self._logged: set[str] = set()
         self._wake = Event()
         self._stopped = False
@@ -295,7 +295,7 @@ class Discovery:
         self._on_lookup(address, lookup)
         self._connect_to(address, lookupd)
         listed = set(self.endpoints)
-        self._forget([key for key in self._known if key not in self._up and key not in listed])
+        self._forget([key for key, is_up in self._known.items() if not is_up and key not in listed])
 
     def _failed(self, address: str, lookupd: _Lookupd, error: NSQError) -> None:
         if self._stopped:
@@ -315,20 +315,19 @@ class Discovery:
 
     def _connect_to(self, address: str, lookupd: _Lookupd) -> None:
         """Connect to the nsqds of the last answer that are not connected."""
-        found = [key for key in lookupd.endpoints if key not in self._up]
+        found = [key for key in lookupd.endpoints if not self._known.get(key)]
         for key in found:
             log_safely(log, logging.DEBUG, "nsqlookupd %s lists %s", address, key)
-        self._known.update(dict.fromkeys(found))
-        self._up.update(found)
+        self._known.update(dict.fromkeys(found, True))
         if found:
             self._on_found(tuple(found))
 
     def _forget(self, endpoints: Iterable[Endpoint]) -> None:
-        forgotten = [key for key in endpoints if key in self._known]
+        forgotten = tuple(endpoints)
         for key in forgotten:
             del self._known[key]
         if forgotten:
-            self._on_forget(tuple(forgotten))
+            self._on_forget(forgotten)
 
     def _set_health(self, address: str, lookupd: _Lookupd, error: str | None) -> None:
         """Record an answer, or a failure with *error*; log each change between the two once (DISC-6)."""
@@ -354,14 +353,15 @@ class Discovery:
             lambda each: self._is_allowed(each.address, f"an nsqlookupd lists {format_address(each.address)}")
         )
 
-    def _is_allowed(self, address: Address, who: str) -> bool:
+    def _is_allowed(self, address: Address, finding: str) -> bool:
+        """Return whether ``allowed_addresses`` allows *address*; log *finding* if not."""
         try:
             allowed = self._allowed is None or bool(self._allowed(*address))
         except Exception as error:
             self._log_once("allowed_addresses failed on %s, which is ignored", format_address(address), error)
             return False
         if not allowed:
-            self._log_once("%s, which allowed_addresses refuses", who)
+            self._log_once("%s, which allowed_addresses refuses", finding)
         return allowed
 
     def _without_direct(self, endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
@@ -376,11 +376,11 @@ class Discovery:
             if endpoint not in self._direct and connected_to not in self._direct:
                 yield endpoint
 
-    def _log_once(self, form: str, what: str, error: Exception | None = None) -> None:
-        """Log *what* once; log no more than _MOST_LOGGED texts, because an nsqlookupd may invent addresses."""
-        if what not in self._logged and len(self._logged) < _MOST_LOGGED:
-            self._logged.add(what)
-            log_safely(log, logging.WARNING if error is None else logging.ERROR, form, what, exc_info=error)
+    def _log_once(self, form: str, text: str, error: Exception | None = None) -> None:
+        """Log *text* once; log no more than _MOST_LOGGED texts, because an nsqlookupd may invent addresses."""
+        if text not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add(text)
+            log_safely(log, logging.WARNING if error is None else logging.ERROR, form, text, exc_info=error)
 
     def _may_query_lookupd(self, named: Address) -> bool:
         """Return whether the nsqlookupd at *named* is known, or may be connected to."""
@@ -392,13 +392,15 @@ class Discovery:
 
     def connected(self, endpoint: Endpoint) -> None:
         """Mark *endpoint* as connected, so that polls do not report it again."""
-        self._up.add(endpoint)
+        if endpoint in self._known:
+            self._known[endpoint] = True
 
     def disconnected(self, endpoint: Endpoint) -> None:
         """Mark *endpoint* as not connected; a later poll that lists it reports it again (CONN-4)."""
-        self._up.discard(endpoint)
-        if not (self._stopped or any(endpoint in lookupd.endpoints for lookupd in self._lookupds.values())):
-            self._forget([endpoint])
+        if endpoint in self._known:
+            self._known[endpoint] = False
+            if not (self._stopped or any(endpoint in lookupd.endpoints for lookupd in self._lookupds.values())):
+                self._forget([endpoint])
 
     # -- state
 

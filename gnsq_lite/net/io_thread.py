@@ -1,9 +1,9 @@
 """Chooses the loop for the I/O of a Reader or Writer; handles forks and the exit of the interpreter.
 
-* In a monkey-patched process it is the hub of the calling thread: all code is cooperative.  In a handler thread of a
-  Reader it is the Reader's hub, because the handler thread's hub does not run between two messages.
-* Otherwise it is the hub of the library's I/O thread, which all Readers and Writers of the process share.  A handler
-  that sleeps or blocks in C does not delay heartbeats (HB-1); a handler that holds the GIL does.
+* In a monkey-patched process the loop is the hub of the calling thread: all code is cooperative.  In a handler thread
+  of a Reader the loop is the Reader's hub, because the handler thread's hub does not run between two messages.
+* Otherwise the loop is the hub of the library's I/O thread, which all Readers and Writers of the process share.  A
+  handler that sleeps or blocks in C does not delay heartbeats (HB-1); a handler that holds the GIL does.
 
 The library never monkey-patches.
 
@@ -109,7 +109,7 @@ def stop_io_thread() -> None:
 
 
 def enter_thread(loop: Loop) -> None:
-    """Register the calling native thread, which runs handlers of a Reader in *loop*: its new Writers use *loop* too."""
+    """Register the calling native thread, which runs handlers of a Reader in *loop*: Writers made in it use *loop*."""
     _handles_for[native_ident()] = loop
 
 
@@ -169,7 +169,7 @@ def look_for_fork() -> None:
 def end_child(call: Callable[..., T], *args: Any) -> T:
     """Return ``call(*args)``; if *call* forks, the child exits with status 0 after *call*.
 
-    Handlers run in it: after a handler that forked, the child must not continue with the parent's greenlets.
+    *call* runs handlers.  After a handler that forked, the child must not continue with the parent's greenlets.
     """
     try:
         return call(*args)

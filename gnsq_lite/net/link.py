@@ -53,7 +53,7 @@ class LinkOwner(Protocol[C]):
 
 
 class Link(Generic[C]):
-    """Successive connections to one endpoint."""
+    """Keeps one connection to an endpoint, and makes a new connection after each loss."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ publish that use gevent and greenlet; another loop would replace these three.  F
 run      :meth:`Loop.spawn`, :meth:`Loop.call_soon`, :func:`gnsq_lite.net.waiting.run_in_loop`
 wait     :func:`sleep`, :class:`gnsq_lite.net.waiting.Event`, :class:`gnsq_lite.net.waiting.Completion`,
          :meth:`Loop.park`, :meth:`Loop.suspend`, :func:`time_limit`
-wake     :meth:`Loop.resume`, :meth:`Loop.resume_soon`, ``Event.set()``, ``Completion.settle()``
+wake     :meth:`Loop.resume_soon`, ``Event.set()``, ``Completion.settle()``
 timer    :meth:`Loop.timer`
 stream   :meth:`Loop.io`, :func:`wait_for_io`; :mod:`gnsq_lite.net.stream` uses them
 =======  ==============================================================================================================
@@ -144,7 +144,7 @@ class Loop:
         #: Greenlets to resume (each removes itself), and how many more may run before the loop does I/O.
         self._ready: deque[Any] = deque()
         self._turns = 0
-        #: Suspends the current greenlet until any code resumes it.
+        #: Suspends the current greenlet until other code switches to it; returns the argument of that switch.
         self.suspend: Callable[[], Any] = hub.switch
         #: Returns the start time of the current loop iteration.
         self.now: Callable[[], float] = hub.loop.now
@@ -163,7 +163,7 @@ class Loop:
             raise ClosedError("the interpreter is exiting: its I/O thread has stopped")
 
     def run(self) -> None:
-        """Run the hub until :meth:`stop`.  Call it in the first greenlet of the loop's thread."""
+        """Run the hub until :meth:`stop` is called.  Call it in the first greenlet of the loop's thread."""
         self._runner = getcurrent()
         while not self.stopped:
             try:
@@ -173,7 +173,7 @@ class Loop:
         self.hub.destroy(destroy_loop=True)
 
     def stop(self) -> None:
-        """Make :meth:`run` return after all earlier calls have started.  Call it from another thread."""
+        """Make :meth:`run` return after all earlier callbacks have started.  Call it from another thread."""
         self.stopped = True
         self.call_soon(lambda: self.soon(self._runner.switch))
 
@@ -188,14 +188,14 @@ class Loop:
             self._async.send()
 
     def _drain(self) -> None:
-        """Run the callbacks that are queued now.  Later ones wait for the next iteration: threads may outpace it."""
+        """Run the queued callbacks.  Later callbacks wait for the next iteration, because threads may be faster."""
         self._signalled = False
         inbox = self._inbox
         for _ in range(len(inbox)):
             inbox.popleft()()
 
     def start(self, watcher: Any, act: Callable[[], Any], **options: Any) -> None:
-        """Start *watcher*, a watcher of this loop, so that it calls *act* in the hub."""
+        """Start *watcher*, which belongs to this loop and calls *act* in the hub."""
         watcher.start(_call, self, act, **options)
 
     def timer(self, seconds: float, act: Callable[[], Any]) -> Any:
@@ -217,7 +217,7 @@ class Loop:
         return self.hub.loop.io(descriptor, events)
 
     def begin(self, run: Callable[[], Any]) -> None:
-        """Run *run* in a new greenlet until it waits or ends.  Call it in the hub.  Cheaper than :meth:`spawn`."""
+        """Run *run* in a new greenlet until that greenlet waits or ends.  Call it in the hub.  Cheaper than spawn()."""
         greenlet(run, self.hub).switch()
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:

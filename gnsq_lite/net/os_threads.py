@@ -66,8 +66,8 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
     if not has_patched_threads():
         start_native_thread(name, run)
         return
-    # gevent imports its loop module when it makes the first hub of a process.  The import lock is patched and needs a
-    # hub itself, so two threads that made the first hub at the same time would deadlock.
+    # gevent imports its loop module when it makes the first hub of a process.  The patched import lock needs a hub
+    # itself, so two threads that made the first hub at the same time would deadlock.
     get_hub()
     has_begun = native_held_lock()
 

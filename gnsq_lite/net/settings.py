@@ -38,17 +38,17 @@ def check_connection(options: ConnectionOptions, lookup: LookupOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions:
-    """Options of Readers and Writers: where nsqd is, and which dialect it speaks."""
+    """Options of Readers and Writers: how to find the nsqds, and the dialect of NSQ."""
 
     lookupd_http_addresses: Addresses | None = documented(
-        None, "nsqlookupds to ask for nsqds: as nsqd_tcp_addresses, with http(s):// or without"
+        None, "nsqlookupds to query for nsqds: as nsqd_tcp_addresses, with http(s):// or without"
     )
     dialect: DialectName | Dialect = documented("nsq", "'nsq', 'youzan', or a YouzanDialect")
     address_map: AddressMap | None = documented(
         None, "maps an announced host (or host:port) to the one to connect to; a dict or a function of (host, port)"
     )
     allowed_addresses: Callable[[str, int], bool] | None = documented(
-        None, "function of (host, port): whether a discovered nsqd may be connected to"
+        None, "function of (host, port): returns whether the client may connect to a discovered nsqd"
     )
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class CoreSettings(SharedOptions):
 class Hooks:
     """Callbacks of the user.  Their exceptions are logged.
 
-    They run in greenlets of the I/O loop and must not block it; on_failure says where it runs.
+    They run in greenlets of the I/O loop and must not block it; on_failure may run in a handler's thread.
     """
 
     on_connected: Callable[[str], None] | None = hook("address", "an nsqd is connected and subscribed")
@@ -89,7 +89,7 @@ class Hooks:
         " monkey-patched process with handler_pool='thread', in the I/O loop",
     )
     on_backoff: Callable[[float], None] | None = hook(
-        "seconds", "backoff pauses the Reader, or a partition, for so many seconds; 0.0: backoff is over"
+        "seconds", "backoff pauses the Reader, or a partition, for *seconds*; 0.0: backoff is over"
     )
     on_slow: Callable[[Message, float], None] | None = hook(
         "message, seconds", "the handler has run for *seconds* (soft_time_limit) and goes on"

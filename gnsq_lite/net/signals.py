@@ -26,8 +26,8 @@ def in_main_thread() -> bool:
 class Stages:
     """The requested stages of a shutdown; a signal handler may settle both.
 
-    The signal handlers raise nothing: in a monkey-patched process they may interrupt a message handler, whose message
-    would then fail.
+    The signal handlers raise no exception: in a monkey-patched process a signal may interrupt a message handler, and
+    its message would fail.
     """
 
     def __init__(self) -> None:

@@ -232,9 +232,9 @@ class Stream(ByteStream):
     # -- sending beside the loop
 
     def send_beside_loop(self, data: bytes) -> None:
-        """Send *data* from any thread.  Raises OSError.
+        """Send *data* in the calling thread, which may be any thread; the loop sends the rest.  Raises OSError.
 
-        The caller ensures that no bytes are unsent, that no other thread sends and that TLS is off.  The loop sends the
+        The caller ensures that no bytes are unsent, that no other thread sends and that TLS is off.  The rest are the
         bytes that the socket does not accept now.
         """
         try:
