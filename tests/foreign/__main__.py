@@ -1,7 +1,7 @@
-"""``python -m tests.foreign [SUITE ...]``: every suite found, against nsqd and against the broker.
+"""``python -m tests.foreign [SUITE ...]``: run the suites of other clients against nsqd and against the broker.
 
-Each test must come to the same end on both.  Where one does not, the suite is run again on both, twice at most: tests
-that race with the server pass now and fail then.  A difference is what never came to an end that the other server gave.
+Each test must have the same outcome on both.  If outcomes differ, the suite is run again on both, at most twice,
+because some tests race with the server.  A test differs if no outcome on one server occurred on the other.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Seen = dict[str, dict[str, set[str]]]
 
 
 def differences(seen: Seen) -> dict[str, dict[str, set[str]]]:
-    """Return the tests that no round let end alike, with the ends that each server gave."""
+    """Return the tests without a common outcome, with the outcomes on each server."""
     tests = set().union(*seen.values())
     ends = {test: {server: seen[server].get(test, {"absent"}) for server in SERVERS} for test in sorted(tests)}
     return {test: both for test, both in ends.items() if not both["nsqd"] & both["broker"]}
 
 
 def alone() -> tuple[str, ...]:
-    """Return the command that gives a process a network of its own, or nothing where the system has none."""
+    """Return the command that runs a process in a separate network namespace, or () if that is not possible."""
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         return ()
     return _ALONE if subprocess.run([*_ALONE, "true"], capture_output=True, check=False).returncode == 0 else ()
 
 
 def run(name: str, server: str, log: Path) -> Outcomes:
-    """Run one suite against one server in a process of its own, and end whatever it leaves behind."""
+    """Run one suite against one server in a new process group, and kill the remaining processes."""
     result = log.with_suffix(".json")
     argv = [*alone(), sys.executable, "-m", "tests.foreign.suites", name, server, str(result)]
     with log.open("ab") as output:
@@ -62,7 +62,7 @@ def run(name: str, server: str, log: Path) -> Outcomes:
 
 
 def compare(name: str, logs: Path) -> bool:
-    """Run a suite until both servers agree, and say how it went; return whether they do."""
+    """Run a suite until both servers agree, print the counts, and return whether they agree."""
     seen: Seen = {server: defaultdict(set) for server in SERVERS}
     for _ in range(ROUNDS):
         counts = []
@@ -83,7 +83,7 @@ def compare(name: str, logs: Path) -> bool:
 
 
 def main(wanted: list[str]) -> int:
-    """Return the exit code: 0 where nothing differs, 2 where nothing could be run."""
+    """Return the exit code: 0 without differences, 2 if no suite could be run."""
     names = wanted or list(SUITES)
     missing = {name: SUITES[name].missing() for name in names}
     for name, why in missing.items():

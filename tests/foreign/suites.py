@@ -1,7 +1,7 @@
-"""How each suite is run, and what its tests came to: ``python -m tests.foreign.suites SUITE SERVER RESULT`` runs one.
+"""Run the test suite of another client: ``python -m tests.foreign.suites SUITE SERVER RESULT``.
 
-Nothing of a suite is changed.  It finds ``nsqd`` and ``nsqlookupd`` on PATH, the real ones or the broker under their
-names, and has the usual ports to itself where the system lets a process have a network of its own.
+The suite is not changed.  It starts ``nsqd`` and ``nsqlookupd`` from PATH: the real programs, or the broker under their
+names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Outcomes = dict[str, str]
 
 @dataclass(frozen=True)
 class Suite:
-    """One suite: *variable* names its checkout; *run* is given that and an empty directory."""
+    """One suite: the environment variable *variable* has its checkout; *run* gets that path and an empty directory."""
 
     name: str
     variable: str
@@ -40,23 +40,21 @@ class Suite:
     run: Callable[[Path, Path], Outcomes]
 
     def source(self) -> Path | None:
-        """Return the checkout; None where there is none."""
+        """Return the checkout, or None."""
         given = os.environ.get(self.variable)
         return Path(given) if given else None
 
     def missing(self) -> str:
-        """Return what is missing to run it, or ""."""
+        """Return why the suite cannot be run, or ""."""
         source = self.source()
         if source is None or not source.is_dir():
             return f"{self.variable} names no checkout"
         absent = [program for program in self.programs if shutil.which(program) is None]
-        if self.name == "nsqjs" and not (source / "node_modules/.bin/mocha").exists():
-            absent.append("mocha (npm install)")
         return f"not found: {', '.join(absent)}" if absent else ""
 
 
 def put_on_path(server: str, directory: Path) -> None:
-    """Make ``nsqd`` and ``nsqlookupd`` be *server* for the programs started from here."""
+    """Put *server* on PATH under the names ``nsqd`` and ``nsqlookupd``."""
     directory.mkdir()
     for name, program in (("nsqd", nsqd_program()), ("nsqlookupd", nsqlookupd_program())):
         if server == "broker":
@@ -104,16 +102,13 @@ def gonsq(source: Path, work: Path) -> Outcomes:
         more = (f"--tls-root-ca-file={source}/test/ca.pem", "--lookupd-tcp-address=127.0.0.1:4160")
         with _started("nsqd", f"--data-path={work}", *tls, *more):
             _wait_for("http://127.0.0.1:4151/ping")
-            return _go("go", "test", "-count=1", "-json", "-timeout=300s", ".", at=source)
-
-
-def _go(*argv: str, at: Path) -> Outcomes:
-    done = subprocess.run(argv, cwd=at, stdout=subprocess.PIPE, timeout=LIMIT, check=False)
-    return go_outcomes(done.stdout)
+            argv = ("go", "test", "-count=1", "-json", "-timeout=300s", ".")
+            done = subprocess.run(argv, cwd=source, stdout=subprocess.PIPE, timeout=LIMIT, check=False)
+            return go_outcomes(done.stdout)
 
 
 def go_outcomes(log: bytes) -> Outcomes:
-    """Return the outcomes in what ``go test -json`` wrote; a test without one did not end."""
+    """Parse the output of ``go test -json``; a test without an outcome is "unfinished"."""
     found: Outcomes = {}
     for line in log.splitlines():
         try:
@@ -125,30 +120,8 @@ def go_outcomes(log: bytes) -> Outcomes:
     return found
 
 
-#: They look into the memory of nsqd, if only for an id, or need a setting that it has no flag for.
-_IN_MEMORY = (
-    "BasicV2|MultipleConsumerV2|ClientTimeout|ClientHeartbeat|Pausing|DPUB|Sampling|ClientMsgTimeout|ReqTimeoutRange"
-    "|IOLoopReturns.*|Touch|MaxRdyCount|OutputBuffering|Snappy"
-)
-
-
-def protocol(source: Path, work: Path) -> Outcomes:
-    """Run nsqd's own tests of its protocol against a program: ours stands in for the package they are part of."""
-    beside = source / "gnsq_lite_foreign"
-    overlay = {
-        str(beside / "protocol_v2_test.go"): str(source / "nsqd/protocol_v2_test.go"),
-        str(beside / "stub.go"): str(HERE / "protocol_stub.go"),
-    }
-    plan, tests = work / "overlay.json", work / "protocol.test"
-    plan.write_text(json.dumps({"Replace": overlay}), encoding="utf-8")
-    make = ("go", "test", "-c", "-vet=off", f"-overlay={plan}", f"-o={tests}", "./gnsq_lite_foreign")
-    subprocess.run(make, cwd=source, check=True, timeout=LIMIT)
-    run = (str(tests), "-test.v=test2json", "-test.timeout=300s", f"-test.skip=^Test({_IN_MEMORY})$")
-    return _go("go", "tool", "test2json", *run, at=source / "nsqd")  # where its certificates are
-
-
 def python_suite(source: Path, work: Path) -> Outcomes:
-    """Run a suite of pytest's, with GNSQ_FOREIGN_PYTHON or this Python."""
+    """Run a suite with pytest, with the Python of GNSQ_FOREIGN_PYTHON or this Python."""
     python = os.environ.get("GNSQ_FOREIGN_PYTHON") or sys.executable
     report = work / "report.xml"
     argv = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={source}", f"--junitxml={report}"]
@@ -158,7 +131,7 @@ def python_suite(source: Path, work: Path) -> Outcomes:
 
 
 def junit_outcomes(report: bytes) -> Outcomes:
-    """Return the outcomes in a report of pytest's."""
+    """Parse pytest's JUnit report."""
     found: Outcomes = {}
     for case in xml.etree.ElementTree.fromstring(report).iter("testcase"):
         parts = {part.tag for part in case}
@@ -167,30 +140,12 @@ def junit_outcomes(report: bytes) -> Outcomes:
     return found
 
 
-def nsqjs(source: Path, work: Path) -> Outcomes:
-    """Run nsqjs' tests; they start the servers, and mocha would give a Python program too little time for that."""
-    report = work / "report.json"
-    how = ("--exit", "--timeout=30000", "--reporter=json", f"--reporter-option=output={report}")
-    argv = ("node_modules/.bin/mocha", *how)
-    subprocess.run(argv, cwd=source, timeout=LIMIT, check=False)
-    return mocha_outcomes(report.read_bytes())
-
-
-def mocha_outcomes(report: bytes) -> Outcomes:
-    """Return the outcomes in mocha's JSON report."""
-    loaded = json.loads(report)
-    kinds = {"passes": "pass", "failures": "fail", "pending": "skip"}
-    return {test["fullTitle"]: kind for part, kind in kinds.items() for test in loaded[part]}
-
-
 SUITES = {
     suite.name: suite
     for suite in (
         Suite("go-nsq", "GNSQ_FOREIGN_GONSQ", ("go",), gonsq),
         Suite("pynsq", "GNSQ_FOREIGN_PYNSQ", (), python_suite),
         Suite("gnsq", "GNSQ_FOREIGN_GNSQ", (), python_suite),
-        Suite("nsqjs", "GNSQ_FOREIGN_NSQJS", ("node",), nsqjs),
-        Suite("nsqd", "GNSQ_FOREIGN_NSQD", ("go",), protocol),
     )
 }
 
