@@ -155,6 +155,7 @@ def _run(readers: Sequence[Reader], done: Completion) -> None:
 
     try:
         until_signal(done, lambda timeout=0.0: done.settle(), begin)
+        done.result(0)
     finally:
         threads = [threading.Thread(target=reader.close, args=(_DRAIN,)) for reader in readers]
         for thread in threads:
