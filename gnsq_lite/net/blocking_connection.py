@@ -258,8 +258,7 @@ class BlockingConnection(BaseConnection):
             if self._codec is None and stream.tls is None:
                 return False
             try:
-                data = stream.read_now()
-                if data and (self._codec is None or next(self._codec.decompress(data), b"")):
+                if self._decompress(stream.read_now()):
                     return False
             except NSQError:
                 return False

@@ -160,10 +160,6 @@ class BaseConnection:
         why = f"no end of the handshake within {seconds:.3g} s: is this nsqd's TCP port?"
         return HandshakeTimeout(self.address, why)
 
-    def traffic(self) -> tuple[int, int]:
-        """Return the numbers of bytes received and sent."""
-        return (self._stream.bytes_in, self._stream.bytes_out) if self._stream is not None else (0, 0)
-
 
 class Connection(BaseConnection):
     """A connection in the loop.  One greenlet calls ``open``, then ``run``; ``send`` is thread-safe."""
@@ -368,14 +364,14 @@ class Connection(BaseConnection):
 
 def connection_stats(connection: BaseConnection, now: float, **counts: int) -> ConnectionStats:
     """Return the statistics of one connection; *counts* are message counters of ConnectionStats."""
-    received, sent = connection.traffic()
+    stream = connection._stream
     return ConnectionStats(
         address=connection.address,
         partition=connection.endpoint.partition,
         open_for=0.0 if connection.opened_at is None else now - connection.opened_at,
         **counts,
-        bytes_in=received,
-        bytes_out=sent,
+        bytes_in=stream.bytes_in if stream is not None else 0,
+        bytes_out=stream.bytes_out if stream is not None else 0,
         last_read_ago=now - connection.read_at,
         negotiated=connection.negotiated,
         auth=connection.auth_reply,

@@ -66,9 +66,6 @@ SLICE = 0.01
 #: Seconds between a reset and new connections, so that an error at each attempt does not become a busy loop.
 PAUSE = 0.05
 
-#: Maximum greenlets resumed before the loop polls its sockets again.
-_RESUMED_AT_ONCE = 256
-
 
 #: Exceptions that a public call may raise without a reset.
 _EXPECTED = (NSQError, gevent.GreenletExit, gevent.Timeout)
@@ -141,9 +138,8 @@ class Loop:
         hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
         self._inbox: deque[Callable[[], Any]] = deque()
         self._signalled = False
-        #: Greenlets to resume (each removes itself), and how many more may run before the loop does I/O.
+        #: Greenlets to resume; each removes itself.
         self._ready: deque[Any] = deque()
-        self._turns = 0
         #: Suspends the current greenlet until other code switches to it; returns the argument of that switch.
         self.suspend: Callable[[], Any] = hub.switch
         #: Returns the start time of the current loop iteration.
@@ -233,16 +229,14 @@ class Loop:
 
     def _resume(self) -> None:
         """Resume ready greenlets, in the hub.  A greenlet that parks again switches directly to the next one."""
-        ready, self._turns = self._ready, _RESUMED_AT_ONCE
+        ready = self._ready
         try:
-            while ready and self._turns > 0:
-                self._turns -= 1
+            while ready:
                 if ready[0].dead:
                     ready.popleft()
                 else:
                     ready[0].switch()
-        finally:
-            self._turns = 0
+        finally:  # a bare greenlet may raise into the hub
             if ready:
                 self.soon(self._resume)
 
@@ -253,19 +247,13 @@ class Loop:
         """
         ready = self._ready
         try:
-            if self._turns and ready:
-                self._turns -= 1
+            if ready:
                 ready[0].switch()
             else:
                 self.suspend()
         finally:
             if greenlet in ready:  # it is the first if it was resumed
                 ready.remove(greenlet)
-
-    def forget(self, greenlet: Any) -> None:
-        """Cancel a scheduled resume of *greenlet*, the current greenlet, because its wait is over."""
-        if greenlet in self._ready:
-            self._ready.remove(greenlet)
 
     def spawn(self, name: str, run: Callable[..., Any], *args: Any) -> Task:
         """Start a named greenlet.  Call it in the loop's thread."""

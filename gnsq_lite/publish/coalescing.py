@@ -151,7 +151,6 @@ class Coalescing:
         except BaseException:
             if gathering is not None:
                 gathering.drop_waiter(greenlet)
-            self._loop.forget(greenlet)
             raise
         return gathering.raise_in(greenlet) if gathering.failed else None
 
