@@ -33,37 +33,6 @@ def test_every_nsqlookupd_is_asked_on_every_poll_and_the_answers_are_united(foun
     assert len(cluster.asked) == 6
 
 
-@pytest.mark.rule("DISC-4")
-@pytest.mark.rule("CONN-4")
-def test_a_later_poll_finds_new_nsqds_and_those_that_were_disconnected(found: Found) -> None:
-    cluster = Cluster("one")
-    cluster.says["one"] = producers(A)
-    discovery = found.discovery(["one"], fetch=cluster.fetch)
-    poll(discovery)
-    assert found.take() == [A]
-    discovery.connected(A)
-    cluster.says["one"] = producers(A, B)
-    poll(discovery)
-    assert found.take() == [B]
-    discovery.disconnected(A)
-    poll(discovery)
-    assert found.take() == [A]
-    assert found.forgotten == []
-
-
-@pytest.mark.rule("CONN-4")
-def test_an_nsqd_that_is_disconnected_and_listed_no_more_is_forgotten(found: Found) -> None:
-    cluster = Cluster("one")
-    cluster.says["one"] = producers(A, B)
-    discovery = found.discovery(["one"], fetch=cluster.fetch)
-    poll(discovery)
-    cluster.says["one"] = producers(B)
-    poll(discovery)
-    assert found.forgotten == []
-    discovery.disconnected(A)
-    assert found.forgotten == [A]
-
-
 @pytest.mark.rule("DISC-6")
 def test_failures_leave_what_was_known_and_the_nsqds_connected(found: Found) -> None:
     cluster = Cluster("one", "two")
@@ -215,18 +184,6 @@ def test_a_producer_of_no_use_hides_no_other_and_is_told_of_once(
         f"an nsqlookupd lists a producer without a usable address: {shown}; it is left out"
         for shown in (r"'x\x1b[2J', port 70000", "'y', port None", "None", "'..', port 4150")
     ]
-
-
-@pytest.mark.rule("DISC-6")
-def test_an_answer_with_producers_of_no_use_alone_is_a_failure(found: Found) -> None:
-    cluster = Cluster("one")
-    cluster.says["one"] = producers(A)
-    discovery = found.discovery(["one"], fetch=cluster.fetch)
-    poll(discovery)
-    cluster.says["one"] = {"producers": [None, {"broadcast_address": "x", "tcp_port": 0}]}
-    poll(discovery)
-    assert discovery.health()["one"].error == "lookup: a producer without a usable address: None"
-    assert discovery.endpoints == (A,)
 
 
 def test_an_nsqd_that_is_given_directly_is_not_found_again_under_its_own_or_a_mapped_name(found: Found) -> None:
