@@ -7,13 +7,13 @@
     with Writer("127.0.0.1:4150") as writer:
         writer.publish("clicks", b"hello")
 
-    def handle(message):          # return: FIN.  raise: REQ with a delay, and back off
+    def handle(message):          # returns: FIN.  raises: REQ with a delay, and backoff
         print(message.body)
 
     Reader("clicks", "printer", handle, nsqd_tcp_addresses=["127.0.0.1:4150"]).start()
 
-The names here are loaded when they are first used: importing the package alone loads neither gevent nor ssl, so that a
-program may still monkey-patch afterwards.  Durations are seconds, floats; bodies are bytes.  All errors are in
+A name of this module is imported when a program first uses it.  ``import gnsq_lite`` imports neither gevent nor ssl, so
+a program may monkey-patch afterwards.  Durations are seconds, floats; bodies are bytes.  All errors are in
 :mod:`gnsq_lite.errors`, under ``NSQError``.
 """
 
@@ -53,7 +53,7 @@ __all__ = [
     "errors",
 ]
 
-#: Name -> the module it is in.
+#: Module of each name.
 _HOMES = {
     "BackoffOptions": "gnsq_lite.options",
     "GiveUp": "gnsq_lite.message",

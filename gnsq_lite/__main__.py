@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 
 def main() -> None:
-    """Run the command line; it ends the process with its exit code."""
+    """Run the command line, and exit with its exit code."""
     if _wants_patch(sys.argv[1:], os.environ):
         from gevent import monkey
 
@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def _wants_patch(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether this process is to be monkey-patched: never one that only supervises workers, its children are."""
+    """Whether to monkey-patch this process.  A supervisor of workers is not patched; its children are."""
     supervises = arguments[:1] == ["worker"] or arguments[:2] == ["--patch", "worker"]
     if supervises and "--no-supervise" not in arguments and "GNSQ_LITE_SUPERVISED" not in environ:
         return False

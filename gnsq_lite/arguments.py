@@ -1,7 +1,7 @@
 """Types of handlers, and of the keyword arguments of Reader, Writer and Worker, for type checkers and editors.
 
-Nothing here runs.  The options are declared in :mod:`gnsq_lite.options` and the settings modules; the classes below the
-line are written from them by ``python -m tests.keyword_types``, and a test compares.
+This module has no code that runs.  ``python -m tests.keyword_types`` generates the classes below the line from the
+options in :mod:`gnsq_lite.options` and the settings modules; a test compares them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.options import BackoffOptions, Compression, DialectName, HandlerPool, TLSOptions
 from gnsq_lite.publish.middleware import PublishMiddleware
 
-#: What a handler is.  One that returns something is refused: only an exception says that a message failed, and nothing
-#: awaits what an ``async def`` returns.
+#: Types of handlers.  A handler must return None: only an exception makes a message fail, and no code awaits the
+#: coroutine of an ``async def``.
 OneByOne = Callable[[Message], None]
 InBatches = Callable[[list[Message]], None]
 WithValue = Callable[[Any, Message], None]
 
-#: Exception classes that end a message at their first failure, or at the given number of attempts.
+#: Exception classes after which a message is given up, at the first failure or at the given number of attempts.
 GiveUpOn = Collection[type[BaseException]] | Mapping[type[BaseException], int]
-#: Seconds that a failed message waits, or a function of (error, attempts) that returns them.
+#: Delay of a failed message in seconds, or a function of (error, attempts) that returns the delay.
 Delay = float | Callable[[Any, int], float]
-#: The same for all exceptions, or by class.
+#: One delay for all exceptions, or a delay for each exception class.
 RetryDelay = Delay | Mapping[type[BaseException], Delay]
 
-#: What a handler with ``decode=`` gets beside the message.
+#: Type of the value that a handler with ``decode=`` gets besides the message.
 Value = TypeVar("Value")
 One = TypeVar("One", bound=OneByOne)
 Batch = TypeVar("Batch", bound=InBatches)
@@ -91,7 +91,7 @@ class WriterArguments(_Shared, total=False):
 
 
 class _Reader(_Shared, total=False):
-    """Keywords of a Reader, but for those that its handler's type decides."""
+    """Keywords of a Reader, without those that depend on the handler's type."""
 
     nsqd_tcp_addresses: Addresses | None
     max_in_flight: int

@@ -1,7 +1,4 @@
-"""The only reader of time.
-
-Policies take a :class:`Clock`, so that their timing is tested without waiting.  Seconds, floats.
-"""
+"""The clock of policies, which tests replace by a fake clock.  Times are seconds, as floats."""
 
 from __future__ import annotations
 
@@ -10,17 +7,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells time in seconds."""
+    """Interface of a clock."""
 
     def now(self) -> float:
-        """Return monotonic seconds; only differences mean something."""
+        """Return monotonic seconds, for intervals."""
 
     def wall(self) -> float:
-        """Return seconds since 1970, for what people read."""
+        """Return seconds since 1970, for timestamps that users read."""
 
 
 class MonotonicClock:
-    """The machine's clock; asked several times per read, so no Python stands in between."""
+    """The system's clock.  Its methods are C functions, because each read calls them several times."""
 
     __slots__ = ()
 

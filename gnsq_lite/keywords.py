@@ -10,14 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.options import (
-    Address,
-    TLSOptions,
-    format_address,
-    parse_address,
-    parse_url,
-    shown_address,
-)
+from gnsq_lite.options import Address, TLSOptions, format_address, parse_address, parse_url, shown_address
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ HandlerPool = Literal["auto", "greenlet", "thread", "inline"]
 DialectName = Literal["nsq", "youzan"]
 Address = tuple[str, int]
 
-#: Larger than any message that nsqd's default --max-msg-size allows, so that an nsqd may have a higher limit.
+#: Default of max_frame_size.  nsqd's default --max-msg-size is 1 MiB; an nsqd may have a higher limit.
 DEFAULT_MAX_FRAME_SIZE = 64 * 1024 * 1024
 
 #: The shortest and the longest time limit, in seconds.
@@ -95,7 +95,7 @@ class HandlerOptions:
     time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run before its message is requeued")
     soft_time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run before a warning")
     rate_limit: str | None = documented(
-        None, "most messages passed to the handler", unit="messages", span="such as '5/s', '5/m', '5/h'"
+        None, "limit of the messages passed to the handler", unit="messages", span="such as '5/s', '5/m', '5/h'"
     )
 
     def __post_init__(self) -> None:
@@ -230,11 +230,7 @@ class HTTPOptions:
     http_timeout: float = duration(10.0, 0.05, 3600.0, "time limit of a call, connecting and retries included")
     http_connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of the TCP connect, and of the TLS handshake")
     http_retries: int = count(
-        1,
-        0,
-        100,
-        "times",
-        "retries of a GET without a connection or a reply; other methods are not retried",
+        1, 0, 100, "times", "retries of a GET without a connection or a reply; other methods are not retried"
     )
     http_max_body: int = size(64 * 1024 * 1024, 1024, 1024**3, "largest accepted reply")
     http_pool_size: int = count(4, 1, 1000, "connections", "idle connections to keep")
@@ -307,7 +303,7 @@ class ConnectionOptions:
         30.0, 0.01, 3600.0, "time without any progress of a write after which the connection is closed"
     )
     max_frame_size: int = size(
-        DEFAULT_MAX_FRAME_SIZE, 64, 2**31 - 1, "largest frame accepted; a larger one closes the connection"
+        DEFAULT_MAX_FRAME_SIZE, 64, 2**31 - 1, "largest frame accepted; a larger frame closes the connection"
     )
     extra_identify: Mapping[str, object] = field(
         default_factory=dict, metadata={"doc": "additional keys of IDENTIFY, such as topology_zone and topology_region"}
@@ -332,7 +328,7 @@ class ConnectionOptions:
             if not isinstance(text, str) and (text is not None or name == "user_agent"):
                 raise OptionError(name, text, "must be str")
         if not isinstance(self.extra_identify, Mapping) or not all(isinstance(key, str) for key in self.extra_identify):
-            raise OptionError("extra_identify", self.extra_identify, "must be a dict whose keys are str")
+            raise OptionError("extra_identify", self.extra_identify, "must be a dict with str keys")
 
 
 def shown_address(address: object) -> object:

@@ -1,4 +1,4 @@
-"""Results of ``Reader.stats()`` and ``Writer.stats()``: frozen snapshots without secrets.
+"""Frozen results of ``Reader.stats()`` and ``Writer.stats()``, which contain no secrets.
 
 This module declares each measured value once, with its text, its Prometheus metric, and the way the live page combines
 the values of several processes.  :mod:`gnsq_lite.contrib.prometheus`, ``/api/status`` and the documentation use these
@@ -92,7 +92,7 @@ class ReaderStats:
     received: int = measured("Messages received, redeliveries included", "gnsq_messages_received_total", combined="sum")
     finished: int = measured("Messages finished (FIN)", "gnsq_messages_total", label="outcome", combined="sum")
     requeued: int = measured("Messages requeued (REQ)", "gnsq_messages_total", label="outcome", combined="sum")
-    failures: int = measured("Messages whose handler raised", "gnsq_handler_failures_total", combined="sum")
+    failures: int = measured("Messages whose handler failed", "gnsq_handler_failures_total", combined="sum")
     given_up: int = measured(
         "Messages given up after max_attempts; also counted as finished", "gnsq_messages_given_up_total", combined="sum"
     )
@@ -123,10 +123,7 @@ class ReaderStats:
         "Seconds until backoff sends RDY 1", "gnsq_backoff_seconds", combined="highest", default=0.0
     )
     starved: bool = measured(
-        "Whether a connection has 85 % of its RDY in flight",
-        "gnsq_starved",
-        combined="any",
-        default=False,
+        "Whether a connection has 85 % of its RDY in flight", "gnsq_starved", combined="any", default=False
     )
     lookupds: Mapping[str, Health] = measured("State of each nsqlookupd by its address", default=dict)
     unavailable: Mapping[str, str] = measured(

@@ -1,8 +1,8 @@
-/* drain() calls the handler for one queued message after the other, and queues the FIN of each from which it returned None.
+/* drain() calls the handler for each queued message in turn, and queues a FIN if the handler returns None.
 
-   Whatever is not that plain case - an exception, another value, an expired message, too many attempts, an answer kept for
-   later - is left to the Python functions of the Runner.  A handler may switch greenlets or release the GIL: nothing here
-   is held in a place that another call of drain() would change. */
+   The Python functions of the Runner handle all other cases: an exception, another return value, an expired message,
+   too many attempts, an answer that follows later.  A handler may switch greenlets or release the GIL, so drain() keeps its
+   state in local variables. */
 
 #include "native.h"
 #include <time.h>
@@ -17,7 +17,7 @@ seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Take over the exception that is set, its traceback in it. */
+/* Clear and return the current exception, with its traceback. */
 static PyObject *
 take_error(void)
 {
@@ -36,11 +36,11 @@ take_error(void)
 #endif
 }
 
-/* Call the function in a slot of *known*'s *object*, with up to two arguments; -1 with an exception. */
+/* Call the function in slot *which* of *object* with up to two arguments.  Return -1 with an exception set. */
 static int
 call(const Known *known, PyObject *object, int which, PyObject *first, PyObject *second)
 {
-    PyObject *callable = Py_XNewRef(*slot(known, object, which)); /* what is called may set the slot */
+    PyObject *callable = Py_XNewRef(*slot(known, object, which)); /* the function may replace the slot */
     if (callable == NULL) {
         PyErr_SetString(PyExc_AttributeError, "a slot is empty");
         return -1;
@@ -51,7 +51,7 @@ call(const Known *known, PyObject *object, int which, PyObject *first, PyObject 
     return result == NULL ? -1 : 0;
 }
 
-/* As Fins.add() does. */
+/* Do the same as Fins.add(). */
 static int
 add_fin(const Known *known, PyObject *fins, PyObject *id)
 {
@@ -129,9 +129,9 @@ handle(const State *state, PyObject *runner, PyObject *handler, long most, PyObj
     return queue_fin(state, job, target, "handled");
 }
 
-/* Show *job* in *seat*, a worker's list of itself and what it is at; -1 with an exception. */
+/* Store *job* in *seat*, the list of a worker and its current job.  Return -1 with an exception set. */
 static int
-show(PyObject *seat, PyObject *job)
+set_job(PyObject *seat, PyObject *job)
 {
     return seat == Py_None ? 0 : PyList_SetItem(seat, 1, Py_NewRef(job));
 }
@@ -174,7 +174,7 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
             }
             break;
         }
-        failed = show(seat, job) < 0 || handle(state, runner, handler, most, job, &target) < 0;
+        failed = set_job(seat, job) < 0 || handle(state, runner, handler, most, job, &target) < 0;
         Py_DECREF(job);
         PyObject *ends = *slot(known, runner, TURN_ENDS);
         if (!failed && ends != NULL && PyFloat_Check(ends) && seconds() > PyFloat_AS_DOUBLE(ends)) {
@@ -186,6 +186,6 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_XDECREF(popleft);
     Py_XDECREF(target.connection);
     Py_XDECREF(target.fins);
-    failed = show(seat, Py_None) < 0 || failed;
+    failed = set_job(seat, Py_None) < 0 || failed;
     return failed ? NULL : PyLong_FromLong(why);
 }

@@ -1,7 +1,7 @@
-/* What is done to a list of messages at once: kept open, finished, or read column by column.
+/* Functions of a list of messages: keep them open, finish them, or read their fields as columns.
 
-   Only messages that Message.__init__ or scan() made are touched; all others are returned, or the whole list is refused,
-   and Python does it. */
+   C handles only messages that Message.__init__ or scan() made.  For other objects a function returns these objects, or
+   refuses the whole list; the caller then handles them in Python. */
 
 #include "native.h"
 
@@ -43,7 +43,7 @@ keep_open(PyObject *module, PyObject *args)
     return others;
 }
 
-/* Finish one, or leave it to Python in *others*; -1 with an exception. */
+/* Finish *message*, or append it to *others* for Python.  Return -1 with an exception set. */
 static int
 finish_one(const State *state, PyObject *message, int kept_too, Target *target, PyObject *others)
 {
@@ -75,7 +75,7 @@ finish_open(PyObject *module, PyObject *args)
     PyObject *others = PyList_New(0);
     for (Py_ssize_t i = 0; others != NULL && i < PyList_GET_SIZE(messages); i++) {
         PyObject *message = PyList_GET_ITEM(messages, i);
-        Py_INCREF(message); /* a FIN may wake what changes the list */
+        Py_INCREF(message); /* queue_fin() may call Python code that changes the list */
         if (finish_one(state, message, kept_too, &target, others) < 0) {
             Py_CLEAR(others);
         }
@@ -88,7 +88,7 @@ finish_open(PyObject *module, PyObject *args)
 
 /* -- columns ------------------------------------------------------------------------------------------------------- */
 
-/* The bytes that all bodies take; -1 where a message is of another kind, or they are too many for 32-bit offsets. */
+/* Return the total bytes of the bodies; -1 for another kind of message, and for a total above 32-bit offsets. */
 static Py_ssize_t
 measure(const State *state, PyObject *messages)
 {
@@ -110,7 +110,7 @@ measure(const State *state, PyObject *messages)
     return total;
 }
 
-/* Copy one message's fields to place *i*; -1 where a number does not fit. */
+/* Copy the fields of *message* to row *i*.  Return -1 if a number does not fit. */
 static int
 put(const State *state, PyObject *message, Py_ssize_t i, char *columns[5], int32_t *used)
 {
@@ -157,7 +157,7 @@ columns(PyObject *module, PyObject *args)
         places[i] = PyBytes_AS_STRING(bytes[i]);
     }
     memset(places[3], 0, sizeof(used));
-    for (Py_ssize_t i = 0; i < count; i++) { /* the GIL is held, and nothing here calls Python: the list is the same */
+    for (Py_ssize_t i = 0; i < count; i++) { /* no Python code runs here, so the list does not change */
         PyObject *message = PyList_GET_ITEM(messages, i);
         if (*slot(&state->message, message, CONNECTION) != owner) {
             owner = NULL;

@@ -1,13 +1,13 @@
-/* The optional extension: what is done once per message (see gnsq_lite/_core/__init__.py).
+/* The optional extension: code that runs once per message (see gnsq_lite/_core/__init__.py).
 
-   This file turns frames into messages.  It knows nothing but the layout of a message frame (WIRE-2, WIRE-3) and where the
-   slots of Message are; it makes no decision: it stops at whatever is no whole, lawful message frame, and Python goes on
-   from there.  drain.c calls handlers, lists.c takes whole lists, packing.c makes an MPUB. */
+   This file turns message frames (WIRE-2, WIRE-3) into messages.  It stops at the first frame that is no message,
+   incomplete or invalid; Python continues there.  drain.c calls handlers, lists.c handles lists of messages, packing.c
+   encodes an MPUB. */
 
 #include "native.h"
 
 enum { FRAME_MESSAGE = 2 };
-/* Offsets in a message frame, from its first byte; sizes count what follows the size field. */
+/* Offsets in a message frame, from its first byte.  A size counts the bytes after the size field. */
 enum { SIZE_LENGTH = 4, KIND_AT = 4, TIMESTAMP_AT = 8, ATTEMPTS_AT = 16, ID_AT = 18, BODY_AT = 34 };
 enum { SMALLEST_SIZE = BODY_AT - SIZE_LENGTH };
 
@@ -23,7 +23,7 @@ big_endian(const unsigned char *at, int count)
 
 /* -- where slots are ------------------------------------------------------------------------------------------------ */
 
-/* The offset of the slot *name* of *type* or of a base; -1 with an exception: TypeError where it has none. */
+/* Return the offset of the slot *name* of *type* or a base; -1 with an exception set if there is none. */
 static Py_ssize_t
 slot_offset(PyTypeObject *type, const char *name)
 {
@@ -101,15 +101,15 @@ know_classes(PyObject *module, PyObject *args)
 
 /* -- frames to messages --------------------------------------------------------------------------------------------- */
 
-/* What *make* asks for: the class of its messages and, where it is a gnsq_lite.message.Tailed, how many bytes before the
-   body go into the slot "place", and what goes into the slot "partition".  No type: *make* is to be called. */
+/* The class of the messages of *make*.  For a gnsq_lite.message.Tailed, *tail* is the number of bytes before the body
+   that go into the slot "place", and *partition* goes into the slot "partition".  Without a type, scan() calls *make*. */
 typedef struct {
     PyTypeObject *type;
     PyObject *read_at, *partition;
     Py_ssize_t tail, place_at, partition_at;
 } Kind;
 
-/* Fill *kind*; *read_at* in it is the caller's.  -1 with an exception. */
+/* Fill *kind*; the caller owns the reference *read_at*.  Return -1 with an exception set. */
 static int
 know_kind(const State *state, PyObject *make, PyObject *owner, Kind *kind)
 {
@@ -136,7 +136,7 @@ know_kind(const State *state, PyObject *make, PyObject *owner, Kind *kind)
     return kind->read_at == NULL ? -1 : 0;
 }
 
-/* The message of the whole frame at *at*, as make(owner, timestamp_ns, attempts, id, body) returns it. */
+/* Return the message of the complete frame at *at*, as make(owner, timestamp_ns, attempts, id, body) does. */
 static PyObject *
 make_one(const State *state, const unsigned char *at, Py_ssize_t size, PyObject *make, PyObject *owner,
          const Kind *kind)
@@ -294,7 +294,7 @@ static PyMethodDef methods[] = {
 
 static PyModuleDef_Slot slots[] = {
 #ifdef Py_mod_multiple_interpreters
-    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED}, /* all state is the module's */
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED}, /* the module object holds all state */
 #endif
 #ifdef Py_mod_gil
     {Py_mod_gil, Py_MOD_GIL_USED}, /* fills slots and takes tokens without a lock */

@@ -1,4 +1,4 @@
-/* What the files of the extension share.  gnsq_lite/_core/__init__.py says what it is. */
+/* Declarations that the files of the extension share; gnsq_lite/_core/__init__.py describes the extension. */
 
 #ifndef GNSQ_LITE_NATIVE_H
 #define GNSQ_LITE_NATIVE_H
@@ -14,14 +14,14 @@
 #define Py_T_OBJECT_EX T_OBJECT_EX
 #endif
 
-/* The slots that C fills and reads directly: of a Message, of Fins, of a Runner. */
+/* Slots of Message, Fins and Runner that C reads and sets directly. */
 enum { CONNECTION, TIMESTAMP, ATTEMPTS, ID, BODY, RECEIVED_AT, TOKEN, MESSAGE_SLOTS };
 enum { IDS, WAKE, DUE, FINS_SLOTS };
 enum { HANDLER, MOST, RUN, FAILED, RETURNED, SURPLUS_OF_WORKERS, TURN_ENDS, RUNNER_SLOTS };
 
 enum { ID_LENGTH = 16 };
 
-/* A class with __slots__, and where these are in its objects.  No type until know_message() or know_classes(). */
+/* A class with __slots__, and the offsets of its slots.  The type is NULL until know_message() or know_classes(). */
 typedef struct {
     PyTypeObject *type;
     Py_ssize_t offset[8];
@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     Known message, fins, runner;
-    PyObject *fresh, *kept; /* the token of a new message, and of one whose user answers later */
+    PyObject *fresh, *kept; /* the tokens NEW and ASYNC */
 } State;
 
 static inline PyObject **
@@ -44,7 +44,7 @@ is_known(const Known *known, PyObject *object)
     return known->type != NULL && PyObject_TypeCheck(object, known->type);
 }
 
-/* Whether *message* is one, is new, and was not sent more than *most* times. */
+/* Whether *message* is a new Message with at most *most* attempts. */
 static inline int
 is_plain(const State *state, PyObject *message, long most)
 {
@@ -57,12 +57,12 @@ is_plain(const State *state, PyObject *message, long most)
            PyLong_AsLongAndOverflow(attempts, &overflow) <= most && !overflow;
 }
 
-/* The connection that was answered last, and its Fins; None where the connection is to be called. */
+/* The connection of the last answer, and its Fins; None if its method must be called. */
 typedef struct {
     PyObject *connection, *fins;
 } Target;
 
-/* Queue the FIN of *message*, whose token was taken, or call that method of its connection; -1 with an exception. */
+/* Queue the FIN of *message*, or call *method* of its connection.  Delete its token first.  -1: an exception is set. */
 int queue_fin(const State *state, PyObject *message, Target *target, const char *method);
 
 PyObject *drain(PyObject *module, PyObject *const *args, Py_ssize_t count);

@@ -1,7 +1,6 @@
-/* An MPUB's bytes in one pass over its bodies, and the hash of a key.
+/* Encoding of an MPUB, and the hash of a key.
 
-   Of a batch it decides nothing: where a body is not exactly bytes, is empty or too large, it returns None, and Python
-   finds out what is wrong and says so. */
+   pack() returns None if a body is not exactly bytes, is empty or too large; Python then raises the error. */
 
 #include "native.h"
 
@@ -19,7 +18,7 @@ put_size(char *at, Py_ssize_t size)
     return at + SIZE_LENGTH;
 }
 
-/* Bytes that the bodies take with their sizes, and count before them; -1 where one is not lawful. */
+/* Return the bytes of the count, and of each body with its size; -1 if a body is not valid. */
 static Py_ssize_t
 payload_of(PyObject *bodies, Py_ssize_t most)
 {
@@ -58,7 +57,7 @@ pack(PyObject *Py_UNUSED(module), PyObject *args)
     memcpy(at, PyBytes_AS_STRING(head), (size_t)PyBytes_GET_SIZE(head));
     at = put_size(at + PyBytes_GET_SIZE(head), payload);
     at = put_size(at, PyList_GET_SIZE(bodies));
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bodies); i++) { /* the GIL is held: nobody changed the list meanwhile */
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bodies); i++) { /* no Python code runs here, so the list does not change */
         PyObject *body = PyList_GET_ITEM(bodies, i);
         at = put_size(at, PyBytes_GET_SIZE(body));
         memcpy(at, PyBytes_AS_STRING(body), (size_t)PyBytes_GET_SIZE(body));

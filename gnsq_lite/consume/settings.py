@@ -1,4 +1,4 @@
-"""Options of a Reader beside those in :mod:`gnsq_lite.options`, and all of them as the settings of its core."""
+"""Options of a Reader that :mod:`gnsq_lite.options` does not declare, and the complete settings of its core."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ from gnsq_lite.keywords import Addresses, check_callables
 from gnsq_lite.message import Message
 from gnsq_lite.net.settings import CoreSettings, Hooks, SharedOptions
 from gnsq_lite.option_fields import check_choice, count, documented, duration
-from gnsq_lite.options import (
-    TIMEOUT,
-    BackoffOptions,
-    HandlerOptions,
-    HandlerPool,
-    RetryOptions,
-)
+from gnsq_lite.options import TIMEOUT, BackoffOptions, HandlerOptions, HandlerPool, RetryOptions
 
 #: Modes in which a Reader uses its max_in_flight.
 DeliveryMode = Literal["auto", "prompt", "bulk"]
@@ -35,7 +29,7 @@ class ReaderOptions(SharedOptions):
         " NSQ_LOOKUPD_HTTP_ADDRESSES of the environment, else NSQD_TCP_ADDRESSES, else 127.0.0.1:4150",
     )
     max_in_flight: int = count(
-        1, 0, _MOST, "messages", "messages that the Reader may hold unanswered, over all nsqds; 0: receive none"
+        1, 0, _MOST, "messages", "most unanswered messages of the Reader, over all nsqds; 0: receive none"
     )
     concurrency: int | None = count(
         None, 1, _MOST, "handlers", "handlers that run at once; None: max_in_flight, at most 100 greenlets or 8 threads"
@@ -47,11 +41,11 @@ class ReaderOptions(SharedOptions):
     )
     delivery: DeliveryMode = documented(
         "auto",
-        "'prompt': RDY is just above what is in flight, so that nsqd sends each message at once, and rises with the"
-        " rate; 'bulk': always all of max_in_flight; 'auto': 'bulk' for batches, else 'prompt'",
+        "'prompt': RDY is just above the messages in flight, so that nsqd sends each message at once, and rises with"
+        " the rate; 'bulk': always all of max_in_flight; 'auto': 'bulk' for batches, else 'prompt'",
     )
     backoff: BackoffOptions | bool | None = documented(
-        None, "BackoffOptions: how failures slow the Reader down; None or True: the defaults; False: not at all"
+        None, "BackoffOptions: how failures slow the Reader down; None or True: the defaults; False: no backoff"
     )
     on_give_up: Callable[[Message], None] | None = documented(
         None,
@@ -59,17 +53,17 @@ class ReaderOptions(SharedOptions):
         " None: log the message",
     )
     batch_size: int | None = count(
-        None, 1, _MOST, "messages", "the handler gets a list of at most so many messages; None: one message"
+        None, 1, _MOST, "messages", "most messages of the list that the handler gets; None: it gets one message"
     )
     batch_wait: float | None = duration(
-        None, *TIMEOUT, "how long a list may fill, and at most half of msg_timeout; None: 1"
+        None, *TIMEOUT, "longest wait for a list to fill, at most half of msg_timeout; None: 1"
     )
     partitions: Collection[int] | None = documented(None, "partitions to read; Youzan's NSQ")
     ordered: bool = documented(False, "read each partition in order; Youzan's NSQ")
     rdy_idle_timeout: float = duration(
         10.0,
         *TIMEOUT,
-        "if there are more connections than max_in_flight: how long one without messages keeps its turn",
+        "with more connections than max_in_flight: how long a connection without messages keeps its turn",
     )
     rdy_low_timeout: float = duration(30.0, *TIMEOUT, "the same for a connection with messages")
     handle_signals: bool = documented(
@@ -111,7 +105,7 @@ class ConsumerSettings(CoreSettings, ReaderOptions):
     on_give_up: Callable[[Message], Any]
     #: Whether the user has set on_give_up.
     gives_up_by_callback: bool
-    #: Returns *begun* and *unseen* of ``Tries.gives_up()`` for a message, as other processes recorded them.
+    #: Returns the arguments *begun* and *unseen* of ``Tries.gives_up()`` that other processes recorded for a message.
     known_of: Callable[[Message], tuple[int, int]] = lambda message: (0, 0)
     #: Function of a message and its handler's error; returns a GiveUp or Requeue to use instead, or the error.
     judge: Callable[[Message, BaseException], BaseException] = lambda message, error: error

@@ -1,4 +1,4 @@
-"""Settings that the cores of Readers and Writers share: checked and complete."""
+"""Checked and complete settings of the cores of Readers and Writers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gnsq_lite.options import (
 )
 from gnsq_lite.wire.identify import build_identify
 
-#: Maps the (host, port) that nsqlookupd announces to the one to connect to.
+#: Maps the (host, port) of an nsqd in nsqlookupd's reply to the address to connect to.
 AddressMap = Callable[[str, int], Address] | Mapping[str, str]
 
 
@@ -45,7 +45,7 @@ class SharedOptions:
     )
     dialect: DialectName | Dialect = documented("nsq", "'nsq', 'youzan', or a YouzanDialect")
     address_map: AddressMap | None = documented(
-        None, "maps an announced host (or host:port) to the one to connect to; a dict or a function of (host, port)"
+        None, "address to connect to for an announced host or host:port; a dict, or a function of (host, port)"
     )
     allowed_addresses: Callable[[str, int], bool] | None = documented(
         None, "function of (host, port): returns whether the client may connect to a discovered nsqd"
@@ -58,7 +58,7 @@ class SharedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreSettings(SharedOptions):
-    """Settings of the cores of Readers and Writers alike, checked and complete."""
+    """Settings of the core of a Reader or Writer, checked and complete."""
 
     dialect: Dialect
     endpoints: Sequence[Endpoint]
@@ -77,7 +77,7 @@ class Hooks:
 
     on_connected: Callable[[str], None] | None = hook("address", "an nsqd is connected and subscribed")
     on_disconnected: Callable[[str, NSQError], None] | None = hook(
-        "address, error", "a connection was lost or could not be made; *error* says why"
+        "address, error", "a connection was lost or could not be opened; *error* is the cause"
     )
     on_error: Callable[[NSQError], None] | None = hook(
         "error", "a connection was lost, nsqd refused a late answer, or an ordered partition was stopped"
@@ -92,7 +92,7 @@ class Hooks:
         "seconds", "backoff pauses the Reader, or a partition, for *seconds*; 0.0: backoff is over"
     )
     on_slow: Callable[[Message, float], None] | None = hook(
-        "message, seconds", "the handler has run for *seconds* (soft_time_limit) and goes on"
+        "message, seconds", "the handler has run for *seconds* (soft_time_limit) and still runs"
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Options of a Writer beside those in :mod:`gnsq_lite.options`, and all of them as the settings of its core."""
+"""Options of a Writer that :mod:`gnsq_lite.options` does not declare, and the complete settings of its core."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnsq_lite.option_fields import check_number, count, documented, duration, s
 from gnsq_lite.options import DEFER, TIMEOUT
 from gnsq_lite.publish.middleware import PublishMiddleware
 
-#: The endpoint of a publish that any nsqd may take.
+#: Endpoint of a publish that may go to any nsqd.
 NOWHERE = Endpoint("", 0)
 #: Errors that no retry can fix: while no nsqd was ever reached, publishes fail with them at once.
 _MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError, WrongDialectError)
@@ -35,32 +35,34 @@ class WriterOptions(SharedOptions):
 
     publish_timeout: float = duration(15.0, *TIMEOUT, "time limit of a publish, from connecting to the answer")
     retries: int = count(
-        0, 0, 1000, "times", "how often a publish of unknown outcome is sent again; nsqd may then have it twice"
+        0, 0, 1000, "times", "retries of a publish with an unknown outcome; nsqd may then have the message twice"
     )
     max_msg_size: int = size(
         1024 * 1024,
         1,
         2**31 - 1,
-        "largest body, as nsqd's --max-msg-size; larger ones are refused before anything is sent",
+        "largest body, as nsqd's --max-msg-size; a larger body is refused before anything is sent",
     )
     max_body_size: int = size(
         5 * 1024 * 1024, 64, 2**31 - 1, "largest MPUB, as nsqd's --max-body-size; larger batches are split"
     )
     max_defer: float = duration(
-        3600.0, *DEFER, "longest defer, as nsqd's --max-req-timeout; longer ones are refused before anything is sent"
+        3600.0, *DEFER, "longest defer, as nsqd's --max-req-timeout; a longer defer is refused before anything is sent"
     )
     max_pending: int = size(
-        64 * 1024 * 1024, 1, 2**40, "how much publish_nowait may have unanswered; beyond that it raises BacklogFull"
+        64 * 1024 * 1024, 1, 2**40, "most unanswered bytes of publish_nowait, which raises BacklogFull above that"
     )
     max_connections: int = count(
-        100, 1, 10_000, "connections", "most connections of publishing threads to one nsqd; each one sends AUTH once"
+        100, 1, 10_000, "connections", "most connections of publishing threads to one nsqd; each one sends AUTH"
     )
 
     coalesce: bool = documented(
-        False, "send publishes of one iteration of the loop to one topic as one MPUB; each keeps its own outcome"
+        False, "send the publishes to a topic in one loop iteration as one MPUB; each publish has its own outcome"
     )
     trace: bool = documented(False, "publishes return a PublishReceipt; Youzan's NSQ")
-    middleware: Sequence[PublishMiddleware] = documented((), "code around each publish, the outermost first")
+    middleware: Sequence[PublishMiddleware] = documented(
+        (), "run code before and after each publish; the outermost first"
+    )
 
 
 def check_defer(defer: float, longest: float) -> float:

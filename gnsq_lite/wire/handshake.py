@@ -139,17 +139,17 @@ class Handshake:
         if self._check_server is not None:
             self._check_server(negotiated.version, self.address)
         if self._options.tls is not None and not negotiated.tls_v1:
-            why = "TLS was asked for and this nsqd does not offer it (it runs without --tls-cert); nothing was sent"
+            why = "TLS was requested, but this nsqd runs without --tls-cert; only IDENTIFY was sent"
             raise TLSNotGranted(self.address, why)
         self.warnings = not_granted(self._options, negotiated)
         if self._subscribe is not None and negotiated.max_rdy_count < 1:
-            self.warnings.append("nsqd grants max_rdy_count 0 and will deliver nothing: check its --max-rdy-count")
+            self.warnings.append("nsqd grants max_rdy_count 0, so it delivers no messages: check its --max-rdy-count")
         return negotiated
 
     def _secret(self) -> bytes:
         secret = self._options.auth_secret
         if secret is None:
-            why = "this nsqd requires AUTH; set auth_secret (nothing was sent but IDENTIFY)"
+            why = "this nsqd requires AUTH; set auth_secret (only IDENTIFY was sent)"
             raise AuthFirstError("E_AUTH_FIRST", why, self.address)
         return secret.encode("utf-8") if isinstance(secret, str) else secret
 
@@ -165,13 +165,13 @@ class Handshake:
             permission_count=count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else 0,
         )
 
-    def _check_ok(self, body: bytes, asked: str) -> None:
+    def _check_ok(self, body: bytes, request: str) -> None:
         if body != OK:
-            raise self._unexpected(Frame(FRAME_RESPONSE, body), f"OK to {asked}")
+            raise self._unexpected(Frame(FRAME_RESPONSE, body), f"OK to {request}")
 
     def _unexpected(self, frame: Frame, wanted: str) -> ProtocolError:
         shown = repr(frame.body[:60]) + ("..." if len(frame.body) > 60 else "")
-        error = ProtocolError(f"{wanted} was due in the handshake; frame type {frame.kind} came: {shown}")
+        error = ProtocolError(f"expected {wanted} in the handshake; received frame type {frame.kind}: {shown}")
         error.address = self.address
         return error
 
@@ -184,19 +184,16 @@ def not_granted(options: ConnectionOptions, negotiated: Negotiated) -> list[str]
     lines = []
     compression = options.compression
     if compression is not None and not getattr(negotiated, compression):
-        lines.append(f"{compression} was asked for and is not granted; the connection is not compressed")
-    asked: dict[str, Any] = {"sample_rate": options.sample_rate or None, "msg_timeout": options.msg_timeout}
+        lines.append(f"{compression} was requested, but nsqd did not grant it; the connection is not compressed")
+    requested: dict[str, Any] = {"sample_rate": options.sample_rate or None, "msg_timeout": options.msg_timeout}
     if negotiated.deflate:
-        asked["deflate_level"] = options.deflate_level
-    for name, wanted in asked.items():
+        requested["deflate_level"] = options.deflate_level
+    for name, wanted in requested.items():
         got = getattr(negotiated, name)
         if wanted is not None and (not negotiated.negotiated or abs(got - wanted) >= 0.001):
-            lines.append(f"{name}={wanted} was asked for; {got} holds" if negotiated.negotiated else _unknown(name))
+            used = got if negotiated.negotiated else "its own setting, because it does not negotiate"
+            lines.append(f"{name}={wanted} was requested; nsqd uses {used}")
     return lines
-
-
-def _unknown(name: str) -> str:
-    return f"{name} was asked for and this nsqd does not negotiate; its own setting holds"
 
 
 def _text(value: object) -> str:

@@ -63,7 +63,7 @@ def build_identify(options: ConnectionOptions, *, hostname_default: str, heartbe
     """
     hostname = options.hostname if options.hostname is not None else hostname_default
     client_id = options.client_id if options.client_id is not None else hostname_default.partition(".")[0]
-    asked: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "client_id": client_id,
         "hostname": hostname,
         "short_id": client_id,  # nsqd before 0.2.28
@@ -83,13 +83,13 @@ def build_identify(options: ConnectionOptions, *, hostname_default: str, heartbe
         "sample_rate": options.sample_rate or None,
         "msg_timeout": _to_ms(options.msg_timeout),
     }
-    asked.update({key: value for key, value in optional.items() if value is not None})
+    keys.update({key: value for key, value in optional.items() if value is not None})
     for key in options.extra_identify:
         if key in NEGOTIATED_KEYS:
             raise OptionError("extra_identify", key, "is negotiated; use the option for it")
-    asked.update(options.extra_identify)
+    keys.update(options.extra_identify)
     try:
-        return json.dumps(asked, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return json.dumps(keys, allow_nan=False, separators=(",", ":")).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise OptionError("extra_identify", sorted(map(str, options.extra_identify)), f"is not JSON: {error}") from None
 
@@ -146,14 +146,14 @@ def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
     if not isinstance(version, str):
         raise ProtocolError(f"version is {brief(version)!r}, not a string")
     result = Negotiated(negotiated=True, version=printable(version[:_MAX_TEXT]), **found)
-    asked = {
+    requested = {
         "tls_v1": options.tls is not None,
         "snappy": options.compression == "snappy",
         "deflate": options.compression == "deflate",
     }
-    for feature, wanted in asked.items():
+    for feature, wanted in requested.items():
         if getattr(result, feature) and not wanted:
-            raise ProtocolError(f"nsqd turned {feature} on, which was not asked for")
+            raise ProtocolError(f"nsqd enabled {feature} without a request")
     return result
 
 

@@ -15,7 +15,7 @@ from gnsq_lite.youzan.compression import NUMBERS, Codec
 from gnsq_lite.youzan.headers import check_tag
 from gnsq_lite.youzan.partitions import KeyMapping
 
-#: Action for a message after max_attempts (YZ-13).  A move to the tail is a publish and then "drop".
+#: Action for a message after max_attempts (YZ-13).  To move a message to the tail, publish it again and use "drop".
 GiveUp = Literal["stop", "drop"]
 
 _FILTERS = {"exact": 1, "regex": 2, "glob": 3, "list": 4}
@@ -30,10 +30,10 @@ class ExtFilter:
 
     kind: Literal["exact", "regex", "glob", "list"] = documented("exact", "how the header's value is compared")
     key: str | None = documented(None, "the header; not for 'list'")
-    value: str | None = documented(None, "what it is compared with; not for 'list'")
+    value: str | None = documented(None, "the text to compare the header's value with; not for 'list'")
     pairs: Sequence[tuple[str, str]] = documented((), "for 'list': headers and their exact values")
     match: Literal["any", "all"] = documented("any", "for 'list': whether one pair is enough")
-    inverse: bool = documented(False, "receive what does not match, messages without headers included")
+    inverse: bool = documented(False, "receive the messages that do not match, also messages without headers")
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, *_FILTERS)
@@ -75,29 +75,30 @@ class YouzanOptions:
 
     partitions: Collection[int] | None = documented(None, "partitions to read; None: all (YZ-3)")
     ordered: bool | Mapping[str, bool] | None = documented(
-        False, "consume in order; a mapping says it per topic; None: as the topic's metainfo says (YZ-6)"
+        False, "consume in order; a mapping of topics to True or False; None: as in the topic's metainfo (YZ-6)"
     )
     give_up: GiveUp | None = documented(
         None,
-        "an ordered message after max_attempts: 'stop' its partition, or 'drop' it once on_give_up has returned; None:"
-        " 'drop' where the Reader has an on_give_up of its own, such as to_tail, else 'stop' (YZ-13)",
+        "action for an ordered message after max_attempts: 'stop' its partition, or 'drop' it after on_give_up; None:"
+        " 'drop' if the Reader has an on_give_up, such as to_tail, else 'stop' (YZ-13)",
     )
-    start_offset: StartOffset | None = documented(None, "where a channel without consumers is to start (YZ-17)")
+    start_offset: StartOffset | None = documented(None, "first message for a channel without consumers (YZ-17)")
     positions: bool = documented(False, "messages carry queue_offset and raw_size (SUB_ADVANCED)")
     desired_tag: str | None = documented(None, "receive the messages with this tag only (YZ-16)")
     ext_filter: ExtFilter | None = documented(None, "receive matching messages only (YZ-16)")
-    extend_support: bool | None = documented(None, "whether the topic has headers; None: as its metainfo says (YZ-15)")
+    extend_support: bool | None = documented(None, "whether the topic has headers; None: as in its metainfo (YZ-15)")
     key_mapping: KeyMapping = documented("go", "'go' (murmur3) or 'java' (String.hashCode): key to partition (YZ-5)")
-    decompress: bool = documented(True, "unpack bodies that youzan/go-nsq has compressed; False: leave them so")
+    decompress: bool = documented(True, "decompress the bodies that youzan/go-nsq compressed")
     max_decompressed_size: int = size(
-        16 * 1024 * 1024, 1, 2**31 - 1, "an unpacked body that is longer fails its message with CompressedBodyError"
+        16 * 1024 * 1024, 1, 2**31 - 1, "a longer decompressed body fails its message with CompressedBodyError"
     )
     compress: Mapping[str, Codec] | None = documented(
-        None, "codecs ('gzip', 'snappy', 'lz4') by topic: publish compressed, as youzan/go-nsq does; ext topics alone"
+        None, "codecs ('gzip', 'snappy', 'lz4') by topic, to compress bodies as youzan/go-nsq does; only ext topics"
     )
     compress_from: int = size(20480, 1, 2**31 - 1, "the shortest body to compress")
     balance: Literal["turn", "load"] = documented(
-        "turn", "publishes without key and partition: by turns, or to partitions that owe the fewest answers (YZ-4)"
+        "turn",
+        "partition without key: 'turn': round robin; 'load': the one with the fewest unanswered publishes (YZ-4)",
     )
     trace: bool = documented(False, "publish with a trace id and return receipts (YZ-9)")
 
@@ -130,7 +131,7 @@ class YouzanOptions:
             check_topic(topic)
             check_choice("compress", codec, *NUMBERS)
 
-    def is_ordered(self, topic: str, says_meta: bool) -> bool:
-        """Return whether to consume *topic* in order; *says_meta* is the value of the topic's metainfo."""
+    def is_ordered(self, topic: str, in_meta: bool) -> bool:
+        """Return whether to consume *topic* in order; *in_meta* is the value of the topic's metainfo."""
         chosen = self.ordered.get(topic) if isinstance(self.ordered, Mapping) else self.ordered
-        return says_meta if chosen is None else bool(chosen)
+        return in_meta if chosen is None else bool(chosen)

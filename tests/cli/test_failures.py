@@ -25,7 +25,7 @@ def test_tail_ends_with_the_reason_where_its_reader_cannot_go_on() -> None:
     with Broker(lookupd=False) as broker:  # it offers no TLS
         done = program("tail", "--topic", "t", "--tls", "--nsqd-tcp-address", broker.nsqd_tcp_address)
     assert done.returncode == 1
-    assert b"TLS was asked for" in done.stderr.splitlines()[-1]
+    assert b"TLS was requested" in done.stderr.splitlines()[-1]
     assert b"Traceback" not in done.stderr
 
 

@@ -162,7 +162,7 @@ def test_compression_that_is_not_granted_is_a_logged_warning(
     broker = make_broker(snappy=False)
     with Writer(broker.tcp_address, compression="snappy", **QUICK) as writer:
         writer.publish(topic, b"x")
-    assert "snappy was asked for and is not granted" in caplog.text
+    assert "snappy was requested, but nsqd did not grant it" in caplog.text
 
 
 # -- AUTH (SEC-4)

@@ -229,7 +229,7 @@ def test_a_version_is_text_that_can_be_logged() -> None:
     ],
 )
 def test_a_feature_that_was_not_asked_for_is_not_accepted(feature: str, options: ConnectionOptions) -> None:
-    with pytest.raises(ProtocolError, match=f"{feature} on, which was not asked for"):
+    with pytest.raises(ProtocolError, match=f"enabled {feature} without a request"):
         reply(options, **{feature: True})
 
 
