@@ -325,7 +325,7 @@ class Connection(BaseConnection):
             why = f"no byte from nsqd for {silent:.1f} s, two heartbeat intervals"
             self.close(HeartbeatTimeout(self.address, why))
         elif stream.stuck_since is not None and now - stream.stuck_since > self.options.write_timeout:
-            why = f"nsqd has taken no bytes for {self.options.write_timeout:g} s"
+            why = f"nsqd has accepted no bytes for {self.options.write_timeout:g} s"
             self.close(ConnectionLost(self.address, why))
 
     # -- the end

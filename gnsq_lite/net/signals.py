@@ -24,7 +24,7 @@ def in_main_thread() -> bool:
 
 
 class Stages:
-    """The requested stages of a shutdown; a signal handler may settle both.
+    """Requests to shut down; a signal handler may record them.
 
     The signal handlers raise no exception: in a monkey-patched process a signal may interrupt a message handler, and
     its message would fail.
@@ -110,7 +110,7 @@ def _close(stages: Stages, close: Callable[..., Any]) -> None:
         finally:
             closed.settle()
 
-    log.info("closing; once more to end at once")
+    log.info("closing; a second signal stops at once")
     beside(run)
     _wait(closed, stages.at_once, interrupted=stages)
     if not closed.done():

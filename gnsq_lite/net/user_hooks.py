@@ -94,7 +94,7 @@ class UserHooks:
 
     @property
     def left(self) -> int:
-        """Return the number of running hook calls that handlers' threads passed to the loop."""
+        """Return the number of hook calls that were passed to a greenlet of the loop and have not returned."""
         return len(self._left)
 
     def call(self, name: str, *args: Any) -> None:
@@ -102,10 +102,8 @@ class UserHooks:
         hook = getattr(self._hooks, name)
         if hook is None:
             return
-        if current_greenlet() is self._loop.hub:  # a hook may wait, as stats() does
-            self._loop.spawn("hook", self.call, name, *args)
-            return
-        if loop_for_hooks() is not None:  # a hook must not wait for a patched lock in a native thread
+        # A hook may wait, as stats() does, but not in the hub, and not for a patched lock in a native thread.
+        if current_greenlet() is self._loop.hub or loop_for_hooks() is not None:
             self._left.append(name)
             self._loop.call_soon(partial(self._loop.spawn, "hook", self._call_left, name, *args))
             return
