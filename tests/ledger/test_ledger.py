@@ -10,7 +10,6 @@ from gevent import monkey
 
 from tests.ledger import book
 from tests.ledger.__main__ import main
-from tests.ledger.run import Setup
 
 pytestmark = pytest.mark.slow
 
@@ -80,14 +79,6 @@ def test_a_reader_that_ends_by_itself_is_unexplained() -> None:
     assert ended.unexplained == ["w ended by itself: ConnectionFailed()"]
 
 
-def test_more_copies_than_were_sent_are_unexplained() -> None:
-    two = [handled(1, 5.0, id="a"), handled(1, 6.0, id="b")]
-    assert not audited(two).good
-    assert not audited(two, sent=book.Sent(ok=1, not_sent=1)).good  # "not sent" was a lie
-    assert audited(two, sent=book.Sent(ok=1, unknown=1)).good
-    assert audited(two, sent=book.Sent(ok=1, resent=1)).copies == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("lie", "found"),
@@ -101,12 +92,6 @@ def test_a_client_that_lies_fails_the_run(lie: str, found: str, capsys: pytest.C
     # Seed 3 speaks TLS: the witness sees into that too.
     assert main(["--seeds", "3", "--messages", "100", "--seconds", "0.5", "--lie", lie]) == 1
     assert found in capsys.readouterr().out
-
-
-def test_every_setup_comes_up_in_thirty_seeds() -> None:
-    assert {Setup.of(seed) for seed in range(1, 31)} == {
-        Setup(tls, patched, pool) for tls in (False, True) for patched in (False, True) for pool in ("auto", "thread")
-    }
 
 
 def test_the_command_prints_a_line_for_each_seed(capsys: pytest.CaptureFixture[str]) -> None:
