@@ -8,6 +8,7 @@ lost, no batch may have had other rows when it ran again, and the sink may have 
     python -m tests.spark.kill_harness --kills 30 --messages 500000       # the long form
     python -m tests.spark.kill_harness --kills 4 --messages 20000         # the short one
     python -m tests.spark.kill_harness --recorders --kills 20 --messages 1000000  # without Spark
+    python -m tests.spark.kill_harness --recorders --sigkill --kills 20 --messages 1000000  # SIGKILL for nsqd too
 
 Points: before-fsync, after-fsync, after-fin (in the source process, through the spool's file calls), before-sink,
 after-sink (in foreachBatch, the whole query dies); victims: jvm, source, worker, all.
@@ -19,6 +20,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -27,17 +29,22 @@ import threading
 import time
 import zlib
 from collections import Counter
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gnsq_lite.recording.files import Files
 from gnsq_lite.spark.source import NsqDataSource
 from gnsq_lite.spark.stream import NsqStreamReader
+from tests.ledger.wire import Witness
+from tests.proxy import Proxy
 
 ROOT = Path(__file__).parent.parent.parent
 POINTS = ("before-fsync", "after-fsync", "after-fin", "before-sink", "after-sink")
 VICTIMS = ("jvm", "source", "worker", "all")
 TOPIC, CHANNEL = "kill", "spark"
+PARTS = ("recorded", "replayed")
 #: Seconds without a new row after which nothing more is expected; a busy machine starts slowly.
 PATIENCE = 90.0
 
@@ -343,12 +350,22 @@ def numbered(number: int) -> bytes:
     return b"%d %08x" % (number, zlib.crc32(b"%d" % number))
 
 
-def publish_numbered(server: Any, topic: str, first: int, count: int) -> None:
+@contextmanager
+def witnessed(server: Any) -> Iterator[tuple[str, Witness]]:
+    """Run a proxy in front of nsqd; yield its address and the witness of its connections."""
+    witness = Witness(0)
+    witness.body = re.compile(rb"(\d+) [0-9a-f]{8}")
+    with Proxy(server.tcp_address) as proxy:
+        witness.listen(proxy, server.tcp_address)
+        yield proxy.address, witness
+
+
+def publish_numbered(address: str, topic: str, first: int, count: int) -> None:
     """Publish numbered bodies; an MPUB whose outcome is unknown is published again."""
     from gnsq_lite import Writer
     from gnsq_lite.errors import NSQError
 
-    with Writer(server.tcp_address) as writer:
+    with Writer(address) as writer:
         for at in range(first, first + count, 500):
             bodies = [numbered(n) for n in range(at, min(at + 500, first + count))]
             while True:
@@ -385,75 +402,80 @@ class Tool:
         return self.process.wait(60)
 
 
-def record_and_replay(
-    base: Path, server: Any, messages: int, faults: int, seed: int, url: str = "", store: Any = None
-) -> dict[str, Any]:
-    """Record with two recorders and replay, with *faults*, and count what arrives.
+def record_and_replay(base: Path, server: Any, given: argparse.Namespace, url: str, store: Any) -> dict[str, Any]:
+    """Record with two recorders and replay, with faults, and count the bodies in both recordings.
 
-    Two thirds of the faults hit the recording: recorders are killed, nsqd is stopped by SIGTERM and restarted, and the
-    *store*, if given, is unreachable for a while.  The other faults hit the replay.
+    Two thirds of the faults hit the recording: recorders are killed, nsqd is stopped and restarted, and the *store*, if
+    given, is unreachable for a while.  The other faults hit the replay.  nsqd is stopped by SIGTERM, or by SIGKILL.
     """
-    rng, done = random.Random(seed), Counter[str]()
+    rng, done = random.Random(given.seed), Counter[str]()
+    messages, faults = given.messages, given.kills
     base.mkdir(parents=True, exist_ok=True)
-    where = ["--nsqd-tcp-address", server.tcp_address]
     storage = [] if store is None else [f"--storage={name}={text}" for name, text in store.storage().items()]
     url = url or str(base / "recording")
     server.prepare(TOPIC, CHANNEL)
     server.prepare(TOPIC + "-again", CHANNEL)
 
-    def strike(what: str, tools: list[Tool]) -> None:
+    def strike(victim: str, tools: list[Tool]) -> None:
         time.sleep(rng.uniform(0.5, 2.0))
-        if what == "nsqd":
-            server.stop()
+        if victim == "nsqd":
+            server.kill() if given.sigkill else server.stop()
             server.restart()
-        elif what == "store":
+        elif victim == "store":
             store.kill()
             time.sleep(rng.uniform(0.5, 2.0))
             store.start()
         else:
             rng.choice(tools).kill()
-        done[what] += 1
+        done[victim] += 1
 
-    record = ["record", TOPIC, CHANNEL, url, *where, *storage, "--msg-timeout", "5s"]
-    tools = [Tool(base, *record) for _ in range(2)]
-    plan = [("recorder", "nsqd", "recorder", "store" if store else "recorder")[n % 4] for n in range(faults * 2 // 3)]
-    share = messages // (len(plan) + 1) + 1
-    for number, what in enumerate([*plan, ""]):
-        first = number * share
-        feeder = threading.Thread(target=publish_numbered, args=(server, TOPIC, first, min(share, messages - first)))
-        feeder.start()
-        if what:
-            strike(what, tools)
-        feeder.join()
-        for tool in tools:
-            tool.keep_running()
-    until_idle(server, TOPIC)
-    stopped = [tool.stop() for tool in tools]
+    with witnessed(server) as (address, first_witness):
+        where = ["--nsqd-tcp-address", address]
+        record = ["record", TOPIC, CHANNEL, url, *where, *storage, "--msg-timeout", "5s"]
+        tools = [Tool(base, *record) for _ in range(2)]
+        plan = [
+            ("recorder", "nsqd", "recorder", "store" if store else "recorder")[n % 4] for n in range(faults * 2 // 3)
+        ]
+        share = messages // (len(plan) + 1) + 1
+        for number, victim in enumerate([*plan, ""]):
+            begin = number * share
+            arguments = (address, TOPIC, begin, min(share, messages - begin))
+            feeder = threading.Thread(target=publish_numbered, args=arguments)
+            feeder.start()
+            if victim:
+                strike(victim, tools)
+            feeder.join()
+            for tool in tools:
+                tool.keep_running()
+        until_idle(server, TOPIC)
+        stopped = [tool.stop() for tool in tools]
     recorded = count_bodies(url, {} if store is None else store.storage())
 
-    paced = ["--rate", str(messages / 40), "--state", str(base / "state")]  # long enough for all faults
-    replay = Tool(base, "replay", url, "--to", TOPIC + "-again", *paced, *where, *storage)
-    left = faults - sum(done.values())
-    while left or replay.process.poll() != 0:
-        if replay.process.poll() not in (None, 0):  # nsqd was unreachable for longer than the replayer waits
-            replay.start()
-        if left and replay.process.poll() is None:
-            strike("nsqd" if left % 3 == 0 else "replayer", [replay])
-            left -= 1
-        elif replay.process.poll() == 0 and left:
-            raise RuntimeError(f"the replay ended before {left} faults: give it more messages")
-        time.sleep(0.1)
-    again = Tool(base, "record", TOPIC + "-again", CHANNEL, str(base / "again"), *where, "--until-empty")
-    if again.process.wait(600):
-        raise RuntimeError("the replayed topic was not recorded")
+    with witnessed(server) as (address, second_witness):
+        where = ["--nsqd-tcp-address", address]
+        paced = ["--rate", str(messages / 40), "--state", str(base / "state")]  # long enough for all faults
+        replay = Tool(base, "replay", url, "--to", TOPIC + "-again", *paced, *where, *storage)
+        left = faults - sum(done.values())
+        while left or replay.process.poll() != 0:
+            if replay.process.poll() not in (None, 0):  # nsqd was unreachable for longer than the replayer waits
+                replay.start()
+            if left and replay.process.poll() is None:
+                strike("nsqd" if left % 3 == 0 else "replayer", [replay])
+                left -= 1
+            elif replay.process.poll() == 0 and left:
+                raise RuntimeError(f"the replay ended before {left} faults: give it more messages")
+            time.sleep(0.1)
+        again = Tool(base, "record", TOPIC + "-again", CHANNEL, str(base / "again"), *where)
+        until_idle(server, TOPIC + "-again")
+        stopped.append(again.stop())
     replayed = count_bodies(str(base / "again"), {})
+    published = {numbered(n) for n in range(messages)}
     return {
         "messages": messages,
         "faults": dict(sorted(done.items())),
         "exit_codes": stopped,
-        "recorded": verdict_of(recorded, messages),
-        "replayed": verdict_of(replayed, messages),
-        "same": recorded.keys() == replayed.keys(),
+        "recorded": verdict_of(recorded, published, first_witness),
+        "replayed": verdict_of(replayed, recorded.keys(), second_witness),
     }
 
 
@@ -475,10 +497,19 @@ def count_bodies(url: str, storage: dict[str, str]) -> Counter[bytes]:
     return found
 
 
-def verdict_of(found: Counter[bytes], messages: int) -> dict[str, int]:
-    """Return how many messages are lost, and how many rows are copies or no message at all."""
-    lost = sum(numbered(n) not in found for n in range(messages))
-    return {"lost": lost, "copies": found.total() - len(found), "others": len(found) - (messages - lost)}
+def verdict_of(found: Counter[bytes], expected: Set[bytes], witness: Witness) -> dict[str, int]:
+    """Count the lost messages, the copies, and the rows with another body.
+
+    nsqd lost a message if the witness saw its OK to the publish and no FIN; the client lost any other missing message.
+    """
+    missing = {int(body.split()[0]) for body in expected - found.keys()}
+    lost_by_nsqd = missing & witness.confirmed.keys() - witness.finished
+    return {
+        "lost": len(missing) - len(lost_by_nsqd),
+        "lost_by_nsqd": len(lost_by_nsqd),
+        "copies": found.total() - len(found),
+        "others": len(found.keys() - expected),
+    }
 
 
 def main() -> int:
@@ -493,6 +524,7 @@ def main() -> int:
     parser.add_argument("--keep", help="a directory for spool, checkpoint, sink and log; kept")
     parser.add_argument("--recorders", action="store_true", help="recorders and replay instead of a query")
     parser.add_argument("--objects", action="store_true", help="with --recorders: on moto's S3 server")
+    parser.add_argument("--sigkill", action="store_true", help="with --recorders: nsqd is killed instead of stopped")
     given = parser.parse_args()
     from tests import servers
 
@@ -504,9 +536,10 @@ def main() -> int:
             store = Gateway() if given.objects else None
             with servers.real_nsqd(Path(temporary)) as server:
                 url = f"{store.url}/recording" if store else ""
-                result = record_and_replay(base, server, given.messages, given.kills, given.seed, url, store)
+                result = record_and_replay(base, server, given, url, store)
             print(json.dumps(result, indent=2))
-            return int(not result["same"] or any(result["recorded"][name] for name in ("lost", "others")))
+            lost_by_nsqd = () if given.sigkill else ("lost_by_nsqd",)
+            return int(any(result[part][name] for part in PARTS for name in ("lost", "others", *lost_by_nsqd)))
         with servers.real_nsqd(Path(temporary), "nsqd", mem_queue_size=2_000_000) as server:
             result = harness(base, server, given.messages, given.kills, given.seed, False)
     print(json.dumps(result, indent=2))
