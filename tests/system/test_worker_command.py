@@ -343,7 +343,7 @@ def test_what_no_retry_can_mend_is_exit_code_1_and_said(nsqd: Broker, tmp_path: 
     app = APP.replace("Worker(", "Worker(tls=True, ", 1)
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--no-supervise", app=app) as program:
         assert program.ends() == 1
-        assert "does not offer it" in program.output
+        assert "TLS was requested, but this nsqd runs without --tls-cert" in program.output
 
 
 def test_no_supervise_runs_in_the_process_itself(nsqd: Broker, tmp_path: Path) -> None:
