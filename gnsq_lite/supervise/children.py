@@ -1,4 +1,4 @@
-"""Starts and stops one process of a supervisor, and reads its reports.
+"""Starts and stops one process of a supervisor, and reads its memory.
 
 Each process is a new interpreter (posix_spawn of the supervisor's command line), not a fork.  A fork could not reload
 code that the parent has loaded, and would copy locks that other threads hold; and --patch must run before any import.
@@ -14,14 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from gnsq_lite.supervise.report_files import VARIABLE, Report, Slot, remove_reports, reported_limit, reported_ready
 from gnsq_lite.supervise.restarts import Restarts
-from gnsq_lite.supervise.shared_memory import Pulse
+from gnsq_lite.supervise.shared_memory import ProcessMemory
+from gnsq_lite.supervise.slots import VARIABLE, Slot
 
 NEVER = float("inf")
 
-#: Drain limit, in seconds, of a process that is still loading and has not reported a limit.
-_LIMIT = 30.0
+#: Drain limit, in seconds, of a process that has not loaded the Worker.
+_DRAIN_TIMEOUT = 30.0
 
 
 @dataclass(eq=False)
@@ -33,12 +33,12 @@ class Child:
     #: Path of the Unix socket of the process's status pages; each start has a new path.
     socket: str = ""
     pid: int | None = None
-    #: Shared page with the ticks of the process's I/O loop; None after the supervisor killed the process for hanging.
-    pulse: Pulse | None = None
+    #: Memory shared with the process; None while the process does not run.
+    memory: ProcessMemory | None = None
     start_at: float = NEVER
     kill_at: float = NEVER
     #: Time at which a new process should replace this process.
-    stale_at: float = NEVER
+    replace_at: float = NEVER
     #: Whether the supervisor stopped this process to start a new one.
     replaced: bool = False
     #: Exit code of the last process with this number; a negative number is the signal that killed the process.
@@ -52,13 +52,13 @@ class Child:
     @property
     def is_ready(self) -> bool:
         """Whether each handler of the process can receive messages."""
-        ready, handlers = reported_ready(self.socket)
-        return self.pid is not None and 0 < handlers == ready
+        return self.memory is not None and 0 < self.memory.handlers == self.memory.ready
 
     def may_replace(self, other: Child) -> bool:
         """Whether this process has as many ready handlers as *other*: none is ready while no nsqd has the topic."""
-        ready, handlers = reported_ready(self.socket)
-        return handlers > 0 and (ready == handlers or ready >= reported_ready(other.socket)[0])
+        if self.memory is None or not self.memory.handlers:
+            return False
+        return self.is_ready or other.memory is None or self.memory.ready >= other.memory.ready
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -67,10 +67,11 @@ class Child:
 
     def start(self, command: Sequence[str], environ: Mapping[str, str], socket: str) -> None:
         """Start the process.  Raises OSError."""
-        self.start_at, self.kill_at, self.stale_at, self.replaced = NEVER, NEVER, NEVER, False
+        self.start_at, self.kill_at, self.replace_at, self.replaced = NEVER, NEVER, NEVER, False
         self.socket = socket
         self.restarts.started()
-        self.pulse = Pulse(socket)
+        memory = ProcessMemory(socket)
+        memory.drain_timeout = _DRAIN_TIMEOUT
         self.pid = os.posix_spawn(
             command[0],
             tuple(command),
@@ -79,17 +80,17 @@ class Child:
             setpgroup=0,  # Ctrl-C reaches only the supervisor, which forwards one signal to each process
             setsigmask=(),
         )
+        self.memory = memory
 
-    def tell(self, number: int, now: float, grace: float, limit: float | None) -> None:
+    def stop(self, number: int, now: float, grace: float) -> None:
         """Send the signal *number* to the process, and schedule its SIGKILL for *grace* seconds later.
 
-        After SIGTERM, SIGKILL comes *limit* seconds later still; None means the drain limit the process reported.
+        After SIGTERM, the process also has its drain limit.
         """
-        if self.pid is None:
+        if self.memory is None:
             return
         if number == signal.SIGTERM:
-            told = reported_limit(self.socket) if limit is None else limit
-            grace += _LIMIT if told is None else told
+            grace += self.memory.drain_timeout
         self.kill_at = min(self.kill_at, now + grace)
         self.send(number)
 
@@ -101,8 +102,7 @@ class Child:
 
     def ended(self, code: int) -> None:
         """Record the exit code of the process, and remove its files."""
-        self.pid, self.kill_at, self.last_exit = None, NEVER, code
-        self.pulse = None
-        remove_reports(self.socket, *Report)
-        with suppress(FileNotFoundError):
-            os.unlink(self.socket)
+        self.pid, self.memory, self.kill_at, self.last_exit = None, None, NEVER, code
+        for path in (self.socket, f"{self.socket}.memory"):
+            with suppress(FileNotFoundError):
+                os.unlink(path)

@@ -9,42 +9,24 @@ from contextlib import suppress
 from typing import Any
 
 
-class Alone:
-    """Election without a supervisor: this process always wins."""
-
-    def __init__(self) -> None:
-        self._done: dict[str, float] = {}
-
-    def wins(self) -> bool:
-        """Return True."""
-        return True
-
-    def done(self) -> dict[str, float]:
-        """Return the time of the last run of each task, by the task's name."""
-        return self._done
-
-    def note(self, name: str, when: float) -> None:
-        """Record that the task *name* ran at *when*."""
-        self._done[name] = when
-
-    def leave(self) -> None:
-        """Do nothing: no other process can be elected."""
-
-
-class ByLock:
+class Election:
     """Election among the processes of one supervisor; the kernel releases the lock when the elected process ends.
 
     The file records the last run of each task, so that the next elected process does not repeat it.
+
+    Args:
+        path: Path of the file; None: there is no supervisor, and this process is always elected.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | None = None) -> None:
         self._path = path
         self._file: int | None = None
-        os.register_at_fork(after_in_child=self.leave)  # a child that a handler forks would keep the lock
+        self._runs: dict[str, float] = {}
+        os.register_at_fork(after_in_child=self.resign)  # a child that a handler forks would keep the lock
 
-    def wins(self) -> bool:
+    def is_elected(self) -> bool:
         """Take the lock if it is free; return whether this process holds it."""
-        if self._file is not None:
+        if self._path is None or self._file is not None:
             return True
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -58,26 +40,26 @@ class ByLock:
         self._file = file
         return True
 
-    def done(self) -> dict[str, float]:
-        """Read the time of each task's last run; ignore invalid JSON, which a killed process may leave."""
-        text = b"" if self._file is None else os.pread(self._file, 1 << 20, 0)
+    def last_runs(self) -> dict[str, float]:
+        """Return the time of each task's last run; ignore invalid JSON, which a killed process may leave."""
+        if self._file is None:
+            return self._runs
         found: Any = {}
         with suppress(ValueError):
-            found = json.loads(text)
+            found = json.loads(os.pread(self._file, 1 << 20, 0))
         return found if isinstance(found, dict) else {}
 
-    def note(self, name: str, when: float) -> None:
+    def record(self, name: str, when: float) -> None:
         """Record that the task *name* ran at *when*, in one write, padded to overwrite a longer text."""
-        if self._file is not None:
-            text = json.dumps({**self.done(), name: when}).encode()
+        if self._path is None:
+            self._runs[name] = when
+        elif self._file is not None:
+            text = json.dumps({**self.last_runs(), name: when}).encode()
             size = os.fstat(self._file).st_size
             os.pwrite(self._file, text.ljust(size), 0)
 
-    def leave(self) -> None:
+    def resign(self) -> None:
         """Close the file, which releases the lock."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
-
-
-Election = Alone | ByLock

@@ -62,14 +62,14 @@ class GroupPages:
     def live(self, brief: bool) -> dict[str, Any]:
         """Return the document of all processes, running or not; the first running process polls the depths for all."""
         children = tuple(self._supervisor.children)
-        told: list[Document] = []
+        documents: list[Document] = []
         for child, (status, body) in zip(children, self._answers(children, "/api/status", "?brief"), strict=True):
             document = json.loads(body) if status == 200 else _absent(child, body)
             document["processes"][0] |= {"number": child.number, "restarts": max(0, child.restarts.starts - 1)}
             for handler in document["handlers"]:
                 handler["errors"] = [{**error, "process": child.number} for error in handler["errors"]]
-            told.append(document)
-        return {**merge(__version__, time.time(), told), "draining": self._supervisor.is_stopping}
+            documents.append(document)
+        return {**merge(__version__, time.time(), documents), "draining": self._supervisor.is_stopping}
 
     def _ask(self, page: str) -> dict[int, tuple[int, bytes]]:
         children: tuple[Child, ...] = ()

@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import signal
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,12 +15,10 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.supervise.children import NEVER, Child
 from gnsq_lite.supervise.exit_codes import ExitCode
-from gnsq_lite.supervise.folders import folder_for_sockets
 from gnsq_lite.supervise.notify import Notifier
-from gnsq_lite.supervise.report_files import set_paused
 from gnsq_lite.supervise.restarts import Restarts
 from gnsq_lite.supervise.rolling import Rolling
-from gnsq_lite.supervise.shared_memory import Runs
+from gnsq_lite.supervise.shared_memory import GroupMemory, ProcessMemory
 
 log = logging.getLogger("gnsq_lite.supervise")
 
@@ -27,11 +26,13 @@ log = logging.getLogger("gnsq_lite.supervise")
 GRACE = 10.0
 #: Seconds within which a new process must become as ready as the old process.
 READY_TIMEOUT = 60.0
-#: Seconds between two checks: of a process that starts, and of the reports of running processes.
-_COMING_UP, _LOOK = 0.05, 0.5
+#: Seconds between two checks: of a process that starts, and of the memory of running processes.
+_CHECK_STARTING, _CHECK_EVERY = 0.05, 0.5
 #: Seconds without a check after which the supervisor reports itself as stuck.
 _STUCK = 30.0
 _ENDING, _PAUSING = (signal.SIGTERM, signal.SIGINT), (signal.SIGUSR1, signal.SIGUSR2)
+#: Longest path of the temporary directory, in bytes: the path of a Unix socket has at most 107 bytes, on macOS 103.
+_LONGEST = 103 - len("/gnsq-XXXXXXXX/999999999.sock")
 
 
 @dataclass
@@ -45,9 +46,7 @@ class Supervisor:
 
     command: Sequence[str]
     count: int
-    #: Seconds a process may take to drain; None: the limit that the process reports (:class:`Slot`).
-    drain_timeout: float | None = None
-    #: Seconds between the end of that limit and SIGKILL.
+    #: Seconds between the end of a process's drain limit and SIGKILL.
     grace: float = GRACE
     #: Seconds within which a new process must become ready; otherwise the old processes stay.
     ready_timeout: float = READY_TIMEOUT
@@ -56,63 +55,68 @@ class Supervisor:
     notifier: Notifier = field(default_factory=lambda: Notifier({}))
 
     def __post_init__(self) -> None:
-        self._told: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._stages, self._started = 0, 0
+        #: Numbers of the signals that were received.
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        #: Number of signals to stop, and number of processes started.
+        self._stops, self._started = 0, 0
         self._is_up, self._is_reloading, self._is_announced = False, False, False
         self._codes: list[int] = []
         #: Number of processes killed because they hung.
         self.hung = 0
         self._folder = ""
-        self._looked = self.clock.now()
+        self._checked_at = self.clock.now()
         self.children: list[Child] = []
-        self._leaving: list[Child] = []
+        #: Replaced processes that drain.
+        self._draining: list[Child] = []
         self._rolling = Rolling(self.ready_timeout)
 
     def run(self) -> int:
         """Run until all processes have ended; return the exit code (:class:`ExitCode`).  Call it in the main thread."""
-        with folder_for_sockets() as self._folder:
-            self._runs = Runs(self._folder)
+        parent = tempfile.gettempdir()
+        parent = parent if len(os.fsencode(parent)) <= _LONGEST else "/tmp"
+        with tempfile.TemporaryDirectory(prefix="gnsq-", dir=parent, ignore_cleanup_errors=True) as self._folder:
+            self._memory = GroupMemory(self._folder)
             try:
                 self.children = [Child(number, Restarts(self.clock)) for number in range(self.count)]
-                with self._listening():
+                with self._signal_handlers():
                     self.children[0].start_at = self.clock.now()
                     while self._step():
                         pass
             finally:
-                self._tell(signal.SIGKILL)
+                self._signal_all(signal.SIGKILL)
         return self._code()
 
     def is_well(self) -> bool:
         """Whether the supervisor still checks its processes.  Thread-safe."""
-        return self.clock.now() - self._looked < _STUCK
+        return self.clock.now() - self._checked_at < _STUCK
 
     @property
     def is_stopping(self) -> bool:
         """Whether the supervisor is stopping."""
-        return self._stages > 0
+        return self._stops > 0
 
     def _all(self) -> list[Child]:
         new = self._rolling.newcomer
-        return [*self.children, *self._leaving, *([] if new is None else [new])]
+        return [*self.children, *self._draining, *([] if new is None else [new])]
 
     @contextmanager
-    def _listening(self) -> Iterator[None]:
+    def _signal_handlers(self) -> Iterator[None]:
         numbers = (*_ENDING, *_PAUSING, signal.SIGHUP, signal.SIGCHLD)
-        before = [(number, signal.signal(number, self._note)) for number in numbers]
+        before = [(number, signal.signal(number, self._on_signal)) for number in numbers]
         try:
             yield
         finally:
             for number, handler in before:
                 signal.signal(number, handler)
 
-    def _note(self, number: int, frame: Any) -> None:
-        self._told.put(number)  # SimpleQueue.put() may be called in a signal handler
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self._signals.put(number)  # SimpleQueue.put() may be called in a signal handler
 
     def _step(self) -> bool:
         """Do the actions that are due, then wait for a signal or the next due time; return False after all ended."""
-        now = self._looked = self.clock.now()
-        self._look_for_the_first(now)
-        if self._is_up and not self._stages:
+        now = self._checked_at = self.clock.now()
+        self._start_others(now)
+        if self._is_up and not self._stops:
             self._roll(now)
         for child in self._all():
             if child.pid is None and child.start_at <= now:
@@ -121,30 +125,31 @@ class Supervisor:
                 log.error("process %d does not end in time; killing it", child.number, extra=child.extra)
                 child.kill_at = NEVER
                 child.send(signal.SIGKILL)
-            elif child.pulse is not None and (seconds := child.pulse.hangs_for(now)):
-                self._kill_hung(child, child.pulse.begun, seconds)
+            elif child.memory is not None and (seconds := child.memory.hangs_for(now)):
+                self._kill_hung(child, child.memory, seconds)
         self._announce()
-        if self._stages and all(child.pid is None for child in self._all()):
+        if self._stops and all(child.pid is None for child in self._all()):
             return False
         due = min(child.start_at if child.pid is None else child.kill_at for child in self._all())
-        is_calm = self._stages or (self._is_up and self._rolling.newcomer is None)
-        longest = min(_LOOK if is_calm else _COMING_UP, self.notifier.due - now)
+        is_calm = self._stops or (self._is_up and self._rolling.newcomer is None)
+        longest = min(_CHECK_EVERY if is_calm else _CHECK_STARTING, self.notifier.due - now)
         try:
-            number = self._told.get(timeout=max(0.001, min(due - now, longest)))
+            number = self._signals.get(timeout=max(0.001, min(due - now, longest)))
         except queue.Empty:
             return True
         self._act_on(number)
         return True
 
-    def _kill_hung(self, child: Child, begun: str, seconds: float) -> None:
-        said = "process %d hangs: its I/O loop has not run for %.0f s; killing it; the last message begun is %s"
-        log.error(said, child.number, seconds, begun or "unknown", extra={**child.extra, "begun": begun})
-        self.hung, child.pulse = self.hung + 1, None
+    def _kill_hung(self, child: Child, memory: ProcessMemory, seconds: float) -> None:
+        text = "process %d hangs: its I/O loop has not run for %.0f s; killing it; the last message begun is %s"
+        begun = memory.begun
+        log.error(text, child.number, seconds, begun or "unknown", extra={**child.extra, "begun": begun})
+        self.hung, memory.hang_timeout = self.hung + 1, 0
         child.send(signal.SIGKILL)
 
-    def _look_for_the_first(self, now: float) -> None:
+    def _start_others(self, now: float) -> None:
         """Start the other processes after the first has loaded the Worker: an error in user code then appears once."""
-        if not self._is_up and not self._stages and self.children[0].is_loaded:
+        if not self._is_up and not self._stops and self.children[0].is_loaded:
             self._is_up = True
             for child in self.children[1:]:
                 child.start_at = now
@@ -155,7 +160,7 @@ class Supervisor:
             self._give_up(f"was not ready within {self.ready_timeout:g} s")
         old = rolling.take_over(self.children)
         if old is not None:
-            self._leave(old)
+            self._drain(old)
         if rolling.newcomer is None and not rolling.begin(self.children, now) and self._is_reloading:
             self._is_reloading = False
             self.notifier.ready()
@@ -164,18 +169,18 @@ class Supervisor:
         new = self._rolling.newcomer
         self._rolling.give_up(self.children, why)
         if new is not None and new.pid is not None:
-            self._leave(new)
+            self._drain(new)
 
-    def _leave(self, child: Child) -> None:
-        self._leaving.append(child)
-        child.tell(signal.SIGTERM, self.clock.now(), self.grace, self.drain_timeout)
+    def _drain(self, child: Child) -> None:
+        self._draining.append(child)
+        child.stop(signal.SIGTERM, self.clock.now(), self.grace)
 
     def _announce(self) -> None:
         """Report to the service manager."""
         self.notifier.alive()
-        if self._stages:
-            left = sum(child.pid is not None for child in self._all())
-            self.notifier.status(f"stopping: {left} processes left")
+        if self._stops:
+            count = sum(child.pid is not None for child in self._all())
+            self.notifier.status(f"stopping: {count} processes are running")
             return
         ready = sum(child.is_ready for child in self.children)
         self.notifier.status(f"{ready} of {self.count} processes ready")
@@ -187,45 +192,45 @@ class Supervisor:
         if number == signal.SIGCHLD:
             self._reap()
         elif number == signal.SIGHUP:
-            if not self._stages:
+            if not self._stops:
                 self._renew()
         elif number in _PAUSING:
             log.info("%s all handlers", "pausing" if number == signal.SIGUSR1 else "resuming")
-            set_paused(self._folder, number == signal.SIGUSR1)
+            self._memory.pause(number == signal.SIGUSR1)
         else:
             self._stop()
 
     def _renew(self) -> None:
         log.info("replacing every process")
         now = self.clock.now()
-        self._look_for_the_first(now)
+        self._start_others(now)
         if self._is_announced:
             self._is_reloading = True
             self.notifier.reloading()
         for child in self.children:
             child.start_at = min(child.start_at, now) if child.start_at != NEVER else NEVER
-            child.stale_at = now
+            child.replace_at = now
         if self._rolling.newcomer is not None:
-            self._rolling.newcomer.stale_at = now  # this process may have loaded the old code
+            self._rolling.newcomer.replace_at = now  # this process may have loaded the old code
         if not self._is_up:
             self.children[0].replaced = self.children[0].pid is not None
-            self._tell(signal.SIGTERM)
+            self._signal_all(signal.SIGTERM)
 
     def _stop(self) -> None:
-        self._stages += 1
+        self._stops += 1
         for child in self._all():
             child.start_at = NEVER
-        if self._stages == 1:
+        if self._stops == 1:
             log.info("stopping; a second signal stops at once")
             self.notifier.stopping()
-            self._tell(signal.SIGTERM)
+            self._signal_all(signal.SIGTERM)
         else:
             log.warning("stopping at once")
-            self._tell(signal.SIGQUIT)
+            self._signal_all(signal.SIGQUIT)
 
-    def _tell(self, number: int) -> None:
+    def _signal_all(self, number: int) -> None:
         for child in self._all():
-            child.tell(number, self.clock.now(), self.grace, self.drain_timeout)
+            child.stop(number, self.clock.now(), self.grace)
 
     def _start(self, child: Child) -> None:
         self._started += 1
@@ -252,14 +257,14 @@ class Supervisor:
     def _ended(self, child: Child, code: int) -> None:
         extra = {**child.extra, "exit": code}
         child.ended(code)
-        self._runs.process_ended()
-        if child in self._leaving:
-            self._leaving.remove(child)
+        self._memory.process_ended()
+        if child in self._draining:
+            self._draining.remove(child)
             log.info("process %d, replaced, ended (%d)", child.number, code, extra=extra)
             self._note_code(code)
         elif child is self._rolling.newcomer:
             self._newcomer_ended(child, code)
-        elif self._stages:
+        elif self._stops:
             self._note_code(code)
             log.info("process %d ended (%d)", child.number, code, extra=extra)
         elif self._rolling.newcomer is not None and self._rolling.newcomer.number == child.number:
@@ -269,7 +274,7 @@ class Supervisor:
             self._start_again(child, code, extra)
 
     def _newcomer_ended(self, child: Child, code: int) -> None:
-        if self._stages:
+        if self._stops:
             self._note_code(code)
         elif code == ExitCode.RELOAD:
             child.start_at = self.clock.now()
@@ -290,7 +295,7 @@ class Supervisor:
 
     def _note_code(self, code: int) -> None:
         # After a process has run, a USAGE code means that new code does not load; the running process's code counts.
-        if self._stages and not (self._is_up and code == ExitCode.USAGE):
+        if self._stops and not (self._is_up and code == ExitCode.USAGE):
             self._codes.append(code)
 
     def _code(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from gnsq_lite.supervise.children import NEVER, Child
-from gnsq_lite.supervise.report_files import Report, read_report, remove_reports
 
 log = logging.getLogger("gnsq_lite.supervise")
 
@@ -24,12 +23,12 @@ class Rolling:
     def begin(self, children: list[Child], now: float) -> bool:
         """Begin to replace the first process that is due; return whether a process was due."""
         for child in children:
-            if child.stale_at == NEVER and child.pid is not None:
-                child.stale_at = _wishes(child, now)
-        stale = next((child for child in children if child.pid is not None and child.stale_at <= now), None)
-        if stale is None:
+            if child.replace_at == NEVER:
+                child.replace_at = _requested_time(child, now)
+        old = next((child for child in children if child.pid is not None and child.replace_at <= now), None)
+        if old is None:
             return False
-        self.newcomer = Child(stale.number, stale.restarts, start_at=now)
+        self.newcomer = Child(old.number, old.restarts, start_at=now)
         self._ready_by = now + self._ready_timeout
         return True
 
@@ -54,17 +53,17 @@ class Rolling:
             text = "the new process %d %s; the old processes keep running"
             log.error(text, new.number, why, extra=new.extra)
         for child in children:
-            child.stale_at = NEVER
-            remove_reports(child.socket, Report.CHANGED)  # a WORN report stays, and is tried again with growing delays
+            child.replace_at = NEVER
+            if child.memory is not None:
+                child.memory.has_changed = 0  # a request with a reason stays, and is repeated with growing delays
 
 
-def _wishes(child: Child, now: float) -> float:
-    """Return the time at which to replace *child*, from its reports; NEVER without a report."""
-    if read_report(child.socket, Report.CHANGED) is not None:
+def _requested_time(child: Child, now: float) -> float:
+    """Return the time at which the supervisor should replace *child*; NEVER if the process has not asked for it."""
+    if child.memory is not None and child.memory.has_changed:
         return now
-    why = read_report(child.socket, Report.WORN)
-    if why is None:
+    if child.memory is None or not child.memory.reason:
         return NEVER
     delay = child.restarts.ended()  # avoids a busy loop if even a new process exceeds its limit
-    log.info("process %d is to be replaced in %g s: %s", child.number, delay, why, extra=child.extra)
+    log.info("process %d is to be replaced in %g s: %s", child.number, delay, child.memory.reason, extra=child.extra)
     return now + delay

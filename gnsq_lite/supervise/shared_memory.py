@@ -10,8 +10,8 @@ TICK = 1.0
 #: Seconds until a hang is checked again before the kill: the supervisor may have been suspended itself.
 SECOND_LOOK = 3.0
 
-#: Size of a :class:`Pulse`, and offset of its text, in bytes.
-_PAGE, _TEXT = 256, 16
+#: Size of a :class:`ProcessMemory`, and offsets of its two texts, in bytes.
+_SIZE, _BEGUN, _REASON = 512, 64, 288
 
 
 def _mapped(path: str, size: int) -> mmap.mmap:
@@ -25,29 +25,29 @@ def _mapped(path: str, size: int) -> mmap.mmap:
         os.close(file)
 
 
-#: Slots of :class:`Runs`; of two messages with the same slot, the later one replaces the earlier one.
+#: Slots of :class:`GroupMemory`; of two messages with the same slot, the later one replaces the earlier one.
 _SLOTS = 65_536
 
 
-class Runs:
-    """Table that counts, for all processes, how often handlers began each message.
+class GroupMemory:
+    """Memory of a supervisor and all its processes: the pause, and how often handlers began each message.
 
-    A slot has 8 bytes: 56 bits of the message's number and a count.  A race of two processes can only lose a count.
+    A message's slot has 8 bytes: 56 bits of its number and a count.  A race of two processes can only lose a count.
     """
 
     def __init__(self, folder: str) -> None:
-        """Map the table in the supervisor's *folder*.  Raises OSError."""
-        self._slots = memoryview(_mapped(os.path.join(folder, "runs"), 8 + 8 * _SLOTS)).cast("Q")
+        """Map the memory in the supervisor's *folder*.  Raises OSError."""
+        self._slots = memoryview(_mapped(os.path.join(folder, "group"), 16 + 8 * _SLOTS)).cast("Q")
 
     def count(self, number: int) -> int:
         """Return how often handlers began the message *number*, which is a random 64-bit number."""
-        slot = self._slots[1 + (number >> 8) % _SLOTS]
+        slot = self._slots[2 + (number >> 8) % _SLOTS]
         return slot & 0xFF if slot >> 8 == number >> 8 else 0
 
     def add(self, number: int, more: int) -> None:
         """Add *more* to the count of the message *number*; keep the count between 0 and 255."""
         count = max(0, min(0xFF, self.count(number) + more))
-        self._slots[1 + (number >> 8) % _SLOTS] = (number & ~0xFF) | count
+        self._slots[2 + (number >> 8) % _SLOTS] = (number & ~0xFF) | count
 
     @property
     def ended(self) -> int:
@@ -55,44 +55,79 @@ class Runs:
         return self._slots[0]
 
     def process_ended(self) -> None:
-        """Count the end of a process.  Called by the supervisor."""
+        """Count the end of a process.  The supervisor calls it."""
         self._slots[0] += 1
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the supervisor has paused all handlers."""
+        return bool(self._slots[1])
 
-class Pulse:
-    """Page that one process writes and its supervisor reads: ticks of the I/O loop, and the last message begun."""
+    def pause(self, paused: bool) -> None:
+        """Pause or resume all handlers, also of later processes.  The supervisor calls it."""
+        self._slots[1] = paused
+
+
+class _Number:
+    """Number of a :class:`ProcessMemory`, as an attribute."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __get__(self, memory: ProcessMemory, kind: type[ProcessMemory]) -> float:
+        return memory._numbers[self._index]
+
+    def __set__(self, memory: ProcessMemory, value: float) -> None:
+        memory._numbers[self._index] = value
+
+
+class ProcessMemory:
+    """Memory that one process writes and its supervisor reads."""
+
+    #: Ticks of the I/O loop; 0 while the process loads the Worker.
+    ticks = _Number(0)
+    #: Seconds without a tick after which the supervisor kills the process; 0: never.
+    hang_timeout = _Number(1)
+    #: Seconds that running handlers have to finish when the process stops.
+    drain_timeout = _Number(2)
+    #: Number of handlers that can receive messages, and of all handlers; 0 while the process loads the Worker.
+    ready = _Number(3)
+    handlers = _Number(4)
+    #: 1 after a source file has changed.
+    has_changed = _Number(5)
 
     def __init__(self, socket: str) -> None:
-        """Map the page of the process with that *socket*.  Raises OSError."""
-        self._page = _mapped(f"{socket}.pulse", _PAGE)
-        self._numbers = memoryview(self._page).cast("Q")
-        self._ticks, self._since, self._suspected = 0, 0.0, 0.0
-
-    def start(self, hang_timeout: float) -> None:
-        """Set the seconds without a tick until the supervisor kills the process; 0: never.  Called by the process."""
-        self._numbers[1] = int(hang_timeout * 1000)
-
-    def tick(self) -> None:
-        """Record that the I/O loop runs.  Called by the process."""
-        self._numbers[0] += 1
+        """Map the memory of the process whose status pages are at *socket*.  Raises OSError."""
+        self._bytes = _mapped(f"{socket}.memory", _SIZE)
+        self._numbers = memoryview(self._bytes)[:_BEGUN].cast("d")
+        self._seen_ticks, self._since, self._suspected = 0.0, 0.0, 0.0
 
     def begin(self, text: bytes) -> None:
-        """Record the message that a handler begins.  Called by the process."""
-        self._page[_TEXT:] = text[: _PAGE - _TEXT].ljust(_PAGE - _TEXT, b"\0")
+        """Record the message that a handler begins.  The process calls it."""
+        self._bytes[_BEGUN:_REASON] = text[: _REASON - _BEGUN].ljust(_REASON - _BEGUN, b"\0")
 
     @property
     def begun(self) -> str:
         """The message that a handler began last; "" if there is none."""
-        return self._page[_TEXT:].rstrip(b"\0").decode("ascii", "backslashreplace")
+        return self._bytes[_BEGUN:_REASON].rstrip(b"\0").decode("ascii", "backslashreplace")
+
+    def ask_to_be_replaced(self, reason: str) -> None:
+        """Ask the supervisor to replace the process.  The process calls it."""
+        self._bytes[_REASON:] = reason.encode().ljust(_SIZE - _REASON, b"\0")
+
+    @property
+    def reason(self) -> str:
+        """Reason for which the supervisor should replace the process; "" if there is none."""
+        return self._bytes[_REASON:].rstrip(b"\0").decode()
 
     def hangs_for(self, now: float) -> float:
         """Return the seconds for which the process has hung, or 0 if the supervisor must not kill it.
 
-        Called by the supervisor.  A process without a first tick is still loading, and is never killed.
+        The supervisor calls it.  A process without a first tick is still loading, and is never killed.
         """
-        ticks, timeout = self._numbers[0], self._numbers[1] / 1000
-        if ticks != self._ticks:
-            self._ticks, self._since, self._suspected = ticks, now, 0.0
+        ticks, timeout = self.ticks, self.hang_timeout
+        if ticks != self._seen_ticks:
+            self._seen_ticks, self._since, self._suspected = ticks, now, 0.0
         if not ticks or not timeout or now - self._since < timeout:
             return 0.0
         self._suspected = self._suspected or now

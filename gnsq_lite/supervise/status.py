@@ -16,7 +16,6 @@ import socket
 import socketserver
 import sys
 import threading
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -27,12 +26,8 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger("gnsq_lite.supervise")
 
-#: Time limit of a request and its response together, in seconds.
+#: Seconds without a byte from the client after which the server closes the connection.
 TIMEOUT = 10.0
-#: Limit of concurrent requests; one more closes the oldest, so that idle clients cannot block a probe.
-MOST = 32
-#: Seconds for which a new connection cannot be closed in favour of another one.
-_HEAD_START = 0.02
 #: Seconds for which a page is cached, so that a thousand clients cost little more than one.
 KEEP = 0.25
 
@@ -72,23 +67,17 @@ class CachedPage:
     """Page that *make* renders, cached for :data:`KEEP` seconds; one request renders it.  *make* must not raise."""
 
     def __init__(self, make: Callable[[], _Answer], clock: Clock = SYSTEM_CLOCK) -> None:
-        self._make, self._clock = make, clock
-        self._lock, self._waiting = threading.Lock(), threading.Semaphore(MOST)
+        self._make, self._clock, self._lock = make, clock, threading.Lock()
         self._page: _Answer | None = None
         self._made_at = 0.0
 
     def get(self) -> _Answer:
-        """Return the page; 503 if too many requests wait for it already."""
-        if not self._waiting.acquire(blocking=False):
-            return HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"too many clients wait for this page: try again\n"
-        try:
-            with self._lock:
-                if self._page is None or self._clock.now() - self._made_at >= KEEP:
-                    self._page = self._make()
-                    self._made_at = self._clock.now()
-                return self._page
-        finally:
-            self._waiting.release()
+        """Return the page."""
+        with self._lock:
+            if self._page is None or self._clock.now() - self._made_at >= KEEP:
+                self._page = self._make()
+                self._made_at = self._clock.now()
+            return self._page
 
 
 def _answered(make: Callable[[], _Answer]) -> _Answer:
@@ -158,8 +147,6 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/":
             headers["Content-Security-Policy"] = live_page()[1]
         status, kind, body = self._page(path, query)
-        if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            headers["Retry-After"] = "1"
         self.send_response(status)
         for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
@@ -173,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/healthz":
             return _answered(lambda: _verdict(self.server.pages.health()))
         if path in ("/metrics", "/readyz"):
-            return self._cached(path)
+            return self.server.cached[path].get()
         if path not in ("/", "/api/status"):
             return HTTPStatus.NOT_FOUND, TEXT, b"/ /api/status /metrics /healthz /readyz\n"
         if self.server.is_loopback and not is_local_name(self.headers.get("Host")):
@@ -182,59 +169,19 @@ class _Handler(BaseHTTPRequestHandler):
             return HTTPStatus.FORBIDDEN, TEXT, text
         if path == "/":
             return HTTPStatus.OK, "text/html; charset=utf-8", live_page()[0]
-        return self._cached(path + ("?brief" if query == "brief" else ""))
-
-    def _cached(self, path: str) -> _Answer:
-        """Return a cached page.  A request that waits for it is not dropped, because its client is not idle."""
-        ends = self.server.open.pop(self.connection, time.monotonic())
-        try:
-            return self.server.cached[path].get()
-        finally:
-            self.server.open[self.connection] = ends
+        return self.server.cached[path + ("?brief" if query == "brief" else "")].get()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: probes send a request every few seconds."""
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
-    """Server with one thread per request, limited in number and time; a disconnecting client is no error."""
+    """Server with one thread per request; a client that disconnects is no error."""
 
     daemon_threads = True
     pages: Pages
     cached: dict[str, CachedPage]
     is_loopback = False
-
-    def __init__(self, *args: Any) -> None:
-        #: Time limit of each request by its socket, oldest first.
-        self.open: dict[socket.socket, float] = {}
-        super().__init__(*args)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        while len(self.open) >= MOST:
-            oldest, ends = next(iter(tuple(self.open.items())), (None, 0.0))
-            if time.monotonic() < ends - TIMEOUT + _HEAD_START:
-                time.sleep(_HEAD_START / 10)  # the oldest may be answered soon; later requests wait in the listen queue
-            else:
-                self._drop(oldest)
-        self.open[request] = time.monotonic() + TIMEOUT
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self.open.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """Drop requests over the time limit.  socketserver calls it every half second and after each request."""
-        now = time.monotonic()
-        for request, ends in tuple(self.open.items()):
-            if ends < now:
-                self._drop(request)
-
-    def _drop(self, request: socket.socket | None) -> None:
-        """Shut a request's socket down; the request's thread then closes the socket."""
-        if request is not None and self.open.pop(request, None) is not None:
-            with contextlib.suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]

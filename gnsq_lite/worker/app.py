@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT
 from gnsq_lite.consume.run_handler import refuse_unrun
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.message import Message
-from gnsq_lite.net.signals import Stages
+from gnsq_lite.net.signals import Stages, beside, in_main_thread
+from gnsq_lite.net.waiting import Completion, wait_any
 from gnsq_lite.options import BackoffOptions
 from gnsq_lite.reader import Reader
 from gnsq_lite.stats import ReaderStats
-from gnsq_lite.worker import running, schedules
+from gnsq_lite.supervise.exit_codes import ExitCode
+from gnsq_lite.worker import schedules
 from gnsq_lite.worker.dead import by_words
 from gnsq_lite.worker.intervals import Schedule
 from gnsq_lite.worker.specs import (
@@ -32,6 +37,9 @@ from gnsq_lite.worker.specs import (
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.worker")
+
+#: Seconds between two checks for an ended Reader, an ended supervisor and changed sources.
+_CHECK_EVERY = 0.5
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
@@ -209,20 +217,39 @@ class Worker:
 
     # -- running
 
-    def run(self, *, drain_timeout: float | None = None) -> int:
+    def run(self, *, supervision: Supervision | None = None, checks: Sequence[Callable[[], object]] = ()) -> int:
         """Consume until SIGTERM, SIGINT or :meth:`stop`; drain; return the exit code.
 
-        The first signal drains: no new messages, and *drain_timeout* seconds for running handlers.  A second signal
+        The first signal drains: no new messages, and ``drain_timeout`` seconds for running handlers.  A second signal
         stops at once.  Unfinished messages go back to nsqd.  Signals are handled only in the main thread.
 
+        Args:
+            supervision: Values from this process's supervisor, if there is one.  The process then drains on each
+                SIGTERM and SIGINT, because a service manager may send a signal to the supervisor, which forwards it,
+                and to the process too.  It stops at once on SIGQUIT.
+            checks: Functions that the Worker calls twice a second; it drains when one of them returns a true value.
         Returns:
             0 if every handler finished; 3 if a second signal or the time limit cut handlers short.
         Raises:
-            OptionError: no handler is registered, or *drain_timeout* is out of range.
+            OptionError: no handler is registered, or an option is invalid.
             NSQError: a Reader ended with an error that no retry can fix; the others were drained.
         """
-        check_timeouts(self.drain_timeout if drain_timeout is None else drain_timeout, self.hang_timeout)
-        return running.run(self, self.drain_timeout if drain_timeout is None else drain_timeout)
+        stages, handlers = self._stages, list[tuple[int, Callable[[int, Any], None]]]()
+        if in_main_thread():
+            first = stages.ask_to_drain if supervision is not None else stages.ask
+            handlers = [(signal.SIGTERM, first), (signal.SIGINT, first)]
+            handlers += [(signal.SIGQUIT, stages.ask_at_once)] if supervision is not None else []
+        pid, limit = os.getpid(), self.drain_timeout
+        with stages.listening(handlers):
+            self.start(supervision)
+            log.info("worker runs", extra={"pid": pid, "handlers": len(self.readers)})
+            error = self._wait_for_the_end(checks)
+            log.info("worker drains, for at most %g s", limit, extra={"pid": pid, "limit": limit})
+            drained = self.close()
+        log.info("worker ends, %s", "drained" if drained else "not drained", extra={"pid": pid, "drained": drained})
+        if error is not None:
+            raise error
+        return ExitCode.OK if drained else ExitCode.NOT_DRAINED
 
     def start(self, supervision: Supervision | None = None) -> None:
         """Start the Readers and return; :meth:`run` includes this.
@@ -262,8 +289,7 @@ class Worker:
 
     def close(self, timeout: float | None = None) -> bool:
         """Drain the Readers, wait, and return whether every handler finished in time."""
-        seconds = self.drain_timeout if timeout is None else timeout
-        drained = running.drain(self.readers, self.writers, self._stages, seconds)
+        drained = self._drain(self.drain_timeout if timeout is None else timeout)
         for each in reversed(self.middleware):
             try:
                 each.stopped(self)
@@ -300,6 +326,40 @@ class Worker:
 
     # -- inside
 
+    def _wait_for_the_end(self, checks: Sequence[Callable[[], object]]) -> BaseException | None:
+        """Wait until the Worker should drain; return None, or the error that ended a Reader."""
+        while not self._stages.drain.done():
+            try:
+                for reader in self.readers:
+                    if reader.join(0):
+                        log.error("the Reader of %s/%s was closed", reader.topic, reader.channel)
+                        return None
+                if any(check() for check in checks):
+                    return None
+                wait_any([self._stages.drain], _CHECK_EVERY)
+            except BaseException as error:  # also KeyboardInterrupt, if run() is not in the main thread
+                return error
+        return None
+
+    def _drain(self, timeout: float) -> bool:
+        """Close all Readers in parallel, then the Writers; return whether every handler finished in time."""
+        readers, at_once, deadline = self.readers, self._stages.at_once, time.monotonic() + timeout
+        closed = [Completion() for _ in readers]
+        for reader, done in zip(readers, closed, strict=True):
+            beside(partial(_close_one, reader, timeout, done))
+        for done in closed:
+            while not done.done() and not at_once.done():
+                wait_any([done, at_once], _CHECK_EVERY)
+        if at_once.done():
+            log.warning("ending at once")
+            for reader in readers:
+                reader.close(0.0)
+            deadline = time.monotonic()
+        drained = not any(reader.stats().handlers_abandoned for reader in readers)
+        for writer in self.writers:
+            writer.close(max(1.0, deadline - time.monotonic()))
+        return drained
+
     def _reader(self, handler: Handler) -> Reader:
         options, failures, decode = split(handler.merged(self.defaults))
         supervision = self._supervision
@@ -326,6 +386,13 @@ class Worker:
     def _not_started(self) -> None:
         if self._readers is not None:
             raise ClosedError("the Worker has started; create a new one")
+
+
+def _close_one(reader: Reader, timeout: float, done: Completion) -> None:
+    try:
+        reader.close(timeout)
+    finally:
+        done.settle()
 
 
 def _backoff(given: BackoffOptions | bool | None) -> BackoffOptions | bool:
@@ -383,7 +450,10 @@ class Middleware(Generic[Given]):
                     refuse_unrun(returned)
             except BaseException as error:
                 if failed is not None:
-                    _tell(failed, message, error)
+                    try:
+                        failed(message, error)
+                    except Exception:
+                        log.exception("middleware raised in its failed() hook")
                 raise
             if after is not None:
                 after(message)
@@ -392,13 +462,6 @@ class Middleware(Generic[Given]):
 
     def _overridden(self, name: str) -> Callable[..., Any] | None:
         return None if getattr(type(self), name) is getattr(Middleware, name) else getattr(self, name)
-
-
-def _tell(failed: Callable[..., Any], message: Any, error: BaseException) -> None:
-    try:
-        failed(message, error)
-    except Exception:
-        log.exception("middleware raised in its failed() hook")
 
 
 def wrapped(

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gnsq_lite.errors import NSQConnectionError, NSQError, OptionError
 from gnsq_lite.supervise import logs
-from gnsq_lite.supervise.election import ByLock
+from gnsq_lite.supervise.election import Election
 from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.supervise.group import GroupPages, Merge
 from gnsq_lite.supervise.notify import Notifier
 from gnsq_lite.supervise.processes import READY_TIMEOUT, Supervisor
-from gnsq_lite.supervise.report_files import Report, Slot, take_slot
-from gnsq_lite.supervise.shared_memory import Pulse, Runs
+from gnsq_lite.supervise.slots import Slot, take_slot
 from gnsq_lite.supervise.status import Page, StatusServer
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 
@@ -78,6 +77,8 @@ class Launch:
             NSQConnectionError: the status port is taken.
             NSQError: what :meth:`gnsq_lite.Worker.run` raises.
         """
+        if self.metrics_depth and self.metrics_port is None:
+            raise OptionError("metrics_depth", True, "needs --metrics-port")
         for name in ("reload", "max_messages", "max_memory"):
             if getattr(self, name) and self.no_supervise:
                 raise OptionError(name, getattr(self, name), "needs the supervisor; omit --no-supervise")
@@ -126,14 +127,13 @@ class Launch:
     def _work(self, worker: Worker, slot: Slot | None, metrics: Metrics) -> int:
         """Run *worker* in this process, with its *slot* under a supervisor."""
         from gnsq_lite.net.os_threads import start_hub_thread
-        from gnsq_lite.worker import running
         from gnsq_lite.worker.depths import Depths
         from gnsq_lite.worker.live import LastErrors, WorkerPages
         from gnsq_lite.worker.specs import Supervision
-        from gnsq_lite.worker.supervised import Reports, Supervised, Wear, follow_pauses
+        from gnsq_lite.worker.supervised import Supervised
 
         errors, depths = LastErrors(), Depths(worker).look
-        ticks: list[Callable[[], object]] = []
+        checks: list[Callable[[], object]] = []
         page: Callable[[], Page] = lambda: ("text/plain; charset=utf-8", b"")  # noqa: E731
         if self.metrics_port is not None:
             page = metrics(worker, depths if self.metrics_depth else None)
@@ -141,22 +141,18 @@ class Launch:
         pages = WorkerPages(worker, page, errors, depths)
         supervision: Supervision | None = None
         if slot is not None:
-            folder = os.path.dirname(slot.socket)
-            supervised = Supervised(worker, Pulse(slot.socket), Runs(folder))
+            supervised = Supervised(worker, slot, self.max_messages, self.max_memory)
             worker.middleware.insert(0, supervised)
-            election = ByLock(os.path.join(folder, "schedules"))
-            supervision = Supervision(self.processes, election, supervised.known_of, slot.is_paused())
-            slot.report(Report.LIMIT, repr(float(worker.drain_timeout)))
+            election = Election(os.path.join(os.path.dirname(slot.socket), "schedules"))
+            supervision = Supervision(self.processes, election, supervised.known_of, supervised.is_paused)
             StatusServer(pages, slot.socket, start_hub_thread).start()
-            reports = Reports(worker, slot, Wear(self.max_messages, self.max_memory))
-            # Pauses first, because the others may wait for the I/O loop.
-            ticks = [follow_pauses(worker, slot, supervision.is_paused), slot.is_orphaned, reports.look]
+            checks = [supervised.check]
             if self.reload:
                 watch = SourceWatch()
-                ticks.append(lambda: slot.report(Report.CHANGED, "") if _has_changed(watch) else None)
+                checks.append(lambda: supervised.source_changed() if _has_changed(watch) else None)
         elif self.metrics_port is not None:
             self._serve(StatusServer(pages, (self.metrics_host, self.metrics_port), start_hub_thread))
-        return running.run(worker, worker.drain_timeout, supervision, ticks)
+        return worker.run(supervision=supervision, checks=checks)
 
     def _serve(self, server: StatusServer) -> None:
         try:

@@ -15,7 +15,7 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ClosedError, NSQError, OptionError
 from gnsq_lite.net.waiting import Completion, wait_any
-from gnsq_lite.supervise.election import Alone, Election
+from gnsq_lite.supervise.election import Election
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.worker.intervals import Schedule, due, parse_every
@@ -107,9 +107,9 @@ class Publishing:
 
     def look(self) -> None:
         """Start publishing due entries if this process is elected; a failed entry is due again at the next call."""
-        if not self._election.wins():
+        if not self._election.is_elected():
             return
-        done = self._election.done()
+        done = self._election.last_runs()
         for job in self._jobs:
             try:
                 self._look_at(job, done.get(job.name, self._began))
@@ -122,7 +122,7 @@ class Publishing:
 
         Empty in a process that is not elected.
         """
-        done, found = self._election.done(), dict[tuple[str, str], float]()
+        done, found = self._election.last_runs(), dict[tuple[str, str], float]()
         for job in self._jobs:
             if job.name in done:
                 key = (repr(job.entry.schedule), job.entry.topic)
@@ -163,7 +163,7 @@ class Publishing:
                 if isinstance(error, NSQError):
                     return  # retried until the next time is due
             with self._noting:
-                self._election.note(job.name, when)
+                self._election.record(job.name, when)
         finally:
             job.began = None
 
@@ -179,7 +179,7 @@ def start(
     entries: Sequence[Entry], publish: Callable[[str, bytes], Any], election: Election | None, over: Completion
 ) -> Publishing:
     """Start the thread that publishes until *over* is done; return its :class:`Publishing`."""
-    elected = election or Alone()
+    elected = election or Election()
     publishing = Publishing(entries, publish, elected)
 
     def run() -> None:
@@ -192,7 +192,7 @@ def start(
         except ClosedError:  # Python exits
             pass
         finally:
-            elected.leave()
+            elected.resign()
 
     threading.Thread(target=run, name="gnsq_lite-schedules", daemon=True).start()
     return publishing

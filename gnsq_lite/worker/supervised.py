@@ -1,4 +1,4 @@
-"""Data that a Worker exchanges with its supervisor: heartbeats, messages begun, readiness, pauses, recycling."""
+"""Data that a Worker exchanges with its supervisor: ticks, messages begun, readiness, pauses, replacement."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gnsq_lite.message import Message, is_open
@@ -16,8 +15,8 @@ from gnsq_lite.net.loop import sleep
 from gnsq_lite.net.waiting import run_in_loop
 from gnsq_lite.options import ConnectionOptions, RetryOptions
 from gnsq_lite.stats import ReaderStats
-from gnsq_lite.supervise.report_files import Report, Slot
-from gnsq_lite.supervise.shared_memory import TICK, Pulse, Runs
+from gnsq_lite.supervise.shared_memory import TICK, GroupMemory, ProcessMemory
+from gnsq_lite.supervise.slots import Slot
 from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.specs import Handler
 
@@ -29,20 +28,30 @@ _SPARE = 30.0
 
 
 class Supervised(Middleware[Any]):
-    """Show the supervisor that the I/O loop runs, and which message a handler began last."""
+    """Middleware of a supervised process, which reports to the supervisor and follows its pauses.
 
-    def __init__(self, worker: Worker, pulse: Pulse, runs: Runs) -> None:
-        self._worker, self._pulse, self._runs = worker, pulse, runs
+    Args:
+        max_messages: Ask to be replaced after this many messages, finished or requeued; None: no limit.
+        max_memory: Ask to be replaced at this many MiB of resident memory; None: no limit.
+    """
+
+    def __init__(self, worker: Worker, slot: Slot, max_messages: int | None, max_memory: int | None) -> None:
+        self._worker, self._slot = worker, slot
+        self._max_messages, self._max_memory = max_messages, max_memory
+        self._own, self._group = ProcessMemory(slot.socket), GroupMemory(os.path.dirname(slot.socket))
+        self._own.drain_timeout = worker.drain_timeout
+        #: Whether the Readers are paused, or will start paused.
+        self.is_paused = self._group.is_paused
 
     def started(self, worker: Worker) -> None:
         """Start ticking."""
-        self._pulse.start(hang_timeout(worker))
+        self._own.hang_timeout = hang_timeout(worker)
         loop = io_loop()
-        run_in_loop(loop, loop.spawn, "pulse", self._tick)
+        run_in_loop(loop, loop.spawn, "ticks", self._tick)
 
     def _tick(self) -> None:
         while True:
-            self._pulse.tick()
+            self._own.ticks += 1
             sleep(TICK)
 
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
@@ -50,13 +59,13 @@ class Supervised(Middleware[Any]):
 
         The first attempt counts as begun without being recorded, so that a message that does not fail costs little.
         """
-        note, where, add = self._pulse.begin, f"{handler.topic}/{handler.channel} ".encode(), self._runs.add
+        record, where, add = self._own.begin, f"{handler.topic}/{handler.channel} ".encode(), self._group.add
         most = handler.merged(self._worker.defaults).get("max_attempts", RetryOptions.max_attempts)
         counted_from = min(2, most or 65536)
 
         def begin(given: Any) -> object:
             messages = given if isinstance(given, list) else (given,)
-            note(where + messages[0].id)
+            record(where + messages[0].id)
             again = [(message, number(message)) for message in messages if message.attempts >= counted_from]
             for _, each in again:
                 add(each, 1)
@@ -70,24 +79,44 @@ class Supervised(Middleware[Any]):
 
     def known_of(self, message: Message) -> tuple[int, int]:
         """Return how often handlers began a message without finishing it, and how many processes have ended."""
-        return self._runs.count(number(message)), self._runs.ended
+        return self._group.count(number(message)), self._group.ended
 
+    def source_changed(self) -> None:
+        """Ask the supervisor to replace the process, because a source file has changed."""
+        self._own.has_changed = 1
 
-def follow_pauses(worker: Worker, slot: Slot, was_paused: bool) -> Callable[[], None]:
-    """Return a function that pauses and resumes *worker* as its supervisor does."""
+    def check(self) -> bool:
+        """Follow the supervisor's pauses, and report to it; return whether the supervisor has ended."""
+        if self._group.is_paused != self.is_paused:
+            self.is_paused = not self.is_paused
+            for reader in self._worker.readers:
+                (reader.pause if self.is_paused else reader.resume)()
+        if self._slot.is_orphaned():
+            return True
+        try:
+            stats = self._worker.stats(TIMEOUT)
+        except TimeoutError:  # a handler blocks the I/O loop
+            stats = ()
+        self._own.ready, self._own.handlers = sum(each.is_ready for each in stats), len(self._worker.handlers)
+        if not self._own.reason:
+            self._own.ask_to_be_replaced(self._reason(stats))
+        return False
 
-    def look() -> None:
-        nonlocal was_paused
-        if (is_paused := slot.is_paused()) != was_paused:
-            was_paused = is_paused
-            for reader in worker.readers:
-                (reader.pause if is_paused else reader.resume)()
-
-    return look
+    def _reason(self, stats: Sequence[ReaderStats]) -> str:
+        """Return the reason for which the supervisor should replace the process, or ""."""
+        overdue = sum(each.handlers_overdue for each in stats)
+        if overdue:  # a thread can only be ended with its process
+            return f"{overdue} of its handlers do not end at their time limit"
+        messages = sum(each.finished + each.requeued for each in stats)
+        if self._max_messages is not None and messages >= self._max_messages:
+            return f"it has handled {messages} messages"
+        if self._max_memory is not None and (used := resident()) >= self._max_memory:
+            return f"it uses {used:.0f} MiB"
+        return ""
 
 
 def number(message: Message) -> int:
-    """Return the number of a message in :class:`Runs`, the same in every process; channels of a topic share ids."""
+    """Return the number of a message in :class:`GroupMemory`, the same in every process; channels of a topic share ids."""
     name = f"{message.topic}/{message.channel} {message.nsqd_address} ".encode() + message.id
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 
@@ -111,48 +140,3 @@ def resident() -> float:
     except OSError:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most / _MIB if sys.platform == "darwin" else most / 1024
-
-
-@dataclass(frozen=True)
-class Wear:
-    """The limits after which a process is replaced."""
-
-    #: Maximum messages finished or requeued.
-    max_messages: int | None = None
-    #: Maximum MiB of resident memory.
-    max_memory: int | None = None
-
-    def why(self, stats: Sequence[ReaderStats], memory: Callable[[], float] = resident) -> str | None:
-        """Return why the process should be replaced, or None."""
-        overdue = sum(each.handlers_overdue for each in stats)
-        if overdue:  # a thread can only be ended with its process
-            return f"{overdue} of its handlers do not end at their time limit"
-        messages = sum(each.finished + each.requeued for each in stats)
-        if self.max_messages is not None and messages >= self.max_messages:
-            return f"it has handled {messages} messages"
-        if self.max_memory is not None and (used := memory()) >= self.max_memory:
-            return f"it uses {used:.0f} MiB"
-        return None
-
-
-class Reports:
-    """Report changes to the supervisor."""
-
-    def __init__(self, worker: Worker, slot: Slot, wear: Wear) -> None:
-        self._worker, self._slot, self._wear = worker, slot, wear
-        self._ready, self._is_worn = "", False
-
-    def look(self) -> None:
-        """Report changes; the supervisor decides when to drain."""
-        try:
-            stats = [reader.stats(TIMEOUT) for reader in self._worker.readers]
-        except TimeoutError:  # a handler blocks the I/O loop
-            stats = []
-        ready = f"{sum(each.is_ready for each in stats)}/{len(self._worker.handlers)}"
-        if ready != self._ready:
-            self._slot.report(Report.READY, ready)
-            self._ready = ready
-        why = None if self._is_worn else self._wear.why(stats)
-        if why is not None:
-            self._slot.report(Report.WORN, why)
-            self._is_worn = True

@@ -165,7 +165,7 @@ def test_the_first_stop_drains_and_reports_it(broker: ServerHandle, topic: str) 
         done.append(message.body)
 
     broker.publish(topic, b"x")
-    assert worker.run(drain_timeout=20) == 0
+    assert worker.run() == 0
     assert done == [b"x"]
     wait_for(lambda: broker.stats(topic, "ch")["depth"] == 0)
 
@@ -176,6 +176,7 @@ def test_what_cannot_be_drained_goes_back_at_once_and_the_exit_code_says_so(
     broker: ServerHandle, topic: str, how: str
 ) -> None:
     worker = worker_on(broker)
+    worker.drain_timeout = 0.5 if how == "time limit" else 60
     release = threading.Event()
 
     @worker.handler(topic, "ch", max_in_flight=5, concurrency=1)
@@ -188,7 +189,7 @@ def test_what_cannot_be_drained_goes_back_at_once_and_the_exit_code_says_so(
         second = threading.Timer(1.0, worker.stop)
         second.start()
     began = time.monotonic()
-    code = worker.run(drain_timeout=0.5 if how == "time limit" else 60)
+    code = worker.run()
     assert time.monotonic() - began < 15
     assert code == 3
     wait_for(lambda: broker.stats(topic, "ch")["depth"] == 3)

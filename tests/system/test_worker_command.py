@@ -149,10 +149,12 @@ def test_the_drain_limit_ends_it_with_a_code_of_its_own(nsqd: Broker, tmp_path: 
 
 STUBBORN = """
 import sys
+from gnsq_lite.supervise import children
 from gnsq_lite.supervise.processes import Supervisor
+children._DRAIN_TIMEOUT = 0.2
 script = "import signal, time\\nfor n in (signal.SIGTERM, signal.SIGQUIT): signal.signal(n, signal.SIG_IGN)\\n"
 script += "print('up', flush=True)\\nwhile True: time.sleep(0.1)"
-sys.exit(Supervisor([sys.executable, "-c", script], 1, 0.2, grace=0.5).run())
+sys.exit(Supervisor([sys.executable, "-c", script], 1, grace=0.5).run())
 """
 
 
@@ -167,7 +169,7 @@ def test_a_process_that_does_not_end_is_killed_and_that_is_no_drain(tmp_path: Pa
 def test_the_workers_own_drain_limit_is_known_to_its_supervisor(nsqd: Broker, tmp_path: Path) -> None:
     # the supervisor would kill after its grace; the worker needs longer, and says so
     app = APP.replace("Worker(", "Worker(drain_timeout=60.0, ")
-    source = "from gnsq_lite.supervise import children, processes\nchildren._LIMIT = processes.GRACE = 0.1\n"
+    source = "from gnsq_lite.supervise import children, processes\nchildren._DRAIN_TIMEOUT = processes.GRACE = 0.1\n"
     source += "processes.Supervisor.__init__.__defaults__ = tuple(\n"
     source += "    0.1 if d == 10.0 else d for d in processes.Supervisor.__init__.__defaults__)\n"
     (tmp_path / "sitecustomize.py").write_text(source, encoding="utf-8")
@@ -224,7 +226,7 @@ import os, sys, time
 from gnsq_lite.supervise.processes import Supervisor
 script = '''
 import os, sys, time
-from gnsq_lite.supervise.report_files import take_slot
+from gnsq_lite.supervise.slots import take_slot
 slot = take_slot()
 open(slot.socket, "w").close()
 if os.fork() == 0:
@@ -239,7 +241,7 @@ while True:
 import ctypes
 PR_SET_CHILD_SUBREAPER = 36
 ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans come here, as to PID 1
-sys.exit(Supervisor([sys.executable, "-c", script], 1, 5.0).run())
+sys.exit(Supervisor([sys.executable, "-c", script], 1).run())
 """
 
 
@@ -293,6 +295,7 @@ def test_a_wrong_flag_is_a_usage_error_and_an_unknown_topic_too(nsqd: Broker, tm
         ["--drain-timeout", "nan"],
         ["--reload", "--no-supervise"],
         ["--max-messages", "1", "--no-supervise"],
+        ["--metrics-depth"],
     ):
         with worker(tmp_path, nsqd.nsqd_tcp_address, *flags) as program:
             assert program.ends() == 2

@@ -166,17 +166,19 @@ import sys
 from gnsq_lite.supervise.processes import Supervisor
 script = '''
 import os, signal, time
-from gnsq_lite.supervise.report_files import Report, take_slot
+from gnsq_lite.supervise.shared_memory import ProcessMemory
+from gnsq_lite.supervise.slots import take_slot
 slot = take_slot()
 open(slot.socket, "w").close()
 if not os.path.exists("old"):
     open("old", "w").close()
-    slot.report(Report.READY, "1/1")
+    memory = ProcessMemory(slot.socket)
+    memory.ready = memory.handlers = 1
 print("up", os.getpid(), flush=True)
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 while True: time.sleep(0.1)
 '''
-sys.exit(Supervisor([sys.executable, "-c", script], 1, 5.0, ready_timeout=0.5).run())
+sys.exit(Supervisor([sys.executable, "-c", script], 1, ready_timeout=0.5).run())
 """
 
 
@@ -301,26 +303,13 @@ def test_a_service_manager_that_is_gone_holds_up_nothing(
 # -- what is left behind
 
 
-def test_what_a_killed_supervisor_left_is_cleaned_at_the_next_start_and_a_running_ones_is_not(
+def test_a_supervisor_removes_its_folder(
     nsqd: Broker, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(short_folder))
-    with worker(tmp_path, nsqd.nsqd_tcp_address) as other:
-        other.says("connected")
-        (others,) = short_folder.iterdir()
-        with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
-            program.says("connected")
-            program.signal(signal.SIGKILL)
-            program.ends()
-            wait_for(lambda: "worker ends, drained" in program.output)
-        (left,) = set(short_folder.iterdir()) - {others}
-        with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
-            program.says("connected")
-            assert f"removed the folder of a killed supervisor: {left}" in program.output
-            assert not left.exists()
-            assert others.exists()
-            program.signal(signal.SIGTERM)
-            assert program.ends() == 0
-        other.signal(signal.SIGTERM)
-        assert other.ends() == 0
+    with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
+        program.says("connected")
+        assert len(list(short_folder.iterdir())) == 1
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
     assert list(short_folder.iterdir()) == []

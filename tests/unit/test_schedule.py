@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gnsq_lite.errors import NotSent, OptionError
-from gnsq_lite.supervise.election import Alone, ByLock
+from gnsq_lite.supervise.election import Election
 from gnsq_lite.worker.intervals import Every, due, parse_every
 from gnsq_lite.worker.schedules import Publishing, checked
 from tests.fakes import FakeClock
@@ -81,7 +81,7 @@ def test_each_time_is_published_once_by_the_clock_and_late_where_nsqd_was_away()
         return b"made"
 
     entries = [checked("5m", "plain", b"x"), checked(60, "made", body)]
-    publishing = Publishing(entries, nsqd.publish, Alone(), clock, call)
+    publishing = Publishing(entries, nsqd.publish, Election(), clock, call)
     began = clock.wall()
     publishing.look()
     assert nsqd.had == []
@@ -105,7 +105,7 @@ def test_each_time_is_published_once_by_the_clock_and_late_where_nsqd_was_away()
 def test_functions_of_one_topic_and_time_are_all_published() -> None:
     clock, nsqd = FakeClock(0.0), Nsqd()
     entries = [checked(60, "t", lambda when: b"one"), checked(60, "t", lambda when: b"two"), checked(60, "t", b"x")]
-    publishing = Publishing(entries, nsqd.publish, Alone(), clock, call)
+    publishing = Publishing(entries, nsqd.publish, Election(), clock, call)
     clock.advance(60)
     publishing.look()
     publishing.look()
@@ -115,7 +115,7 @@ def test_functions_of_one_topic_and_time_are_all_published() -> None:
 def test_a_large_body_is_published_once_each_time(tmp_path: Any) -> None:
     clock, nsqd = FakeClock(0.0), Nsqd()
     publishing = Publishing(
-        [checked(60, "t", bytes(1 << 20))], nsqd.publish, ByLock(str(tmp_path / "lock")), clock, call
+        [checked(60, "t", bytes(1 << 20))], nsqd.publish, Election(str(tmp_path / "lock")), clock, call
     )
     clock.advance(60)
     publishing.look()
@@ -130,7 +130,7 @@ def test_a_function_that_fails_leaves_its_time_out_and_nothing_else() -> None:
     def broken(when: float) -> bytes:
         raise ValueError(when)
 
-    publishing = Publishing([checked(60, "b", broken), checked(60, "a", b"x")], nsqd.publish, Alone(), clock, call)
+    publishing = Publishing([checked(60, "b", broken), checked(60, "a", b"x")], nsqd.publish, Election(), clock, call)
     clock.advance(60)
     publishing.look()
     publishing.look()
@@ -150,7 +150,7 @@ def test_a_clock_set_back_repeats_no_time_and_delays_the_next_by_one_interval_at
         published_at.append(clock.now())
         return b"x"
 
-    publishing = Publishing([checked(interval, "t", body)], Nsqd().publish, Alone(), clock, call)
+    publishing = Publishing([checked(interval, "t", body)], Nsqd().publish, Election(), clock, call)
     while len(times) < 2:
         clock.advance(0.5)
         publishing.look()
@@ -168,7 +168,7 @@ def test_a_body_that_hangs_stops_no_other_schedule_and_is_logged(caplog: pytest.
     clock, nsqd = FakeClock(0.0), Nsqd()
     threads: list[Callable[[], None]] = []
     entries = [checked(60, "hung", b"x"), checked(60, "other", b"x")]
-    publishing = Publishing(entries, nsqd.publish, Alone(), clock, threads.append)
+    publishing = Publishing(entries, nsqd.publish, Election(), clock, threads.append)
     clock.advance(60)
     publishing.look()
     hung, other = threads
@@ -196,7 +196,7 @@ def test_a_schedule_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture)
             raise ValueError(wall)
 
     clock, nsqd = FakeClock(0.0), Nsqd()
-    publishing = Publishing([checked(Broken(), "b", b"x"), checked(60, "a", b"x")], nsqd.publish, Alone(), clock, call)
+    publishing = Publishing([checked(Broken(), "b", b"x"), checked(60, "a", b"x")], nsqd.publish, Election(), clock, call)
     for _ in range(2):
         clock.advance(60)
         publishing.look()
@@ -206,8 +206,8 @@ def test_a_schedule_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_does_not_keep_the_lock_of_a_process_that_ended(tmp_path: Any) -> None:
-    holder, other = ByLock(str(tmp_path / "lock")), ByLock(str(tmp_path / "lock"))
-    assert holder.wins()
+    holder, other = Election(str(tmp_path / "lock")), Election(str(tmp_path / "lock"))
+    assert holder.is_elected()
     runs, ends = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
@@ -216,13 +216,13 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_process_that_ended(tmp_path:
         os._exit(0)
     try:
         os.read(runs[0], 1)
-        assert not other.wins()
-        holder.leave()
-        assert other.wins()
+        assert not other.is_elected()
+        holder.resign()
+        assert other.is_elected()
     finally:
         os.write(ends[1], b"x")
         os.waitpid(child, 0)
-        other.leave()
+        other.resign()
         for file in (*runs, *ends):
             os.close(file)
 
@@ -231,34 +231,34 @@ def test_one_process_of_many_publishes_and_the_next_one_goes_on_where_it_stopped
     clock, nsqd = FakeClock(0.0), Nsqd()
     path = str(tmp_path / "schedules")
     entries = [checked(60, "t", b"x")]
-    elections = [ByLock(path), ByLock(path), ByLock(path)]
+    elections = [Election(path), Election(path), Election(path)]
     first, second, third = (Publishing(entries, nsqd.publish, each, clock, call) for each in elections)
     for _ in range(3):
         clock.advance(60)
         for each in (first, second, third):
             each.look()
     assert len(nsqd.had) == 3
-    assert [each.wins() for each in elections] == [True, False, False]
+    assert [each.is_elected() for each in elections] == [True, False, False]
     clock.advance(60)
     first.look()
-    elections[0].leave()
-    assert [each.wins() for each in elections[1:]] == [True, False]
+    elections[0].resign()
+    assert [each.is_elected() for each in elections[1:]] == [True, False]
     second.look()  # it was done already
     assert len(nsqd.had) == 4
     clock.advance(60)
     third.look()
     second.look()
     assert len(nsqd.had) == 5
-    elections[1].leave()
+    elections[1].resign()
     (tmp_path / "schedules").write_bytes(b'{"torn')
     clock.advance(60)
     third.look()
     assert len(nsqd.had) == 6
-    elections[2].leave()
+    elections[2].resign()
 
 
 def test_the_supervisors_folder_that_is_gone_elects_nobody(tmp_path: Any) -> None:
-    assert not ByLock(str(tmp_path / "gone" / "schedules")).wins()
+    assert not Election(str(tmp_path / "gone" / "schedules")).is_elected()
 
 
 @pytest.mark.parametrize(("when", "body"), [(None, b"x"), (object(), b"x"), ("5m", b""), ("5m", "text")])

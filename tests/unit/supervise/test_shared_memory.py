@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from gnsq_lite.supervise.shared_memory import SECOND_LOOK, Pulse, Runs
+from gnsq_lite.supervise.shared_memory import SECOND_LOOK, GroupMemory, ProcessMemory
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> tuple[Pulse, Pulse]:
-    """The page of one process as its supervisor and as the process itself have it."""
+def pair(tmp_path: Path) -> tuple[ProcessMemory, ProcessMemory]:
+    """The memory of one process, mapped by its supervisor and by the process itself."""
     socket = str(tmp_path / "1.sock")
-    return Pulse(socket), Pulse(socket)
+    return ProcessMemory(socket), ProcessMemory(socket)
 
 
-def test_a_process_hangs_when_a_second_look_finds_no_tick_either(pair: tuple[Pulse, Pulse]) -> None:
+def test_a_process_hangs_when_a_second_look_finds_no_tick_either(pair: tuple[ProcessMemory, ProcessMemory]) -> None:
     supervisors, own = pair
-    own.start(10.0)
-    own.tick()
+    own.hang_timeout = 10.0
+    own.ticks += 1
     assert supervisors.hangs_for(100.0) == 0.0
     assert supervisors.hangs_for(109.9) == 0.0
     assert supervisors.hangs_for(110.0) == 0.0
@@ -27,27 +27,27 @@ def test_a_process_hangs_when_a_second_look_finds_no_tick_either(pair: tuple[Pul
     assert supervisors.hangs_for(110.0 + SECOND_LOOK) == 10.0 + SECOND_LOOK
 
 
-def test_a_process_that_ticks_before_the_second_look_does_not_hang(pair: tuple[Pulse, Pulse]) -> None:
+def test_a_process_that_ticks_before_the_second_look_does_not_hang(pair: tuple[ProcessMemory, ProcessMemory]) -> None:
     supervisors, own = pair
-    own.start(10.0)
-    own.tick()
+    own.hang_timeout = 10.0
+    own.ticks += 1
     supervisors.hangs_for(100.0)
     assert supervisors.hangs_for(500.0) == 0.0  # the supervisor was stopped, and the process with it
-    own.tick()
+    own.ticks += 1
     assert supervisors.hangs_for(500.0 + SECOND_LOOK) == 0.0
     assert supervisors.hangs_for(509.0 + SECOND_LOOK) == 0.0
 
 
-def test_a_process_that_loads_or_has_no_hang_timeout_never_hangs(pair: tuple[Pulse, Pulse]) -> None:
+def test_a_process_that_loads_or_has_no_hang_timeout_never_hangs(pair: tuple[ProcessMemory, ProcessMemory]) -> None:
     supervisors, own = pair
-    own.start(10.0)
+    own.hang_timeout = 10.0
     assert [supervisors.hangs_for(now) for now in (0.0, 100.0, 200.0)] == [0.0] * 3
-    own.start(0.0)
-    own.tick()
+    own.hang_timeout = 0.0
+    own.ticks += 1
     assert [supervisors.hangs_for(now) for now in (0.0, 100.0, 200.0)] == [0.0] * 3
 
 
-def test_the_last_message_begun_is_readable_whatever_its_bytes_are(pair: tuple[Pulse, Pulse]) -> None:
+def test_the_last_message_begun_is_readable_whatever_its_bytes_are(pair: tuple[ProcessMemory, ProcessMemory]) -> None:
     supervisors, own = pair
     assert supervisors.begun == ""
     own.begin(b"a-long-topic/channel 0123456789abcdef")
@@ -55,10 +55,13 @@ def test_the_last_message_begun_is_readable_whatever_its_bytes_are(pair: tuple[P
     assert supervisors.begun == "t/ch \\xff123"
     own.begin(b"x" * 1000)
     assert supervisors.begun.startswith("xxx")
+    assert supervisors.reason == ""
+    own.ask_to_be_replaced("it uses 100 MiB")
+    assert supervisors.reason == "it uses 100 MiB"
 
 
 def test_counts_of_runs_are_shared_and_stay_between_0_and_255(tmp_path: Path) -> None:
-    one, other = Runs(str(tmp_path)), Runs(str(tmp_path))
+    one, other = GroupMemory(str(tmp_path)), GroupMemory(str(tmp_path))
     message = 0x123456789ABCDEF0
     assert one.count(message) == 0
     one.add(message, 1)
@@ -71,3 +74,8 @@ def test_counts_of_runs_are_shared_and_stay_between_0_and_255(tmp_path: Path) ->
     assert other.count(message) == 255
     one.process_ended()
     assert other.ended == 1
+    assert not other.is_paused
+    one.pause(True)
+    assert other.is_paused
+    one.pause(False)
+    assert not other.is_paused

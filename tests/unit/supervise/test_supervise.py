@@ -12,8 +12,8 @@ import pytest
 
 from gnsq_lite.errors import HTTPConnectError
 from gnsq_lite.supervise.logs import BriefFormatter, JSONFormatter, TextFormatter, extra_of
-from gnsq_lite.supervise.report_files import VARIABLE, Slot, take_slot
 from gnsq_lite.supervise.restarts import FIRST, LONGEST, WELL_AFTER, Restarts
+from gnsq_lite.supervise.slots import VARIABLE, Slot, take_slot
 from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 from tests.fakes import FakeClock
 
