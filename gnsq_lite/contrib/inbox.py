@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.contrib.databases import check_table, driver_of, is_sqlite
 from gnsq_lite.errors import OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.option_fields import check_number
@@ -58,8 +59,7 @@ class Inbox:
         retention: float = RETENTION,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if not table.replace("_", "").replace(".", "").isalnum():
-            raise OptionError("table", table, "must have letters, digits, dots and underscores only")
+        check_table(table)
         check_number("retention", retention, 1, 1e10)
         self._connect, self._table, self._retention, self._clock = connect, table, retention, clock
         self._local, self._open = threading.local(), set[Any]()
@@ -106,10 +106,12 @@ class Inbox:
         self._open.add(connection)
         self._local.connection = None
         try:
-            insert, mark = _dialect(connection)
-            values = f"(consumer, message, handled_at) VALUES ({mark}, {mark}, {mark})"
+            mark = "?" if is_sqlite(connection) else "%s"
+            into = f"INTO {self._table} (consumer, message, handled_at) VALUES ({mark}, {mark}, {mark})"
+            is_mysql = "mysql" in driver_of(connection)
+            statement = f"INSERT IGNORE {into}" if is_mysql else f"INSERT {into} ON CONFLICT DO NOTHING"
             cursor = connection.cursor()
-            cursor.execute(insert.format(f"{self._table} {values}"), (consumer, key, self._clock.wall()))
+            cursor.execute(statement, (consumer, key, self._clock.wall()))
             if cursor.rowcount == 1:
                 function(*given, connection)
                 self._clean(cursor, mark)
@@ -148,13 +150,3 @@ def checked_key(key: object) -> str:
     if key is None or not text or len(text) > _LONGEST_KEY:
         raise OptionError("key", key, f"must be 1 to {_LONGEST_KEY} characters")
     return text
-
-
-def _dialect(connection: Any) -> tuple[str, str]:
-    """Return the INSERT statement that ignores a known key, and the placeholder of a parameter."""
-    module = type(connection).__module__.lower()
-    if module.startswith("sqlite3") or "sqlite3" in module:
-        return "INSERT INTO {} ON CONFLICT DO NOTHING", "?"
-    if "mysql" in module:
-        return "INSERT IGNORE INTO {}", "%s"
-    return "INSERT INTO {} ON CONFLICT DO NOTHING", "%s"

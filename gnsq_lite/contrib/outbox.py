@@ -26,6 +26,7 @@ from datetime import datetime
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.contrib.databases import check_table, is_sqlite
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.wire.commands import check_body
@@ -207,8 +208,7 @@ class Outbox:
     def __init__(
         self, connect: Callable[[], Any], *, table: str = "nsq_outbox", max_msg_size: int = MAX_MSG_SIZE
     ) -> None:
-        if not table.replace("_", "").replace(".", "").isalnum():
-            raise OptionError("table", table, "must have letters, digits, dots and underscores only")
+        check_table(table)
         self._connect, self._table, self._max_msg_size = connect, table, max_msg_size
 
     def create_tables(self) -> None:
@@ -249,7 +249,7 @@ class Outbox:
         if not rows:
             return
         if hasattr(connection, "cursor"):
-            mark = "?" if _is_sqlite(connection) else "%s"
+            mark = "?" if is_sqlite(connection) else "%s"
             connection.cursor().executemany(insert_into(self._table, mark), rows)
             return
         if callable(connection.connection):  # SQLAlchemy's Session
@@ -277,7 +277,7 @@ class Outbox:
         def begin() -> Iterator[Table]:
             try:
                 current = connection()
-                cursor, sqlite = current.cursor(), _is_sqlite(current)
+                cursor, sqlite = current.cursor(), is_sqlite(current)
                 if sqlite and not current.in_transaction:
                     cursor.execute("BEGIN")  # sqlite3 may be configured not to begin transactions itself
                 yield Table(self._table, cursor, "?" if sqlite else "%s", not sqlite)
@@ -287,8 +287,3 @@ class Outbox:
                 raise
 
         return Source(self._table, begin, close)
-
-
-def _is_sqlite(connection: Any) -> bool:
-    inner = getattr(connection, "driver_connection", connection)  # unwraps SQLAlchemy's raw_connection()
-    return "sqlite3" in type(inner).__module__.lower()

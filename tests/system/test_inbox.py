@@ -16,6 +16,7 @@ from gnsq_lite.testing import make_message
 from tests.fakes import FakeClock
 from tests.programs import wait_for
 from tests.servers import ServerHandle
+from tests.system.test_outbox import engine
 
 
 @pytest.fixture
@@ -62,6 +63,19 @@ def test_the_second_delivery_and_the_second_publish_have_no_effect(database: Any
     handle(make_message(b"a", topic="t", channel="other"))  # another channel handles it too
     assert sorted(rows(database, "SELECT name FROM effects")) == ["a", "a", "b"]
     assert inbox.duplicates == 2
+
+
+def test_an_inbox_uses_connections_of_an_sqlalchemy_engine(database: Any, inboxes: list[Inbox]) -> None:
+    inbox = made(inboxes, engine(database).raw_connection)
+
+    @inbox.once(key=lambda message: message.body)
+    def handle(message: Any, connection: Any) -> None:
+        effect(connection, "x")
+
+    for _ in range(2):
+        handle(make_message(b"a"))
+    assert rows(database, "SELECT name FROM effects") == ["x"]
+    assert inbox.duplicates == 1
 
 
 def test_a_handler_that_raises_has_no_effect_and_its_message_may_come_again(
