@@ -1,4 +1,4 @@
-"""``gnsq-lite topic | channel | node``: administer all nodes of a cluster, as nsqadmin does."""
+"""``gnsq-lite topic | channel | node``: administer topics, channels and nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHANNEL = click.argument("channel", shell_complete=channel_names)
 
 
 def _act(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -> Callable[[Any], click.Command]:
-    """Return a decorator: the function returns steps; the command asks for confirmation and runs them."""
+    """Return a decorator: the command asks for confirmation, and runs the steps that the function returns."""
 
     def decorate(steps: Callable[..., list[Step]]) -> click.Command:
         def command(
@@ -38,14 +38,16 @@ def _act(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -
             **given: Any,
         ) -> int:
             _check(given)
-            asks = lookupds or os.environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES") or not nsqd_http
+            has_lookupds = lookupds or os.environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES") or not nsqd_http
             cluster = Cluster(
-                flags.lookupd_urls(lookupds) if asks else [], list(nsqd_http), HTTPOptions(http_timeout=http_timeout)
+                flags.lookupd_urls(lookupds) if has_lookupds else [],
+                list(nsqd_http),
+                HTTPOptions(http_timeout=http_timeout),
             )
             planned = steps(cluster, **given)
             if not yes and name != "create":
                 _confirm(planned, as_json)
-            return _told(planned, as_json)
+            return _run_and_print(planned, as_json)
 
         made: Any = command
         made.__doc__ = text
@@ -69,11 +71,11 @@ def _confirm(steps: list[Step], as_json: bool) -> None:
         raise click.UsageError("cannot ask for confirmation without a terminal: give --yes")
     for step in steps:
         click.echo(f"{visible(step.server)}  {step.act}", err=True)
-    click.confirm("Do this?", abort=True, err=True)
+    click.confirm("Run these steps?", abort=True, err=True)
 
 
-def _told(steps: list[Step], as_json: bool) -> int:
-    """Run the steps and print their results; return 1 if a step failed, or if nothing was found to act on."""
+def _run_and_print(steps: list[Step], as_json: bool) -> int:
+    """Run the steps and print their results; return 1 if a step failed, or if no server had the topic or channel."""
     outcomes = run(steps)
     if as_json:
         echo(json.dumps([asdict(each) for each in outcomes]))
@@ -102,8 +104,8 @@ def node() -> None:
     "create",
     "topic create clicks",
     _TOPIC,
-    option("--partition-num", type=click.IntRange(1), help="Youzan's: partitions of the topic."),
-    option("--replicator", type=click.IntRange(1), help="Youzan's: copies of each partition."),
+    option("--partition-num", type=click.IntRange(1), help="Number of partitions; only for Youzan's NSQ."),
+    option("--replicator", type=click.IntRange(1), help="Number of replicas of each partition; only for Youzan's NSQ."),
     text="Create TOPIC on every nsqlookupd, and on each --nsqd-http-address.",
 )
 def topic_create(cluster: Cluster, topic: str, partition_num: int | None, replicator: int | None) -> list[Step]:
@@ -203,12 +205,12 @@ node.add_command(drain)
     "node tombstone nsqd1:4151 clicks",
     click.argument("node"),
     _TOPIC,
-    text="Hide NODE (host:http_port) from lookups of TOPIC for a while, and delete TOPIC there with its messages.",
+    text="Hide NODE (host:http_port) from lookups of TOPIC for a while, and delete TOPIC with its messages on NODE.",
 )
 def node_tombstone(cluster: Cluster, node: str, topic: str) -> list[Step]:
     """Return the steps."""
-    cluster.check_node(node)  # nsqlookupd would answer OK
+    cluster.check_node(node)  # nsqlookupd accepts any node
     steps = cluster.on_lookupds("tombstone topic", lambda client: client.tombstone_topic(topic, node))
-    if cluster.is_youzan:  # only the cluster moves its partitions
+    if cluster.is_youzan:  # the cluster itself moves the partitions
         return steps
     return [*steps, cluster.on_nsqd(node, "delete topic", lambda client: client.delete_topic(topic))]

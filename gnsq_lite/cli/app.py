@@ -1,4 +1,4 @@
-"""The group of commands; errors become one line and an exit code."""
+"""The group of commands.  It prints an error as one line, and exits with a code."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "nodes": ("gnsq_lite.cli.lists:nodes", "List the nsqds registered at the nsqlookupds."),
     "outbox": ("gnsq_lite.cli.outbox", "Publish the messages that transactions stored in an outbox."),
     "pub": ("gnsq_lite.cli.pub", "Publish lines of files or standard input."),
-    "doctor": ("gnsq_lite.cli.doctor", "List what to change in a program of pynsq or gnsq."),
-    "record": ("gnsq_lite.cli.record", "Record a channel: a durable log that can be read and replayed."),
+    "doctor": ("gnsq_lite.cli.doctor", "List the changes that a program for pynsq or gnsq needs."),
+    "record": ("gnsq_lite.cli.record", "Record the messages of a channel in a durable log."),
     "recording": ("gnsq_lite.cli.recording", "List, verify, trim and retire the logs of a recording."),
     "replay": ("gnsq_lite.cli.replay", "Publish the messages of a recording again."),
     "stat": ("gnsq_lite.cli.stat", "Show depth, rates and clients of every channel, live."),
@@ -39,10 +39,10 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module when it is called."""
+    """Group that imports the module of a command when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command, sorted."""
+        """Return the names of all commands, sorted."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -54,7 +54,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; return 0 if the reader of its output has closed the pipe (click would return 1)."""
+        """Run the command; return 0 if the program that reads the output has closed the pipe (click would return 1)."""
         try:
             result = super().invoke(ctx)
             if sys.stdout is not None:

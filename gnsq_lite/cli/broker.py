@@ -1,4 +1,4 @@
-"""``gnsq-lite broker``: the embedded nsqd and nsqlookupd on their own."""
+"""``gnsq-lite broker``: run the embedded nsqd and nsqlookupd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def broker_flags(function: F) -> F:
         flag = "--auth-http-address" if spec.name == "auth" else "--" + spec.name.replace("_", "-")
         default, text = spec.default, spec.metadata["doc"]
         if spec.name == "auth":
-            text = "Auth server, HOST:PORT or a URL; clients must then send AUTH."
+            text = "Address or URL of the auth server; clients must then send AUTH."
             option = click.option(flag, spec.name, default="", metavar="HOST:PORT", help=text)
         elif spec.name == "tls_required":
             choice = click.Choice(["false", "true", "tcp-https"])
@@ -46,15 +46,23 @@ def broker_flags(function: F) -> F:
 )
 @click.option("--http-address", default="127.0.0.1:4151", show_default=True, help="nsqd's HTTP address.")
 @click.option("--https-address", help="nsqd's HTTPS address, if it has a certificate; default: any free port.")
-@click.option("--nsqlookupd-http-address", "lookupd_http", default="127.0.0.1:4161", show_default=True)
+@click.option(
+    "--nsqlookupd-http-address",
+    "lookupd_http",
+    default="127.0.0.1:4161",
+    show_default=True,
+    help="nsqlookupd's HTTP address.",
+)
 @click.option("--no-lookupd", is_flag=True, help="Run no nsqlookupd.")
-@click.option("--nsqds", type=click.IntRange(0, 64), default=1, show_default=True, help="nsqds on successive ports.")
+@click.option(
+    "--nsqds", type=click.IntRange(0, 64), default=1, show_default=True, help="Number of nsqds, on successive ports."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
 @broker_flags
 def command(as_json: bool, **flags: Any) -> int:
     """Run an nsqd and an nsqlookupd in this process until Ctrl-C or SIGTERM.
 
-    Messages are kept in memory only and lost at exit: for tests and demos, not for production.
+    Messages are only in memory, and lost at exit: use it for tests and demos, not in production.
     """
     broker = broker_of(flags)
     ended = Completion()
@@ -66,14 +74,14 @@ def command(as_json: bool, **flags: Any) -> int:
             "storage": "memory",
         }
 
-        def tell() -> None:
+        def print_addresses() -> None:
             if as_json:
                 echo(json.dumps(listening))
                 return
             for name, addresses in listening.items():
                 echo(f"{name}: {addresses if isinstance(addresses, str) else ', '.join(addresses)}")
 
-        until_signal(ended, lambda timeout=0.0: ended.settle(), tell)
+        until_signal(ended, lambda timeout=0.0: ended.settle(), print_addresses)
     return 0
 
 

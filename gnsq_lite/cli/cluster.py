@@ -1,4 +1,4 @@
-"""Calls to the nsqlookupds and nsqds of a cluster, plain or Youzan's, that an action on a topic or channel needs."""
+"""Calls to nsqlookupds and nsqds for an action on a topic or channel, in a cluster of plain NSQ or Youzan's NSQ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gnsq_lite.cli.lists import ask_all
+from gnsq_lite.cli.lists import query_all
 from gnsq_lite.errors import HTTPError, HTTPStatusError
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.options import HTTPOptions, format_address
@@ -48,9 +48,9 @@ def run(steps: list[Step]) -> list[Outcome]:
 
 
 class Cluster:
-    """The servers given by flags, and the topics and nodes they report; queried on first use.
+    """The nsqlookupds and nsqds that flags give, and the nsqds that the nsqlookupds list.
 
-    Actions on Youzan's cluster go to the leading nsqlookupd, and to the leader of each partition.
+    In a cluster of Youzan's NSQ, actions go to the leading nsqlookupd, and to the leader of each partition.
     """
 
     def __init__(self, lookupds: list[str], nsqds: list[str], http: HTTPOptions) -> None:
@@ -60,25 +60,25 @@ class Cluster:
         self._acting = [leader] if leader is not None else lookupds
 
     def _leader(self) -> str | None:
-        def ask(client: LookupdClient) -> list[str]:
+        def find(client: LookupdClient) -> list[str]:
             try:
                 found = client.list_lookupds().leader
             except HTTPStatusError:  # a plain nsqlookupd
                 return []
             return [format_address(found)] if found is not None else []
 
-        return next(iter(self._ask(ask)), None)
+        return next(iter(self._query(find)), None)
 
-    def _ask(self, ask: Callable[[LookupdClient], Any]) -> list[Any]:
-        return ask_all(tuple(self._lookupds), ask, self._http) if self._lookupds else []
+    def _query(self, query: Callable[[LookupdClient], Any]) -> list[Any]:
+        return query_all(tuple(self._lookupds), query, self._http) if self._lookupds else []
 
     def on_lookupds(self, act: str, call: Callable[[LookupdClient], None]) -> list[Step]:
-        """Return *call* for each nsqlookupd that performs actions."""
+        """Return a step with *call* for each nsqlookupd; of Youzan's nsqlookupds, only for the leader."""
         return [Step(url, act, self._with(LookupdClient, url, call)) for url in self._acting]
 
     def _places(self, topic: str) -> list[tuple[str, int | None]]:
         places: dict[tuple[str, int | None], None] = {}
-        for found in self._ask(lambda client: [client.lookup(topic, access="r" if self.is_youzan else None)]):
+        for found in self._query(lambda client: [client.lookup(topic, access="r" if self.is_youzan else None)]):
             for number, node in found.partitions.items():
                 places[format_address(node.http_address), number] = None
             for node in () if found.partitions else found.producers:
@@ -88,7 +88,7 @@ class Cluster:
 
     def check_known(self, topic: str) -> None:
         """Raise click.ClickException if no nsqlookupd and no nsqd given by a flag knows the topic."""
-        if not self._nsqds and not any(self._ask(lambda client: [client.lookup(topic).found])):
+        if not self._nsqds and not any(self._query(lambda client: [client.lookup(topic).found])):
             raise click.ClickException(f"no nsqlookupd knows a topic {topic!r}")
 
     def has_nsqds(self, topic: str) -> bool:
@@ -96,9 +96,9 @@ class Cluster:
         return bool(self._places(topic))
 
     def on_nsqds(self, topic: str, act: str, call: Callable[[NsqdClient, int | None], None]) -> list[Step]:
-        """Return *call*, with the partition or None, for each nsqd that has the topic and each nsqd given by a flag.
+        """Return a step for each nsqd that has the topic, or is given by a flag; *call* also gets a partition or None.
 
-        Raises click.ClickException if there is none.
+        Raises click.ClickException if there is no such nsqd.
         """
         places = self._places(topic)
         if not places:
@@ -114,23 +114,23 @@ class Cluster:
         return steps
 
     def on_nsqd(self, address: str, act: str, call: Callable[[NsqdClient], None]) -> Step:
-        """Return *call* for one nsqd."""
+        """Return a step with *call* for one nsqd."""
         return Step(address, act, self._with(NsqdClient, address, call))
 
     def named(self, act: str, call: Callable[[NsqdClient], None]) -> list[Step]:
-        """Return *call* for each nsqd given by a flag."""
+        """Return a step with *call* for each nsqd given by a flag."""
         return [self.on_nsqd(address, act, call) for address in self._nsqds]
 
     def needs_registration(self, topic: str) -> bool:
         """Return whether only Youzan's nsqlookupd creates channels of the topic."""
-        metas = self._ask(lambda client: client.topics_meta()) if self.is_youzan else []
+        metas = self._query(lambda client: client.topics_meta()) if self.is_youzan else []
         return any(meta.topic_name == topic and meta.disable_channel_auto_create for meta in metas)
 
     def check_node(self, node: str) -> None:
         """Raise click.ClickException if no nsqlookupd knows the nsqd with the HTTP address *node*."""
-        known = sorted({format_address(each.http_address) for each in self._ask(LookupdClient.nodes)})
+        known = sorted({format_address(each.http_address) for each in self._query(LookupdClient.nodes)})
         if node not in known:
-            raise click.ClickException(f"no nsqlookupd knows a node {node!r}; they know {', '.join(known) or 'none'}")
+            raise click.ClickException(f"no nsqlookupd lists the node {node!r}, only {', '.join(known) or 'none'}")
 
     def _with(self, kind: type[Any], address: str, call: Callable[[Any], None]) -> Callable[[], None]:
         def run_it() -> None:

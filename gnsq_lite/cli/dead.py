@@ -23,7 +23,7 @@ from gnsq_lite.errors import NotSent, NSQConnectionError, NSQError
 from gnsq_lite.option_fields import per_second
 from gnsq_lite.worker.dead import DeadLetter, Store, open_stores
 
-#: What letters can be grouped by.
+#: Fields by which letters can be grouped.
 _GROUPS: dict[str, Callable[[DeadLetter], str]] = {
     "error": lambda letter: letter.error_type or letter.error,
     "topic": lambda letter: f"{letter.topic}/{letter.channel}",
@@ -41,7 +41,7 @@ def command() -> None:
 
 
 def _store(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add STORE and the flags of the nsqds."""
+    """Add the argument STORE and the flags of nsqds."""
     return click.argument("store")(flags.addresses(flags.security(function)))
 
 
@@ -175,7 +175,7 @@ def _print_groups(group_by: str, letters: Iterator[DeadLetter], as_json: bool) -
 @_store
 @click.argument("key", metavar="ID")
 def show(store: str, key: str, **given: Any) -> int:
-    """Print one letter: where it came from, its body, and the traceback."""
+    """Print one letter: its topic, nsqd, error, traceback and body."""
     with _opened(store, given) as (opened, _):
         letter = next((each for each in opened.letters() if each.key == key), None)
     if letter is None:
@@ -204,7 +204,8 @@ def show(store: str, key: str, **given: Any) -> int:
 def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **given: Any) -> int:
     """Publish letters to their topic again, and remove each letter after nsqd's OK.
 
-    Letters go to the nsqd that they came from, unless nsqds are given.  Every channel of the topic receives them.
+    A letter is published to the nsqd that delivered its message, or to the nsqds given by flags.  Every channel of the
+    topic receives it.
     """
     per = per_second("rate", rate)
     counts, failed = Counter[str](), 0
@@ -219,7 +220,7 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
                         raise  # no nsqd can be reached: the next letter would fail too
                     except NSQError as error:
                         failed += 1
-                        errors.print(f"gnsq-lite: {letter.key} stays: {error}", markup=False)
+                        errors.print(f"gnsq-lite: cannot publish {letter.key}; it stays: {error}", markup=False)
                         continue
                     opened.remove(letter)
                     if per is not None:
@@ -233,8 +234,8 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
 @command.command("drop", cls=Command, example="dead drop dead --topic orders")
 @_store
 @_selection
-@click.option("--all", "drop_all", is_flag=True, help="Remove every letter, without a selection.")
-@click.option("--dry-run", is_flag=True, help="Only print how many letters would be removed.")
+@click.option("--all", "drop_all", is_flag=True, help="Delete every letter.")
+@click.option("--dry-run", is_flag=True, help="Only print how many letters would be deleted.")
 def drop(store: str, drop_all: bool, dry_run: bool, **given: Any) -> None:
     """Delete letters."""
     if not drop_all and not any(given[name] for name in ("topic", "channel", "error", "nsqd", "since", "keys")):
@@ -245,7 +246,7 @@ def drop(store: str, drop_all: bool, dry_run: bool, **given: Any) -> None:
             if not dry_run:
                 opened.remove(letter)
             counts[letter.topic] += 1
-    _print_counts("would be removed" if dry_run else "removed", counts)
+    _print_counts("would be deleted" if dry_run else "deleted", counts)
 
 
 def _print_counts(done: str, counts: Counter[str]) -> None:

@@ -1,4 +1,4 @@
-"""``gnsq-lite demo``: publish and consume real input, and prove that no message was lost."""
+"""``gnsq-lite demo``: publish and consume lines of text, and prove that no message was lost."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def records(lines: Iterable[bytes], limit: int | None) -> Iterator[tuple[int, by
 
 
 class Publishing(threading.Thread):
-    """Publish the records while the Reader runs; *failed* is the error that ended it early."""
+    """Thread that publishes the records while the Reader runs; *failed*: the error that ended it early."""
 
     def __init__(self, writer: Writer, topic: str, source: Iterable[tuple[int, bytes]], sent: Tally) -> None:
         super().__init__(daemon=True)
@@ -69,7 +69,7 @@ class Publishing(threading.Thread):
         self.failed: Exception | None = None
 
     def run(self) -> None:
-        """Publish them all."""
+        """Publish all records."""
         try:
             publish_all(*self._job)
         except Exception as error:
@@ -77,7 +77,7 @@ class Publishing(threading.Thread):
 
 
 class Handler:
-    """Count each line once; requeue one line in FAILS at its first attempt."""
+    """Handler that counts each line once, and requeues one line in FAILS at its first attempt."""
 
     def __init__(self) -> None:
         self.tally = Tally()

@@ -1,4 +1,4 @@
-"""``gnsq-lite doctor``: what to change in a program that was written for pynsq or gnsq, line by line."""
+"""``gnsq-lite doctor``: list, by line, the changes that a program for pynsq or gnsq needs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Finding:
 
 
 def examine(source: str, name: str) -> list[Finding]:
-    """Return what to change in *source*, in the order of its lines."""
+    """Return the lines of *source* to change, in their order."""
     found: set[tuple[int, str]] = set()
     try:
         tree = ast.parse(source, name)
@@ -69,7 +69,7 @@ class Program:
                 self._imported.update({a.asname or a.name: (library, a.name) for a in node.names})
             elif isinstance(node, ast.Assign) and (top := _imported_by_call(node.value)) in _LIBRARIES:
                 self._imported.update({ast.unparse(target): (_LIBRARIES[top], "") for target in node.targets})
-        # Manuals show parts of programs, without their imports.
+        # The source may be an example from a manual, without imports.
         bound = {node.id for node in self._nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         used = {
             node.value.id
@@ -82,7 +82,7 @@ class Program:
         self._handlers = {name for node in self._nodes for name in self._named_handlers(node)}
 
     def findings(self) -> Iterator[tuple[int, str]]:
-        """Yield (line, what to change)."""
+        """Yield the number of each line to change, and a text."""
         if not self.libraries:
             return
         for node in self._nodes:
@@ -139,13 +139,13 @@ class Program:
                 )
         for keyword in node.keywords:
             if keyword.arg in rules.KEYWORDS[library]:
-                yield keyword.value.lineno, _said(f"{keyword.arg}=", rules.KEYWORDS[library][keyword.arg])
+                yield keyword.value.lineno, _labelled(f"{keyword.arg}=", rules.KEYWORDS[library][keyword.arg])
 
     def _of_publish(self, node: ast.Call) -> Iterator[tuple[int, str]]:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         if called in ("publish", "multipublish") and "gnsq" in self.libraries:
             if any(keyword.arg == "defer" for keyword in node.keywords) or len(node.args) > 2:
-                yield node.lineno, _said("defer=", rules.SILENT + "milliseconds there, seconds here")
+                yield node.lineno, _labelled("defer=", rules.SILENT + "milliseconds there, seconds here")
             for keyword in node.keywords:
                 if keyword.arg in ("block", "raise_error"):
                     yield keyword.value.lineno, f"{keyword.arg}=: publish_nowait() does not block; publish() raises"
@@ -154,7 +154,7 @@ class Program:
             if any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in bodies):
                 yield node.lineno, "a body is bytes: b'...' or text.encode()"
         if called == "start" and "gnsq" in self.libraries and _last(node.func, 1) in ("producer", "writer"):
-            yield node.lineno, "a Writer starts by itself: leave start() out"
+            yield node.lineno, "a Writer needs no start(): remove the call"
 
     def _of_class(self, node: ast.ClassDef) -> Iterator[tuple[int, str]]:
         for base in node.bases:
@@ -163,16 +163,16 @@ class Program:
                 yield node.lineno, f"a subclass of {origin[1]}: give functions to Reader instead"
                 for part in node.body:
                     if isinstance(part, ast.FunctionDef) and part.name in rules.ATTRIBUTES[origin[0]]:
-                        yield part.lineno, _said(part.name, rules.ATTRIBUTES[origin[0]][part.name])
+                        yield part.lineno, _labelled(part.name, rules.ATTRIBUTES[origin[0]][part.name])
 
     def _of_name(self, node: ast.Attribute | ast.Name) -> Iterator[tuple[int, str]]:
         origin = self._origin(node)
         if origin is not None and origin[1] in rules.NAMES[origin[0]]:
-            yield node.lineno, _said(origin[1], rules.NAMES[origin[0]][origin[1]])
+            yield node.lineno, _labelled(origin[1], rules.NAMES[origin[0]][origin[1]])
         elif origin is None and isinstance(node, ast.Attribute):
             for library in sorted(self.libraries):
                 if node.attr in rules.ATTRIBUTES[library] and _last(node, 1) not in ("message", "msg", "m"):
-                    yield node.lineno, _said(node.attr, rules.ATTRIBUTES[library][node.attr])
+                    yield node.lineno, _labelled(node.attr, rules.ATTRIBUTES[library][node.attr])
 
     # -- handlers
 
@@ -199,7 +199,7 @@ class Program:
         taken = node.args.args if isinstance(node, _FUNCTIONS) else []
         arguments = [each.arg for each in taken if each.arg not in ("self", "cls")]
         if len(arguments) == 2 and "gnsq" in self.libraries:
-            yield getattr(node, "lineno", 1), f"the handler takes the message alone: def handler({arguments[1]})"
+            yield getattr(node, "lineno", 1), f"a handler has one argument, the message: def handler({arguments[1]})"
         message = arguments[-1] if arguments else ""
         for part in ast.walk(node):
             if isinstance(part, ast.Return):
@@ -208,11 +208,11 @@ class Program:
                 yield part.lineno, "a coroutine: a handler must be a plain function; it may block"
             elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == message:
                 if part.attr in rules.MESSAGE:
-                    yield part.lineno, _said(f"message.{part.attr}", rules.MESSAGE[part.attr])
+                    yield part.lineno, _labelled(f"message.{part.attr}", rules.MESSAGE[part.attr])
             elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "requeue":
                 given = {keyword.arg for keyword in part.keywords}
                 if "time_ms" in given or ("gnsq" in self.libraries and (part.args or given - {"backoff"})):
-                    yield part.lineno, _said("requeue", rules.SILENT + "milliseconds there; requeue(seconds) here")
+                    yield part.lineno, _labelled("requeue", rules.SILENT + "milliseconds there; requeue(seconds) here")
 
 
 def _imported_by_call(node: ast.AST) -> str:
@@ -226,13 +226,13 @@ def _of_return(node: ast.Return, libraries: set[str]) -> Iterator[tuple[int, str
     value = node.value
     if (
         isinstance(value, ast.Constant) and value.value is False and "pynsq" in libraries
-    ):  # gnsq finishes the message too
+    ):  # gnsq too finishes the message
         yield node.lineno, rules.SILENT + "return False finishes the message: raise Requeue()"
     elif value is not None and not isinstance(value, ast.Constant) and "pynsq" in libraries:
         yield (node.lineno, rules.SILENT + "the return value is ignored: raise Requeue() if it is false")
 
 
-def _said(name: str, text: str) -> str:
+def _labelled(name: str, text: str) -> str:
     silent = rules.SILENT if text.startswith(rules.SILENT) else ""
     return f"{silent}{name}: {text.removeprefix(rules.SILENT)}"
 
@@ -248,10 +248,10 @@ def _last(node: ast.AST, back: int) -> str:
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @flags.as_json
 def command(files: tuple[Path, ...], as_json: bool) -> int:
-    """List what to change in programs written for pynsq or gnsq, by line, without running them.
+    """List the changes that programs for pynsq or gnsq need, by line, without running the programs.
 
-    "silent" marks code that runs without an error but behaves differently.  Exit codes: 0 nothing to change, 1
-    changes are needed.
+    "silent" marks code that runs without an error but behaves differently.  Exit codes: 0 no change is
+    needed, 1 changes are needed.
     """
     found = []
     for path in files:

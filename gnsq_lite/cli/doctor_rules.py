@@ -5,7 +5,7 @@ from __future__ import annotations
 #: Marks calls that run without an error but behave differently.
 SILENT = "silent: "
 
-#: Constructor -> (its replacement, a further remark).
+#: Constructor -> (kind of object, remark).
 MAKERS = {
     "pynsq": {
         "Reader": ("reader", "Reader(topic, channel, handler, ...); start it with reader.start()"),
@@ -25,10 +25,10 @@ MAKERS = {
 
 #: Remarks on every Reader.
 READERS = {
-    "pynsq": [SILENT + "several handlers run at a time here: pass concurrency=1 unless yours is safe in parallel"],
+    "pynsq": [SILENT + "several handlers run at a time here: pass concurrency=1 unless your handler is thread-safe"],
     "gnsq": [
         SILENT + "handlers run in threads unless the process is monkey-patched, several at a time: pass concurrency=1"
-        " unless your handler is safe in parallel",
+        " unless your handler is thread-safe",
     ],
 }
 
@@ -41,7 +41,7 @@ _SAME = {
     "tls_options": "tls=TLSOptions(ca_file=..., cert_file=..., key_file=...); the server is verified",
     "snappy": 'compression="snappy"',
     "deflate": 'compression="deflate"',
-    "output_buffer_timeout": SILENT + "takes seconds; it took milliseconds",
+    "output_buffer_timeout": SILENT + "is in seconds, not in milliseconds",
     "timeout": "connect_timeout=; Writer: publish_timeout=",
 }
 #: Constructor keyword -> its replacement.
@@ -51,7 +51,7 @@ KEYWORDS = {
         "low_rdy_idle_timeout": "rdy_idle_timeout=",
         "lookupd_connect_timeout": "lookupd_timeout=, for the whole call",
         "lookupd_request_timeout": "lookupd_timeout=, for the whole call",
-        "msg_timeout": SILENT + "takes seconds; it took milliseconds",
+        "msg_timeout": SILENT + "is in seconds, not in milliseconds",
         "reconnect_interval": "reconnect_delay= and max_reconnect_delay=",
         "io_loop": "was removed: no event loop is run",
     },
@@ -59,7 +59,7 @@ KEYWORDS = {
         **_SAME,
         "max_concurrency": "concurrency=; for 0 use 1, for -1 the number of processors",
         "async": "message.enable_async() in the handler",
-        "requeue_delay": SILENT + "takes seconds; it took milliseconds",
+        "requeue_delay": SILENT + "is in seconds, not in milliseconds",
         "low_ready_idle_timeout": "rdy_idle_timeout=",
         "backoff_on_requeue": "raise Requeue(backoff=False) in the handler",
     },
@@ -70,7 +70,7 @@ ATTRIBUTES = {
     "pynsq": {
         "pub": "writer.publish(topic, body), which blocks; or publish_nowait(topic, body) and add_done_callback",
         "mpub": "writer.multipublish(topic, bodies), which blocks",
-        "dpub": SILENT + "writer.publish(topic, body, defer=seconds): it took milliseconds, as the second argument",
+        "dpub": SILENT + "writer.publish(topic, body, defer=seconds); dpub() had milliseconds, as the second argument",
         "set_message_handler": "the third argument of Reader",
         "giving_up": "on_give_up=",
         "process_message": "the handler",
@@ -106,7 +106,7 @@ ATTRIBUTES = {
 
 #: Attribute of a message -> its replacement.
 MESSAGE = {
-    "timestamp": SILENT + "is a datetime; use message.timestamp_ns for nanoseconds",
+    "timestamp": SILENT + "is a datetime here; use message.timestamp_ns for nanoseconds",
     "on": "was removed: messages have no events",
     "on_finish": "was removed",
     "on_requeue": "was removed",

@@ -46,7 +46,7 @@ def drain(node: str, timeout: float, idle: float, lookupds: tuple[str, ...], htt
     http = HTTPOptions(http_timeout=http_timeout)
     cluster = Cluster(flags.lookupd_urls(lookupds), [], http)
     if cluster.is_youzan:
-        raise click.ClickException("Youzan's nsqlookupd moves partitions itself")
+        raise click.ClickException("drain is only for plain NSQ: Youzan's nsqlookupd moves partitions itself")
     cluster.check_node(node)
     with NsqdClient(node, http) as nsqd:
         left = _drained(lambda: nsqd.stats(include_clients=False, include_mem=False), cluster, node, timeout, idle)

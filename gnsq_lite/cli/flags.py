@@ -1,4 +1,4 @@
-"""Flags that several commands share; the names are those of NSQ's utilities."""
+"""Flags that several commands share; NSQ's utilities have the same names."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _SECURITY = (
         "--tls-root-ca-file",
         metavar="FILE",
         section=SECURITY,
-        help="CAs to trust instead of the system's; implies --tls.",
+        help="File of trusted CAs, instead of the system's; implies --tls.",
     ),
     option("--tls-cert", metavar="FILE", section=SECURITY, help="Client certificate; implies --tls."),
     option("--tls-key", metavar="FILE", section=SECURITY, help="Key of the client certificate."),
@@ -87,7 +87,7 @@ _DIALECT = option(
     default="nsq",
     show_default=True,
     section=CONNECTION,
-    help="Protocol: of plain NSQ or of Youzan's NSQ.",
+    help="Protocol of plain NSQ or of Youzan's NSQ.",
 )
 
 

@@ -18,7 +18,7 @@ _FLAGS = {
     "http_timeout": "--http-timeout",
     "publish_timeout": "--timeout",
 }
-_SPOKEN_OF = re.compile(rf"(?<![\w-])({'|'.join(_FLAGS)})(?![\w-])")
+_OPTION_NAMES = re.compile(rf"(?<![\w-])({'|'.join(_FLAGS)})(?![\w-])")
 
 
 def in_flags(error: Exception | str) -> str:
@@ -26,4 +26,4 @@ def in_flags(error: Exception | str) -> str:
     if isinstance(error, OptionError):
         flag = _FLAGS.get(error.name, f"--{error.name.replace('_', '-')}")
         return f"{flag} {error.value!r}: {in_flags(error.why)}"
-    return _SPOKEN_OF.sub(lambda found: _FLAGS[found[0]], str(error))
+    return _OPTION_NAMES.sub(lambda found: _FLAGS[found[0]], str(error))

@@ -19,15 +19,15 @@ from gnsq_lite.options import HTTPOptions
 
 T = TypeVar("T")
 
-_told: set[str] = set()
+_printed: set[str] = set()
 
 
-def ask_all(
-    lookupds: tuple[str, ...], ask: Callable[[LookupdClient], Iterable[T]], options: HTTPOptions | None = None
+def query_all(
+    lookupds: tuple[str, ...], query: Callable[[LookupdClient], Iterable[T]], options: HTTPOptions | None = None
 ) -> list[T]:
-    """Return the answers of all nsqlookupds without duplicates.  Raises AllFailed if all fail.
+    """Call *query* with a client of each nsqlookupd; return all results without duplicates.  Raises AllFailed.
 
-    Each different failure is printed once.
+    Prints each different error once.
     """
     found: dict[Any, T] = {}
     failed: HTTPError | None = None
@@ -35,32 +35,32 @@ def ask_all(
     for url in flags.lookupd_urls(lookupds):
         try:
             with LookupdClient(url, options) as client:
-                for item in ask(client):
+                for item in query(client):
                     found.setdefault(str(item), item)
             answered = True
         except HTTPError as error:
             failed = error
-            _tell(str(error))
+            _print_once(str(error))
     if failed is not None and not answered:
         raise AllFailed(str(failed))
     return list(found.values())
 
 
 class AllFailed(click.ClickException):
-    """No nsqlookupd answered; the reasons are already printed."""
+    """Every nsqlookupd failed; the errors are already printed."""
 
     def show(self, file: Any = None) -> None:
-        """Print nothing more."""
+        """Print nothing: the errors are already printed."""
 
 
-def _tell(trouble: str) -> None:
-    if trouble not in _told:
-        _told.add(trouble)
-        errors.print(f"gnsq-lite: {trouble}", markup=False)
+def _print_once(text: str) -> None:
+    if text not in _printed:
+        _printed.add(text)
+        errors.print(f"gnsq-lite: {text}", markup=False)
 
 
 def show(title: str, columns: list[str], rows: list[list[Any]], as_json: bool) -> None:
-    """Print a table; off a terminal, tab-separated lines; with *as_json*, a JSON list of objects."""
+    """Print *rows* as a table on a terminal, else as tab-separated lines; with *as_json* as a JSON list of objects."""
     if as_json:
         echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
         return
@@ -80,7 +80,7 @@ def show(title: str, columns: list[str], rows: list[list[Any]], as_json: bool) -
 @flags.as_json
 def topics(lookupds: tuple[str, ...], as_json: bool) -> int:
     """List the topics registered at the nsqlookupds."""
-    show("topics", ["topic"], [[t] for t in sorted(ask_all(lookupds, LookupdClient.topics))], as_json)
+    show("topics", ["topic"], [[t] for t in sorted(query_all(lookupds, LookupdClient.topics))], as_json)
     return 0
 
 
@@ -91,11 +91,11 @@ def topics(lookupds: tuple[str, ...], as_json: bool) -> int:
 def channels(topic: str, lookupds: tuple[str, ...], as_json: bool) -> int:
     """List the channels of TOPIC; an unknown topic is an error."""
 
-    def ask(client: LookupdClient) -> list[tuple[bool, str]]:
+    def query(client: LookupdClient) -> list[tuple[bool, str]]:
         found = client.channels(topic)
         return [(True, name) for name in found] or [(client.lookup(topic).found, "")]
 
-    answers = ask_all(lookupds, ask)
+    answers = query_all(lookupds, query)
     if not any(known for known, _ in answers):
         raise click.ClickException(f"no nsqlookupd knows a topic {topic!r}")
     show(f"channels of {topic}", ["channel"], [[name] for _, name in sorted(answers) if name], as_json)
@@ -114,7 +114,7 @@ def nodes(lookupds: tuple[str, ...], as_json: bool) -> int:
             node.version,
             list(node.topics),
         ]
-        for node in ask_all(lookupds, LookupdClient.nodes)
+        for node in query_all(lookupds, LookupdClient.nodes)
     ]
     show("nsqds", ["tcp", "http", "version", "topics"], sorted(rows), as_json)
     return 0

@@ -24,7 +24,7 @@ class Output(Console):
         super().__init__(**{"emoji": False, **options})
 
     def on_broken_pipe(self) -> None:
-        """Raise it."""
+        """Raise BrokenPipeError."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
@@ -40,7 +40,7 @@ _BAR = 24
 
 
 class Progress:
-    """Print counts with their rates: a live line on a terminal, a line every few seconds elsewhere."""
+    """Progress display: counts and rates in a live line on a terminal, else in a line every few seconds."""
 
     def __init__(self, title: str, *, every: float = 2.0) -> None:
         self._title, self._every = title, every
@@ -90,5 +90,5 @@ def _shown(letter: str) -> str:
 
 
 def echo(text: Any) -> None:
-    """Print one plain line, tabs included."""
+    """Print one line unchanged, and flush."""
     print(text, flush=True)

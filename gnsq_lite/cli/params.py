@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     _Seconds = click.ParamType[float]
     _Bytes = click.ParamType[int]
-else:  # click before 8.3 has no such brackets
+else:  # before click 8.3, ParamType is not generic
     _Seconds = click.ParamType
     _Bytes = click.ParamType
 
@@ -24,7 +24,7 @@ CONNECTION, SECURITY, OUTPUT = "Connection", "TLS, compression, AUTH", "Output"
 
 
 def seconds(text: str) -> float:
-    """Return ``1h30m``, ``250ms`` or a number of seconds as seconds.  Raises ValueError."""
+    """Convert ``1h30m``, ``250ms`` or a number to seconds.  Raises ValueError."""
     if _WHOLE.fullmatch(text):
         return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", text, re.ASCII):

@@ -1,4 +1,4 @@
-"""``gnsq-lite pub``: publish lines."""
+"""``gnsq-lite pub``: publish lines of files or standard input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _READ = 64 * 1024
 
 
 class Read:
-    """Bytes of the input that were read, and its size; 0: not known."""
+    """Number of bytes read from the input, and its size in bytes; 0: unknown."""
 
     def __init__(self, files: Iterable[BinaryIO]) -> None:
         self.bytes = 0
@@ -44,7 +44,7 @@ class Read:
             self.total += status.st_size
 
     def part(self) -> float | None:
-        """Return the fraction that was read, 0 to 1; None if the size is not known."""
+        """Return the fraction that was read, 0 to 1; None if the size is unknown."""
         return min(1.0, self.bytes / self.total) if self.total else None
 
 
@@ -66,9 +66,9 @@ def pieces(files: Iterable[BinaryIO], delimiter: bytes, count: Read) -> Iterator
 
 
 class Rate:
-    """Wait so that *per_second* messages pass in a second; 0: no limit.  The clock and the wait are arguments.
+    """Limit of *per_second* messages per second; 0: no limit.  Clock and sleep function are arguments.
 
-    A delay by a wait or a publish is made up within a second.
+    After a late call, the next calls wait less, to make up for at most one second.
     """
 
     def __init__(self, per_second: float, now: Any = time.monotonic, wait: Any = time.sleep) -> None:
@@ -135,14 +135,14 @@ def _separator(delimiter: str) -> bytes:
 
 
 class Publisher:
-    """Publish to each of the writers, and count."""
+    """Publishes each message with every Writer, and counts messages."""
 
     def __init__(self, writers: Sequence[Writer], topic: str, defer: float) -> None:
         self._writers, self._topic, self._defer = writers, topic, defer
         self.sent = self.confirmed = 0
 
     def publish(self, bodies: list[bytes]) -> None:
-        """Publish *bodies*: they count as sent at once, and as confirmed after every nsqd's OK."""
+        """Publish *bodies*; count them as sent at once, and as confirmed after every nsqd's OK."""
         self.sent += len(bodies)
         for writer in self._writers:
             if len(bodies) == 1:
@@ -184,10 +184,10 @@ def command(
     timeout: float,
     **options: Any,
 ) -> int:
-    """Publish the lines of FILES, or of standard input; each is confirmed by nsqd before the command ends.
+    """Publish the lines of FILES, or of standard input, and exit when nsqd has confirmed every line.
 
-    With several --nsqd-tcp-address each nsqd gets every line.  After Ctrl-C or SIGTERM the command reports how many
-    lines were sent, and exits with 130 or 143.
+    With several --nsqd-tcp-address, the command publishes every line to each nsqd.  After Ctrl-C or SIGTERM it prints
+    the number of sent lines, and exits with 130 or 143.
     """
     check_topic(topic)
     separator = _separator(delimiter)

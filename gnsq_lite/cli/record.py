@@ -1,4 +1,4 @@
-"""``gnsq-lite record``: a daemon that records a channel."""
+"""``gnsq-lite record``: record a channel until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # pyarrow comes with an extra
     from gnsq_lite.recording.recording import Recording
 
 #: Parameters of the command that are fields of RecorderOptions.
-_KEPT = ("retain", "retain_bytes", "max_in_flight", "connections_per_nsqd", "connect_timeout", "msg_timeout")
+_OPTIONS = ("retain", "retain_bytes", "max_in_flight", "connections_per_nsqd", "connect_timeout", "msg_timeout")
 
 
 @tool(
@@ -67,7 +67,7 @@ _KEPT = ("retain", "retain_bytes", "max_in_flight", "connections_per_nsqd", "con
     default="30s",
     show_default=True,
     section=CONNECTION,
-    help="How long --until-empty waits for an nsqd.",
+    help="Time for which --until-empty waits for an nsqd.",
 )
 @option("--youzan", is_flag=True, help="Also record partition, internal id, trace id and headers of Youzan's messages.")
 @flags.security
@@ -85,15 +85,16 @@ def command(
 ) -> int:
     """Record CHANNEL of TOPIC in URL, a directory or an object store, until SIGTERM or Ctrl-C.
 
-    A message is finished only after its row is durable.  Start as many recorders as needed: each writes its own log.
+    A message is finished only after its row is durable.  Several recorders may run at the same time; each writes its
+    own log.
     """
     from gnsq_lite.recording.daemon import record, running_recorder
     from gnsq_lite.recording.options import RecorderOptions
 
     logs.configure("brief", "warning", "main")
-    kept = {name: given.pop(name) for name in _KEPT}
+    chosen = {name: given.pop(name) for name in _OPTIONS}
     client = {**flags.where(nsqds, lookupds), **flags.secured(given)}
-    options = RecorderOptions(topic=topic, channel=channel, client=client, include_youzan=youzan, **kept)
+    options = RecorderOptions(topic=topic, channel=channel, client=client, include_youzan=youzan, **chosen)
     recording = opened(url, storage)
     stop = threading.Event()
     before = _on_signals(stop.set)
@@ -117,11 +118,11 @@ def command(
     return 0
 
 
-def _on_signals(do: Callable[[], None]) -> dict[int, Any]:
-    """Call *do* at SIGTERM and SIGINT, in the main thread only; return the handlers before."""
+def _on_signals(stop: Callable[[], None]) -> dict[int, Any]:
+    """Call *stop* at SIGTERM and SIGINT, in the main thread only; return the earlier signal handlers."""
     if not in_main_thread():
         return {}
-    return {number: signal.signal(number, lambda *_: do()) for number in (signal.SIGTERM, signal.SIGINT)}
+    return {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
 
 
 class RecorderPages:
@@ -140,7 +141,7 @@ class RecorderPages:
             "bytes_total": ("counter", "Bytes stored by this process", recorder.stored_bytes),
             "flush_seconds_total": ("counter", "Seconds spent in writes", recorder.flush_seconds),
             "copies_dropped_total": ("counter", "Copies of stored messages that were dropped", recorder.dropped()),
-            "connections_lost_total": ("counter", "Connections to nsqd that ended once subscribed", recorder.lost()),
+            "connections_lost_total": ("counter", "Subscribed connections to nsqd that ended", recorder.lost()),
             "log_bytes": ("gauge", "Bytes of the log", reader.size()),
             "oldest_row": ("gauge", "Number of the first row of the log", bounds.first),
             "newest_row": ("gauge", "Number of the last row of the log", bounds.last),
@@ -156,7 +157,7 @@ class RecorderPages:
         return "text/plain; version=0.0.4", ("\n".join(lines) + "\n").encode()
 
     def health(self) -> Verdict:
-        """Return a good verdict, because a recorder that fails ends its process."""
+        """Return True, because a recorder that fails ends its process."""
         return True, {"pid": os.getpid()}
 
     def ready(self) -> Verdict:

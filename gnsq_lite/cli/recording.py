@@ -29,7 +29,7 @@ def opened(url: str, settings: tuple[str, ...]) -> Any:
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise click.UsageError("--storage must be NAME=VALUE")  # without the value: it may be a secret
+            raise click.UsageError("--storage must be NAME=VALUE")  # the error omits the value, which may be a secret
         given[name.strip()] = value
     recording = Recording(url, given)
     recording.check()
@@ -78,7 +78,7 @@ def ls_command(url: str, storage: tuple[str, ...], as_json: bool) -> int:
 @_URL
 @storage
 def verify_command(url: str, storage: tuple[str, ...]) -> int:
-    """Read every row of URL and check its checksum; exit with 1 where one is damaged or missing."""
+    """Read every row of URL and check its checksum; exit with 1 if a row is damaged or missing."""
     failed = False
     for name, bounds, wrong in existing(url, storage).verify():
         failed = failed or bool(wrong)
@@ -97,7 +97,7 @@ def trim_command(url: str, storage: tuple[str, ...], retain: float, retain_bytes
         raise click.UsageError("give --retain or --retain-bytes")
     recording = existing(url, storage)
     if recording.meta().owned:
-        raise click.UsageError(f"{recording.url} belongs to a Spark query, which removes what it has committed")
+        raise click.UsageError(f"{recording.url} belongs to a Spark query, which removes committed rows itself")
     echo(f"{recording.trim(retain, retain_bytes)} bytes removed")
     return 0
 
@@ -107,7 +107,7 @@ def trim_command(url: str, storage: tuple[str, ...], retain: float, retain_bytes
 @click.argument("log")
 @storage
 def retire_command(url: str, log: str, storage: tuple[str, ...]) -> int:
-    """Retire LOG of URL: no recorder continues it, and its rows stay readable."""
+    """Retire LOG of URL: no recorder appends rows to it, and its rows stay readable."""
     existing(url, storage).retire(log)
     echo(f"{log} retired")
     return 0

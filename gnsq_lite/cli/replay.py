@@ -62,7 +62,7 @@ class State:
         found = json.loads(self._path.read_text())
         if {name: found.get(name) for name in self._of} != self._of:
             raise click.UsageError(
-                f"--state {path} is of another replay: {found.get('recording')} to {found.get('to')}"
+                f"--state {path} belongs to another replay: {found.get('recording')} to {found.get('to')}"
             )
         self.position, self.since, self.until = found["position"], found["since"], found["until"]
 
@@ -85,7 +85,7 @@ class State:
 @option("--since", type=Moment(), help="Only messages published after this time: 2h (ago), or an ISO time.")
 @option("--until", type=Moment(), help="Only messages published before this time.")
 @option("--rate", type=click.FloatRange(0), default=0.0, help="Messages per second; 0: no limit.")
-@option("--state", metavar="FILE", help="File with the position; a replay that is started again continues there.")
+@option("--state", metavar="FILE", help="File with the position from which the next replay with this file continues.")
 @option("--force", is_flag=True, help="Allow publishing to the recorded topic, which records the messages again.")
 @flags.publish_timeout
 @flags.security
@@ -134,7 +134,7 @@ def command(
 
 
 def gather(rows: Iterable[tuple[dict[str, int], Any]]) -> Iterator[tuple[dict[str, int], list[bytes]]]:
-    """Join small pieces; yield their bodies with the position after the last piece."""
+    """Join small batches of rows; yield their bodies with the position after the last batch."""
     bodies: list[bytes] = []
     position: dict[str, int] = {}
     for position, batch in rows:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.completion import channel_names, topic_names
-from gnsq_lite.cli.lists import ask_all
+from gnsq_lite.cli.lists import query_all
 from gnsq_lite.cli.output import console, echo, errors, visible
 from gnsq_lite.cli.params import OUTPUT, Duration, option
 from gnsq_lite.cli.params import command as tool
@@ -68,7 +68,7 @@ def addresses(nsqd_http: tuple[str, ...], lookupds: tuple[str, ...], http: HTTPO
     """Return the HTTP addresses of the nsqds to query."""
     if nsqd_http:
         return list(nsqd_http)
-    nodes = ask_all(lookupds, LookupdClient.nodes, http)
+    nodes = query_all(lookupds, LookupdClient.nodes, http)
     return list(dict.fromkeys(f"{node.broadcast_address}:{node.http_port}" for node in nodes))
 
 
@@ -125,7 +125,7 @@ def _draw(live: Live, rows: list[Row], failed: list[str], history: History) -> N
     notes = [Text(f"cannot reach {why}", style="red", no_wrap=True, overflow="ellipsis") for why in failed]
     width, height = console.size
     shown = table(rows, history.rates, width, max(4, height - 2 - len(notes)))
-    # The cursor waits in the empty last line: the ^C that a terminal echoes moves nothing.
+    # The cursor stays in an empty last line, so that the ^C that a terminal echoes does not move the table.
     live.update(Group(*shown, *notes, Text("")), refresh=True)
 
 

@@ -41,14 +41,14 @@ class Row:
     clients: int = 0
     nsqds: int = 0
     paused: bool = False
-    #: Messages a second since the previous sample; None in the first.
+    #: Messages per second since the previous sample; None in the first sample.
     rate: float | None = None
     memory_depth: int = 0
     disk_depth: int = 0
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """Return the values as a line of bars; the highest value is a full bar."""
+    """Convert the values to a line of bars; the highest value is a full bar."""
     known = list(values)
     top = max(known, default=0.0)
     if top <= 0:
@@ -129,7 +129,7 @@ def table(
     notes = ["yellow: messages wait; red: messages wait and no client is connected"]
     notes += [f"no room for: {', '.join(missing)}"] if missing else []
     notes += (
-        [f"and {len(rows) - len(shown)} channels with a smaller depth; --topic selects"]
+        [f"{len(rows) - len(shown)} more channels with a smaller depth; select with --topic"]
         if len(shown) < len(rows)
         else []
     )

@@ -29,7 +29,7 @@ _DRAIN = 2.0
 
 
 def as_record(message: Message) -> bytes:
-    """Return a message as a line of ASCII JSON; ``encoding`` says whether ``body`` is text or base64."""
+    """Return a message as a line of ASCII JSON; ``encoding`` is "utf-8" or "base64"."""
     try:
         body, encoding = message.body.decode(), "utf-8"
     except UnicodeDecodeError:
@@ -47,9 +47,9 @@ def as_record(message: Message) -> bytes:
 
 
 class Printer:
-    """Write bodies to standard output, whole lines at a time, and stop after a given number.
+    """Handler that writes bodies to standard output, a line each, and stops the command after *most* bodies.
 
-    On a terminal control characters are shown as escapes; elsewhere a body is written unchanged.
+    On a terminal it writes control characters as escapes; elsewhere it writes a body unchanged.
     """
 
     def __init__(self, most: int, as_json: bool, print_topic: bool, done: Completion) -> None:
@@ -101,7 +101,7 @@ class Printer:
     help="Maximum messages in flight.",
 )
 @option("--print-topic", is_flag=True, section=OUTPUT, help="Print the topic before each message.")
-@option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print each message as a line of JSON, without loss.")
+@option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print a line of JSON for each message.")
 @flags.security
 def command(
     nsqds: tuple[str, ...],
@@ -123,7 +123,7 @@ def command(
     done = Completion()
     printer = Printer(most, as_json, print_topic, done)
     channel = channel or f"tail{uuid.uuid4().hex[:8]}#ephemeral"
-    # No max_attempts: messages that are not printed are requeued at once, perhaps many times.
+    # No max_attempts: surplus messages are requeued without being printed, perhaps many times.
     limits = {"max_in_flight": min(most or max_in_flight, max_in_flight), "concurrency": 1, "max_attempts": 0}
     keywords = {"backoff": False, **flags.where(nsqds, lookupds), **flags.secured(options), **limits}
     readers = [Reader(topic, channel, printer, **keywords) for topic in dict.fromkeys(topics)]
@@ -143,7 +143,7 @@ class _Formatter(logging.Formatter):
 
 
 def _run(readers: Sequence[Reader], done: Completion) -> None:
-    """Run *readers* until Ctrl-C, SIGTERM, *done* or an error that ends a Reader; close them, and raise the error."""
+    """Run *readers* until Ctrl-C, SIGTERM, *done* or an error that ends a Reader; close them; raise the error."""
     logs.configure("brief", "warning", "main")
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_Formatter(handler.formatter))

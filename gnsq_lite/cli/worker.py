@@ -47,11 +47,11 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(target: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...], patch: bool, **flags: Any) -> int:
     """Run the handlers of a Worker: MODULE is imported; WORKER is the Worker's name in it (default "worker").
 
-    SIGTERM or Ctrl-C drains: no new messages, running handlers finish.  A second signal ends at once.  SIGHUP replaces
+    SIGTERM or Ctrl-C drains: no new messages, running handlers finish.  A second signal stops at once.  SIGHUP replaces
     the processes one by one: each new process is ready before the old one drains.  SIGUSR1 pauses, SIGUSR2 resumes.
 
-    Exit codes: 0 drained; 1 an error that no retry can mend; 2 the module or an option is wrong; 3 not drained: a
-    second signal or the time limit cut handlers short, and their messages went back to nsqd.
+    Exit codes: 0 drained; 1 an error that no retry can fix; 2 the module or an option is wrong; 3 not drained: a
+    second signal or the time limit ended handlers, and their messages were requeued.
     """
 
     def loaded() -> Worker:

@@ -135,7 +135,7 @@ class Inbox:
 def _close(connection: Any) -> None:
     try:
         connection.close()
-    except Exception as error:  # the connection is broken, or SQLite's of another thread
+    except Exception as error:  # a broken connection, or SQLite's connection of another thread
         log.debug("closing a connection failed: %s", error)
 
 

@@ -92,8 +92,8 @@ class Table:
 
     Args:
         mark: Placeholder of a parameter in SQL: "%s" or "?".
-        skip_locked: Whether the database supports ``FOR UPDATE SKIP LOCKED``.  SQLite does not: the first transaction
-            that writes locks out the others.
+        skip_locked: Whether the database supports ``FOR UPDATE SKIP LOCKED``.  SQLite does not: a transaction that
+            writes blocks the other writing transactions.
         relay: Name of the lock's table; default ``NAME_relay``.
     """
 

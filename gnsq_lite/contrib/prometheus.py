@@ -46,7 +46,7 @@ TIMEOUT = 2.0
 #: Upper bounds of buckets, in seconds: from a short computation to more than nsqd's default message timeout.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-#: Additional bounds for the ages of messages: an hour, a day.
+#: Additional bounds of the histogram of message ages: an hour and a day, in seconds.
 _OLD = (3600.0, 86400.0)
 
 _LOOP_UP = "gnsq_loop_up"
@@ -83,13 +83,13 @@ class Collector:
         """Yield every metric family."""
         readers, writers = _reader_families(), _writer_families()
         for reader in self._readers():
-            stats, is_up = self._ask(reader)
+            stats, is_up = self._stats_of(reader)
             on = [reader.topic, reader.channel]
             readers[_LOOP_UP].add_metric(on, float(is_up))
             if stats is not None:
                 _add(readers, on, stats, *stats.connections)
         for name, writer in self._named_writers():
-            stats, _ = self._ask(writer)
+            stats, _ = self._stats_of(writer)
             if stats is not None:
                 _add(writers, [name], stats)
         yield from readers.values()
@@ -129,7 +129,7 @@ class Collector:
                     number += 1
         yield from self._writers.items()
 
-    def _ask(self, source: Reader | Writer) -> tuple[Any, bool]:
+    def _stats_of(self, source: Reader | Writer) -> tuple[Any, bool]:
         """Return the current or last known stats, and whether the loop responded."""
         if isinstance(source, Writer) and source.is_idle:
             return None, True  # stats() would connect the Writer

@@ -1,7 +1,7 @@
 """Pytest plugin with the fixtures ``nsq_broker`` and ``nsq_writer``; installed together with gnsq_lite.
 
 The plugin imports only pytest until a test uses a fixture.  So other test runs cost nothing, and gevent is not imported
-before a conftest.py that patches, or before coverage starts.
+before a conftest.py that monkey-patches, or before coverage starts.
 """
 
 from __future__ import annotations

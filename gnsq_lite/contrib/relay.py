@@ -1,4 +1,4 @@
-"""The relay of an outbox publishes stored messages, in a thread or a process; a lock elects one of several relays."""
+"""The relay of an outbox publishes stored messages in a thread or a process.  A lock elects one of several relays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RETRY, _LONGEST_RETRY = 1.0, 300.0
 _PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 #: Seconds between two counts of the backlog.
 _COUNT_EVERY = 15.0
-#: Transient errors that concern every message: nsqd is unreachable, or the outcome is unknown.
+#: Transient errors, which later messages would raise too: nsqd is unreachable, or the outcome is unknown.
 _TRANSIENT = (PublishError, NSQConnectionError, ClosedError)
 
 
@@ -45,20 +45,20 @@ class Relay:
 
     def __init__(self, source: Source, writer: Writer, batch: int = BATCH, clock: Clock = SYSTEM_CLOCK) -> None:
         self.source, self._writer, self._batch, self._clock = source, writer, batch, clock
-        #: Whether this Writer's nsqd accepts keys (Youzan's does).
-        self._takes_keys = True
+        #: Whether this Writer accepts keys, as for Youzan's nsqd; unknown at first.
+        self._accepts_keys = True
         self._failed, self._count_at = 0, 0.0
         #: Number of overdue messages, and seconds by which the oldest is overdue; None: not counted yet.
         self.backlog: tuple[int, float] | None = None
 
     def turn(self) -> bool:
-        """Publish at most one batch; return whether messages were due: then further messages may be due.
+        """Publish at most one batch; return whether a message was due, because more messages may then be due.
 
         The lock excludes other relays until the deletion of the published rows is committed.  If this process ends
         before the commit, the database releases the lock, and the next relay publishes these messages again.
 
         Raises:
-            NSQError: nsqd is unreachable; the messages published before that are deleted.
+            NSQError: nsqd is unreachable; messages that were published before the error are deleted.
             Exception: an error of the database.
         """
         now = self._clock.wall()
@@ -87,8 +87,8 @@ class Relay:
             pause = min(_PAUSE * 2.0 ** min(self._failed, 16), _LONGEST_PAUSE)
             self._failed += 1
             level = logging.WARNING if self._failed == 1 else logging.DEBUG
-            said = "cannot relay the outbox %r; retrying: %s: %s"
-            log.log(level, said, self.source.name, type(error).__name__, error)
+            text = "cannot relay the outbox %r; retrying: %s: %s"
+            log.log(level, text, self.source.name, type(error).__name__, error)
             return pause
         if self._failed:
             self._failed = 0
@@ -101,11 +101,11 @@ class Relay:
         for row in rows:
             by_topic.setdefault(row.topic, []).append(row)
         problem: NSQError | None = None
-        for topic, some in by_topic.items():
+        for topic, topic_rows in by_topic.items():
             try:
-                if not self._all_at_once(topic, some, done):
-                    self._one_by_one(table, some, done)
-            except PartitionUnavailable as error:  # concerns only this topic
+                if not self._all_at_once(topic, topic_rows, done):
+                    self._one_by_one(table, topic_rows, done)
+            except PartitionUnavailable as error:  # the other topics may have a leader
                 problem = error
             except _TRANSIENT as error:
                 return error
@@ -113,7 +113,7 @@ class Relay:
 
     def _all_at_once(self, topic: str, rows: Sequence[Row], done: list[int]) -> bool:
         """Publish *rows* with one MPUB; return False if rows have options or keys, or if nsqd refuses the batch."""
-        if len(rows) < 2 or any(row.options or (row.key and self._takes_keys) for row in rows):
+        if len(rows) < 2 or any(row.options or (row.key and self._accepts_keys) for row in rows):
             return False
         try:
             self._writer.multipublish(topic, [row.body for row in rows])
@@ -140,14 +140,14 @@ class Relay:
                 done.append(row.id)
 
     def _publish_one(self, row: Row) -> None:
-        if row.key and self._takes_keys and "key" not in row.options:
+        if row.key and self._accepts_keys and "key" not in row.options:
             try:
                 self._writer.publish(row.topic, row.body, key=row.key, **row.options)
                 return
             except OptionError as error:
                 if error.name != "key":
                     raise
-                self._takes_keys = False  # plain NSQ has no partitions to choose from
+                self._accepts_keys = False  # plain NSQ has no partitions, so its Writer refuses a key
         self._writer.publish(row.topic, row.body, **row.options)
 
     def _refused(self, table: Table, row: Row, error: Exception) -> None:
@@ -155,8 +155,8 @@ class Relay:
         pause = min(_RETRY * 2.0 ** min(row.failures, 16), _LONGEST_RETRY)
         why = f"{type(error).__name__}: {error}"[:1000]
         table.refuse(row, why, self._clock.wall() + pause)
-        said = "cannot publish message %d of the outbox %r to %s; retrying in %g s: %s"
-        log.error(said, row.id, self.source.name, row.topic, pause, why, extra={"topic": row.topic})
+        text = "cannot publish message %d of the outbox %r to %s; retrying in %g s: %s"
+        log.error(text, row.id, self.source.name, row.topic, pause, why, extra={"topic": row.topic})
 
 
 def relay_until(wait: Callable[[float], bool], relay: Relay, interval: float = INTERVAL) -> None:

@@ -43,7 +43,7 @@ class SentryMiddleware(Middleware):
 
         def watched(given: Any) -> Any:
             message = given[0] if isinstance(given, list) else given
-            returned, asked = None, None
+            returned, requeue = None, None
             with sentry_sdk.isolation_scope() as scope, _transaction(name) as transaction:
                 scope.set_tag("nsq.topic", handler.topic)
                 scope.set_tag("nsq.channel", handler.channel)
@@ -55,15 +55,15 @@ class SentryMiddleware(Middleware):
                 try:
                     returned = call(given)
                     transaction.set_status("ok")
-                except Requeue as error:  # raised again below, outside the transaction, which would report a failure
-                    asked = error
+                except Requeue as error:  # raised below, because the transaction would report it as a failure
+                    requeue = error
                     transaction.set_status("aborted")
                 except BaseException as error:
                     if message.attempts >= self._from:
                         sentry_sdk.capture_exception(error)
                     raise
-            if asked is not None:
-                raise asked
+            if requeue is not None:
+                raise requeue
             return returned
 
         return watched

@@ -85,7 +85,7 @@ class Child:
     def stop(self, number: int, now: float, grace: float) -> None:
         """Send the signal *number* to the process, and schedule its SIGKILL for *grace* seconds later.
 
-        After SIGTERM, the process also has its drain limit.
+        After SIGTERM, the process's drain limit is added to *grace*.
         """
         if self.memory is None:
             return

@@ -38,18 +38,18 @@ class GroupPages:
 
     def metrics(self) -> Page:
         """Return the metrics of all processes that answer, with a label ``process``."""
-        pages = {str(n): body for n, (status, body) in self._ask("/metrics").items() if status == 200}
+        pages = {str(n): body for n, (status, body) in self._fetch_all("/metrics").items() if status == 200}
         starts = sum(child.restarts.starts for child in tuple(self._supervisor.children))
         return self._merge({**pages, "supervisor": _METRICS % (self._supervisor.hung, starts)})
 
     def health(self) -> Verdict:
-        """Return whether the supervisor works; a restarting process does not matter."""
+        """Return whether the supervisor works, even while a process restarts."""
         pids = {str(child.number): child.pid for child in tuple(self._supervisor.children)}
         return self._supervisor.is_well(), {"pid": os.getpid(), "processes": pids, "hung": self._supervisor.hung}
 
     def ready(self) -> Verdict:
         """Return whether every process is ready."""
-        answers = self._ask("/readyz")
+        answers = self._fetch_all("/readyz")
         details: dict[str, Any] = {}
         for number, (_, body) in sorted(answers.items()):
             try:
@@ -71,7 +71,7 @@ class GroupPages:
             documents.append(document)
         return {**merge(__version__, time.time(), documents), "draining": self._supervisor.is_stopping}
 
-    def _ask(self, page: str) -> dict[int, tuple[int, bytes]]:
+    def _fetch_all(self, page: str) -> dict[int, tuple[int, bytes]]:
         children: tuple[Child, ...] = ()
         answers: dict[int, tuple[int, bytes]] = {}
         while children != (now := tuple(self._supervisor.children)):  # a replaced process would report draining
@@ -80,19 +80,19 @@ class GroupPages:
         return answers
 
     def _answers(self, children: Sequence[Child], page: str, others: str = "") -> list[tuple[int, bytes]]:
-        """Return each child's answer; *others* is appended to the page's path for all but the first running child."""
+        """Fetch *page* from each child; append *others* to the path, except for the first running child."""
 
-        def ask(child: Child) -> tuple[int, bytes]:
+        def fetch_one(child: Child) -> tuple[int, bytes]:
             try:
                 return fetch(child.socket, page + ("" if child is first else others), TIMEOUT)
             except OSError as error:
                 return 0, json.dumps({"ok": False, "why": f"no answer: {error}"}).encode()
 
         if not children:
-            return []  # the first process has not been started yet
+            return []  # before the supervisor has started a process
         first = next((child for child in children if child.pid is not None), None)
         with ThreadPoolExecutor(max_workers=min(32, len(children))) as pool:
-            return list(pool.map(ask, children))
+            return list(pool.map(fetch_one, children))
 
 
 def _absent(child: Child, body: bytes) -> Document:

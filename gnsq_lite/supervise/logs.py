@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gnsq_lite.errors import NSQError, cut, printable
 
-#: Longest logged traceback, in characters.
+#: Characters after which a traceback is cut.
 _MAX_TRACEBACK = 65536
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -78,8 +78,8 @@ class BriefFormatter(TextFormatter):
         if not isinstance(error, (NSQError, OSError)):
             return super().format(record)
         line = super().format(logging.makeLogRecord({**vars(record), "exc_info": None}))
-        said = printable(str(error))
-        return line if said in line else f"{line}: {type(error).__name__}: {said}"
+        text = printable(str(error))
+        return line if text in line else f"{line}: {type(error).__name__}: {text}"
 
 
 _FORMATTERS = {"text": TextFormatter, "json": JSONFormatter, "brief": BriefFormatter}

@@ -14,9 +14,9 @@ from gnsq_lite.stats import COMBINED
 Document = dict[str, Any]
 
 _COMBINE: dict[str, Callable[[Iterable[Any]], Any]] = {"sum": sum, "highest": max, "any": any}
-#: States by priority: the merged state is the first one that any process has.
+#: States by priority: the merged state is the first of these states that any process has.
 _STATES = ("blocked", "backoff", "connecting", "paused", "closing", "closed", "starting", "connected")
-#: Latest errors that are shown for each handler.
+#: Number of latest errors that the live page shows for each handler.
 ERRORS = 10
 
 

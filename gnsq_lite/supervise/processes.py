@@ -96,7 +96,7 @@ class Supervisor:
         return self._stops > 0
 
     def _all(self) -> list[Child]:
-        new = self._rolling.newcomer
+        new = self._rolling.replacement
         return [*self.children, *self._draining, *([] if new is None else [new])]
 
     @contextmanager
@@ -113,11 +113,11 @@ class Supervisor:
         self._signals.put(number)  # SimpleQueue.put() may be called in a signal handler
 
     def _step(self) -> bool:
-        """Do the actions that are due, then wait for a signal or the next due time; return False after all ended."""
+        """Do the due actions; wait for a signal or the next due time; return False after all processes ended."""
         now = self._checked_at = self.clock.now()
         self._start_others(now)
         if self._is_up and not self._stops:
-            self._roll(now)
+            self._continue_replacing(now)
         for child in self._all():
             if child.pid is None and child.start_at <= now:
                 self._start(child)
@@ -131,7 +131,7 @@ class Supervisor:
         if self._stops and all(child.pid is None for child in self._all()):
             return False
         due = min(child.start_at if child.pid is None else child.kill_at for child in self._all())
-        is_calm = self._stops or (self._is_up and self._rolling.newcomer is None)
+        is_calm = self._stops or (self._is_up and self._rolling.replacement is None)
         longest = min(_CHECK_EVERY if is_calm else _CHECK_STARTING, self.notifier.due - now)
         try:
             number = self._signals.get(timeout=max(0.001, min(due - now, longest)))
@@ -154,19 +154,19 @@ class Supervisor:
             for child in self.children[1:]:
                 child.start_at = now
 
-    def _roll(self, now: float) -> None:
+    def _continue_replacing(self, now: float) -> None:
         rolling = self._rolling
         if rolling.is_late(now):
             self._give_up(f"was not ready within {self.ready_timeout:g} s")
         old = rolling.take_over(self.children)
         if old is not None:
             self._drain(old)
-        if rolling.newcomer is None and not rolling.begin(self.children, now) and self._is_reloading:
+        if rolling.replacement is None and not rolling.begin(self.children, now) and self._is_reloading:
             self._is_reloading = False
             self.notifier.ready()
 
     def _give_up(self, why: str) -> None:
-        new = self._rolling.newcomer
+        new = self._rolling.replacement
         self._rolling.give_up(self.children, why)
         if new is not None and new.pid is not None:
             self._drain(new)
@@ -193,14 +193,14 @@ class Supervisor:
             self._reap()
         elif number == signal.SIGHUP:
             if not self._stops:
-                self._renew()
+                self._replace_all()
         elif number in _PAUSING:
             log.info("%s all handlers", "pausing" if number == signal.SIGUSR1 else "resuming")
             self._memory.pause(number == signal.SIGUSR1)
         else:
             self._stop()
 
-    def _renew(self) -> None:
+    def _replace_all(self) -> None:
         log.info("replacing every process")
         now = self.clock.now()
         self._start_others(now)
@@ -210,8 +210,8 @@ class Supervisor:
         for child in self.children:
             child.start_at = min(child.start_at, now) if child.start_at != NEVER else NEVER
             child.replace_at = now
-        if self._rolling.newcomer is not None:
-            self._rolling.newcomer.replace_at = now  # this process may have loaded the old code
+        if self._rolling.replacement is not None:
+            self._rolling.replacement.replace_at = now  # it may have loaded the old code
         if not self._is_up:
             self.children[0].replaced = self.children[0].pid is not None
             self._signal_all(signal.SIGTERM)
@@ -262,18 +262,18 @@ class Supervisor:
             self._draining.remove(child)
             log.info("process %d, replaced, ended (%d)", child.number, code, extra=extra)
             self._note_code(code)
-        elif child is self._rolling.newcomer:
-            self._newcomer_ended(child, code)
+        elif child is self._rolling.replacement:
+            self._replacement_ended(child, code)
         elif self._stops:
             self._note_code(code)
             log.info("process %d ended (%d)", child.number, code, extra=extra)
-        elif self._rolling.newcomer is not None and self._rolling.newcomer.number == child.number:
-            log.error("process %d ended (%d); the new one takes its place", child.number, code, extra=extra)
-            self.children[child.number], self._rolling.newcomer = self._rolling.newcomer, None
+        elif self._rolling.replacement is not None and self._rolling.replacement.number == child.number:
+            log.error("process %d ended (%d); the new process replaces it", child.number, code, extra=extra)
+            self.children[child.number], self._rolling.replacement = self._rolling.replacement, None
         else:
             self._start_again(child, code, extra)
 
-    def _newcomer_ended(self, child: Child, code: int) -> None:
+    def _replacement_ended(self, child: Child, code: int) -> None:
         if self._stops:
             self._note_code(code)
         elif code == ExitCode.RELOAD:
@@ -286,7 +286,7 @@ class Supervisor:
             self._codes.append(code)
             self._stop()  # the process printed the error; a restart would not help
         elif code == ExitCode.RELOAD or child.replaced:
-            log.info("process %d ended and is started again", child.number, extra=extra)
+            log.info("process %d ended; starting it again", child.number, extra=extra)
             child.start_at = self.clock.now()
         else:
             delay = child.restarts.ended()
@@ -294,7 +294,7 @@ class Supervisor:
             log.error("process %d ended (%d); starting it again in %g s", child.number, code, delay, extra=extra)
 
     def _note_code(self, code: int) -> None:
-        # After a process has run, a USAGE code means that new code does not load; the running process's code counts.
+        # After a process has loaded the Worker, USAGE means that changed code does not load.
         if self._stops and not (self._is_up and code == ExitCode.USAGE):
             self._codes.append(code)
 

@@ -18,7 +18,7 @@ class Rolling:
     def __init__(self, ready_timeout: float) -> None:
         self._ready_timeout, self._ready_by = ready_timeout, NEVER
         #: The new process, which runs beside the process that it replaces.
-        self.newcomer: Child | None = None
+        self.replacement: Child | None = None
 
     def begin(self, children: list[Child], now: float) -> bool:
         """Begin to replace the first process that is due; return whether a process was due."""
@@ -28,27 +28,27 @@ class Rolling:
         old = next((child for child in children if child.pid is not None and child.replace_at <= now), None)
         if old is None:
             return False
-        self.newcomer = Child(old.number, old.restarts, start_at=now)
+        self.replacement = Child(old.number, old.restarts, start_at=now)
         self._ready_by = now + self._ready_timeout
         return True
 
     def take_over(self, children: list[Child]) -> Child | None:
-        """Replace the old process if the newcomer is as ready; return the old process, which the caller drains."""
-        new = self.newcomer
+        """Replace the old process if the new one is as ready; return the old process, which the caller drains."""
+        new = self.replacement
         if new is None or not new.is_loaded or not new.may_replace(children[new.number]):
             return None
         old = children[new.number]
-        log.info("process %d is replaced; the old one drains", old.number, extra=old.extra)
-        children[new.number], self.newcomer = new, None
+        log.info("process %d is replaced; the old process drains", old.number, extra=old.extra)
+        children[new.number], self.replacement = new, None
         return old
 
     def is_late(self, now: float) -> bool:
-        """Whether the newcomer did not become ready in time."""
-        return self.newcomer is not None and now >= self._ready_by
+        """Whether the new process did not become ready in time."""
+        return self.replacement is not None and now >= self._ready_by
 
     def give_up(self, children: list[Child], why: str) -> None:
-        """Drop the newcomer, and keep the old processes until the next request."""
-        new, self.newcomer = self.newcomer, None
+        """Drop the new process, and keep the old processes until the next request."""
+        new, self.replacement = self.replacement, None
         if new is not None:
             text = "the new process %d %s; the old processes keep running"
             log.error(text, new.number, why, extra=new.extra)

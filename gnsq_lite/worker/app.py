@@ -70,12 +70,12 @@ class Worker:
         middleware: Objects with hooks around each message, the outermost first.
         drain_timeout: Seconds that running handlers have to finish when the worker stops.
         hang_timeout: Seconds after which a supervisor kills a process whose I/O loop does not run because a handler
-            holds the GIL; 0: never; None: the longest time limit or two heartbeat intervals, and 30 s.
-        defaults: Any keyword of :class:`~gnsq_lite.Reader`, for all handlers; a handler's own value wins.  Give
-            *batch_size* to the handler that takes lists: type checkers accept it only there.
+            holds the GIL; 0: never; None: 30 s more than the longest time limit or two heartbeat intervals.
+        defaults: Any keyword of :class:`~gnsq_lite.Reader`, for all handlers; a handler's value overrides it.  Give
+            *batch_size* to the handler that receives lists: type checkers accept it only there.
 
     Raises:
-        OptionError: before anything is opened.
+        OptionError: an option is invalid; no connection was opened.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Worker:
         self.middleware: list[Middleware[Any]] = list(middleware)
         self.drain_timeout = drain_timeout
         self.hang_timeout = hang_timeout
-        #: What :meth:`every` has registered.
+        #: Schedules that :meth:`every` has registered.
         self.schedules: list[schedules.Entry] = []
         self._supervision: Supervision | None = None
         self._publishing: schedules.Publishing | None = None
@@ -113,7 +113,7 @@ class Worker:
 
     @property
     def stages(self) -> Stages:
-        """The stages of stopping that were requested."""
+        """Requests to drain and to stop at once."""
         return self._stages
 
     def configure(self, **defaults: Unpack[HandlerArguments]) -> None:
@@ -155,13 +155,13 @@ class Worker:
             decode: A function of the body's bytes; the handler is then called with (value, message).  If it raises, the
                 message is given up at once.
             options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``, or stores:
-                ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``; of several stores with commas,
-                the first that accepts a message keeps it.  ``max_in_flight`` defaults to ``concurrency``.
+                ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``.  The first store of a list with
+                commas that accepts a message keeps it.  ``max_in_flight`` defaults to ``concurrency``.
                 ``give_up_on``: exception classes that give a message up at once; a dict maps classes to attempts.
-                ``retry_delay``: seconds that a failed message waits, a function of (error, attempts), or a dict of
-                these by exception class.
+                ``retry_delay``: seconds that a failed message waits; or a function of (error, attempts) that returns
+                seconds; or a dict of seconds and functions by exception class.
         Raises:
-            OptionError, InvalidName: at once, so the traceback shows the decorator's line.
+            OptionError, InvalidName: at registration, so the traceback shows the decorator's line.
         """
 
         def register(function: Any) -> Any:
@@ -180,7 +180,7 @@ class Worker:
                 raise OptionError(
                     "channel",
                     f"{handler.topic}/{handler.channel}",
-                    f"{other.name} handles it already; nsqd would distribute its messages to both handlers",
+                    f"{other.name} already handles this channel; nsqd would give each message to only one of them",
                 )
         self._handlers.append(handler)
 
@@ -188,7 +188,7 @@ class Worker:
         """Publish a message on a schedule while the worker runs; of several processes only one publishes.
 
         Args:
-            when: ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or seconds (multiples of it since 1970 UTC); or a
+            when: ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or seconds: due at each multiple since 1970 UTC; or a
                 :class:`gnsq_lite.contrib.cron.Cron`; or any object with a ``next_after(wall)``.
             body: The body, or a function that returns it for the due time in seconds since 1970.
         Raises:
@@ -202,7 +202,7 @@ class Worker:
         wanted = set(topics)
         known = {handler.topic for handler in self._handlers}
         for topic in sorted(wanted - known):
-            raise OptionError("topic", topic, f"no handler has it; there are {', '.join(sorted(known)) or 'none'}")
+            raise OptionError("topic", topic, f"has no handler; topics with one: {', '.join(sorted(known)) or 'none'}")
         self._handlers = [handler for handler in self._handlers if handler.topic in wanted]
 
     def check(self) -> None:
@@ -327,7 +327,7 @@ class Worker:
     # -- inside
 
     def _wait_for_the_end(self, checks: Sequence[Callable[[], object]]) -> BaseException | None:
-        """Wait until the Worker should drain; return None, or the error that ended a Reader."""
+        """Wait until the Worker must drain; return None, or the error that ended a Reader."""
         while not self._stages.drain.done():
             try:
                 for reader in self.readers:
@@ -351,7 +351,7 @@ class Worker:
             while not done.done() and not at_once.done():
                 wait_any([done, at_once], _CHECK_EVERY)
         if at_once.done():
-            log.warning("ending at once")
+            log.warning("stopping at once")
             for reader in readers:
                 reader.close(0.0)
             deadline = time.monotonic()
@@ -376,8 +376,8 @@ class Worker:
 
     def _writer_for(self, options: dict[str, Any]) -> Writer:
         wanted = writer_options(options)
-        for had, writer in self._writers:
-            if had == wanted:
+        for known, writer in self._writers:
+            if known == wanted:
                 return writer
         writer = Writer(**wanted)
         self._writers.append((wanted, writer))
@@ -412,7 +412,7 @@ def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -
 
 
 class Middleware(Generic[Given]):
-    """Base class of middleware: override the hooks you need; the others cost nothing.
+    """Base class of middleware: hooks that a subclass does not override cost nothing.
 
     *message* is the handler's argument: a :class:`~gnsq_lite.Message`, or a list of messages with *batch_size*;
     ``Middleware[list[Message]]`` declares lists to a type checker.

@@ -40,7 +40,7 @@ _LONGEST_TRACEBACK = 16_384
 _MOST, _RECOUNT = 100_000, 1_000
 #: The channel that reads a topic's letters, and seconds without a letter until reading ends.
 CHANNEL, _IDLE = "dead_letters", 2.0
-_WORDS = "must be 'log', or of 'directory:PATH', 'topic:NAME', 'bodies:NAME' and 'django' one or several, with commas"
+_WORDS = "must be 'log', or a list with commas of 'directory:PATH', 'topic:NAME', 'bodies:NAME' and 'django'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +48,10 @@ class DeadLetter:
     """A message that was given up.
 
     Attributes:
-        timestamp_ns: When it was published, nanoseconds since 1970.
-        given_up_at: When it was given up, seconds since 1970.
-        host: The machine on which it was given up.
-        error_type: Class of the exception; "" if no handler failed because the attempts were used up before.
+        timestamp_ns: Time of publishing, in nanoseconds since 1970.
+        given_up_at: Time of giving up, in seconds since 1970.
+        host: Name of the machine on which a process gave the message up.
+        error_type: Class of the exception; "" if the message arrived with its attempts used up.
     """
 
     topic: str
@@ -91,7 +91,7 @@ def from_json(data: bytes) -> DeadLetter:
         values = {**found, "id": bytes.fromhex(found["id"]), "body": base64.b64decode(found["body"])}
         letter = DeadLetter(**values)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"this is no dead letter: {type(error).__name__}: {error}") from None
+        raise ValueError(f"this is not a dead letter: {type(error).__name__}: {error}") from None
     if version != VERSION:
         raise ValueError(f"this dead letter has version {version!r}; this gnsq_lite reads version {VERSION}")
     return letter
@@ -140,7 +140,7 @@ class Store(Protocol):
         """Remove a letter that :meth:`letters` has yielded."""
 
     def close(self) -> None:
-        """Release what the store has opened."""
+        """Close the connections of the store."""
 
 
 class Directory:
@@ -164,12 +164,12 @@ class Directory:
         if self._room <= 0:
             self._room = min(_RECOUNT, self._most - self.count())
         if self._room <= 0:
-            raise OSError(errno.ENOSPC, f"{self._most} dead letters are there: retry or drop some", str(self._folder))
+            raise OSError(errno.ENOSPC, f"it has {self._most} dead letters: retry or drop some", str(self._folder))
         _write_atomically(self._folder, f"{letter.name}.json", letter.to_json())
         self._room -= 1
 
     def count(self) -> int:
-        """Return how many letters there are."""
+        """Return the number of letters."""
         with os.scandir(self._folder) as entries:
             return sum(entry.name.endswith(".json") for entry in entries)
 
@@ -209,7 +209,7 @@ class Topic:
         self._reader: Reader | None = None
 
     def keep(self, letter: DeadLetter) -> None:
-        """Publish; a letter that is too large goes without its traceback.  Raises MessageTooLarge, PublishError."""
+        """Publish the letter, without its traceback if it is too large.  Raises MessageTooLarge, PublishError."""
         if self._bare:
             self._writer().publish(self._topic, letter.body)
             return
@@ -219,19 +219,19 @@ class Topic:
             self._writer().publish(self._topic, replace(letter, traceback="").to_json())
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield the letters until none has come for two seconds; they stay in the topic unless they are removed."""
-        come: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        """Yield the letters until none has arrived for two seconds; the topic keeps letters that are not removed."""
+        arrived: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
-        def take(message: Message) -> None:
+        def receive(message: Message) -> None:
             message.enable_async()
-            come.put(message)
+            arrived.put(message)
 
         options: dict[str, Any] = {"max_in_flight": 2500, "msg_timeout": 900.0, "max_attempts": 0, **self._options}
-        self._reader = Reader(self._topic, CHANNEL, take, **options)
+        self._reader = Reader(self._topic, CHANNEL, receive, **options)
         self._reader.start(block=False)
         try:
             while True:
-                message = come.get(timeout=_IDLE)
+                message = arrived.get(timeout=_IDLE)
                 letter = self._letter(message)
                 self._open[letter.name] = message
                 yield letter
@@ -243,7 +243,7 @@ class Topic:
     def _letter(self, message: Message) -> DeadLetter:
         try:
             return from_json(message.body)
-        except ValueError:  # a body alone: where it came from is not known
+        except ValueError:  # the body alone, without topic and error
             return replace(letter_of(message, None), channel="", error="")
 
     def remove(self, letter: DeadLetter) -> None:
@@ -266,7 +266,7 @@ STORES: dict[str, Callable[[str], Store]] = {}
 
 
 def to_stores(*stores: Store) -> OnGiveUp:
-    """Return an ``on_give_up`` that keeps each message in the first store that takes it, and logs a WARNING."""
+    """Return an ``on_give_up`` that keeps each message in the first store that accepts it, and logs a WARNING."""
 
     def keep(message: Message) -> None:
         letter = letter_of(message, sys.exc_info()[1])
@@ -276,13 +276,13 @@ def to_stores(*stores: Store) -> OnGiveUp:
             except Exception as error:
                 if number == len(stores):
                     raise
-                log_safely(log, logging.WARNING, "a dead letter does not go to %s: %s", store.word, error)
+                log_safely(log, logging.WARNING, "cannot keep a dead letter in %s: %s", store.word, error)
                 continue
-            said = "message %r of %s/%s is given up after %d attempts and kept in %s: %s"
+            text = "gave up message %r of %s/%s after %d attempts; it is kept in %s: %s"
             why = f"{letter.error_type}: {letter.error}".removeprefix(": ")
             fields = {"topic": letter.topic, "channel": letter.channel, "nsqd": letter.nsqd_address}
             arguments = (letter.id, letter.topic, letter.channel, letter.attempts, store.word, why)
-            log_safely(log, logging.WARNING, said, *arguments, extra=fields)
+            log_safely(log, logging.WARNING, text, *arguments, extra=fields)
             return
 
     return keep

@@ -1,4 +1,4 @@
-"""The depths of a Worker's channels, polled from its nsqds only while the live page is open."""
+"""Depths of a Worker's channels, polled from its nsqds when a client requests the live page or /metrics with depths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY, TIMEOUT = 2.0, 1.0
 
 
 class Depths:
-    """Poll one nsqd after the other, in a new thread for each round; :meth:`look` never waits."""
+    """Poller that queries one nsqd after the other, in a new thread for each round; :meth:`look` does not block."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Depths:
     ) -> None:
         self._worker, self._start_thread, self._clock = worker, start_thread, clock
         self._known: dict[Place, int] = {}
-        #: When the next round may begin; never while one runs.
+        #: Time of the next round; infinite while a round runs.
         self._due = 0.0
 
     def look(self, stats: Sequence[ReaderStats]) -> dict[Place, int]:

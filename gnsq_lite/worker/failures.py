@@ -1,4 +1,4 @@
-"""Failures by exception class: which give a message up at once, and how long others delay it."""
+"""Treatment of failed messages by exception class: give the message up, or requeue it with a delay."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Failures:
         """Return the GiveUp or Requeue to act on, or *error* itself for the default treatment."""
         if isinstance(error, (GiveUp, Requeue)) or not isinstance(error, (Exception, TimeLimitExceeded)):
             return error
-        most = _by_class(self._give_up_on, error)
-        if most is not None and message.attempts >= most:
+        limit = _by_class(self._give_up_on, error)
+        if limit is not None and message.attempts >= limit:
             return GiveUp(f"{type(error).__name__}: {error}")
         if 0 < self._max_attempts <= message.attempts:
             return GiveUp(f"the last of {self._max_attempts} attempts failed", backoff=True)

@@ -1,4 +1,4 @@
-"""When a scheduled message is due; arguments and results are wall-clock times in seconds since 1970."""
+"""Due times of scheduled messages; arguments and results are wall-clock times in seconds since 1970."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAST = 86400.0
 
 
 class Schedule(Protocol):
-    """The due times of a message; every process computes the same."""
+    """Due times of a message; every process must compute the same times."""
 
     def next_after(self, wall: float) -> float:
         """Return the first time later than *wall*."""
@@ -42,7 +42,7 @@ def parse_every(text: str | float) -> Every:
 
 
 def due(schedule: Schedule, last: float, now: float, waited: float = 0.0) -> tuple[float | None, int]:
-    """Return the latest due time after *last* and up to *now*, or None, and how many times before it were missed.
+    """Return the latest due time after *last* and up to *now*, or None, and the number of earlier missed times.
 
     Of several missed times only the latest is due: a process that slept for an hour does not publish an hour's
     messages at once.  A time more than a day ago is dropped.  *waited*: monotonic seconds since *last*; after twice the

@@ -24,7 +24,7 @@ from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 if TYPE_CHECKING:
     from gnsq_lite.worker.app import Worker
 
-#: Returns the function that makes a Worker's metrics page; the second argument returns depths for it, or is None.
+#: Function of a Worker and of a function that returns depths, or None; returns the function that renders /metrics.
 Metrics = Callable[["Worker", Callable[..., Any] | None], Callable[[], Page]]
 
 #: Seconds between two checks of the sources.
@@ -37,7 +37,7 @@ def _flag(kind: type, help: str, default: Any = None, **limits: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How to run a Worker.  Each field is a flag of both commands, with its type, limits and help."""
+    """Flags of both commands that run a Worker.  Each field has its type, limits and help."""
 
     processes: int = _flag(int, "Number of processes.", 1, low=1, high=1024)
     concurrency: int | None = _flag(int, "Default concurrency of a handler.", low=1)
@@ -71,11 +71,11 @@ class Launch:
             load: Returns the Worker.  If it raises, the error is printed; with *reload* the process waits for a change.
             program: Name for error messages.
             merge: Merges the metrics pages of several processes.
-            metrics: Makes the metrics page.
+            metrics: Makes the function that renders the metrics page.
         Raises:
             OptionError: flags contradict each other.
-            NSQConnectionError: the status port is taken.
-            NSQError: what :meth:`gnsq_lite.Worker.run` raises.
+            NSQConnectionError: the port of the status pages is in use.
+            NSQError: the errors of :meth:`gnsq_lite.Worker.run`.
         """
         if self.metrics_depth and self.metrics_port is None:
             raise OptionError("metrics_depth", True, "needs --metrics-port")

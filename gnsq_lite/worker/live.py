@@ -26,7 +26,7 @@ Key = tuple[str, str]
 
 
 class LastErrors(Middleware[Any]):
-    """Keep the last errors of each handler; a message that does not fail costs nothing."""
+    """Middleware that keeps the last errors of each handler; only a failed message costs time."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock, self._lock = clock, native_lock()
@@ -94,15 +94,15 @@ class WorkerPages:
         self._last: tuple[ReaderStats, ...] = ()
 
     def metrics(self) -> Page:
-        """The metrics.  Raises MissingExtra."""
+        """Render the metrics.  Raises MissingExtra."""
         return self._metrics()
 
     def health(self) -> Verdict:
-        """Return a good verdict: the page has its own thread, so an answer shows that the process runs."""
+        """Return True: this page has its own thread, so a response shows that the process runs."""
         return True, {"pid": os.getpid()}
 
     def ready(self) -> Verdict:
-        """Return whether every Reader has RDY above 0: not while it starts, drains or backs off."""
+        """Return whether every Reader has RDY above 0; a Reader that starts, drains or backs off has not."""
         if self._worker.stages.drain.done():
             return False, {"why": "draining"}
         if len(self._worker.readers) < len(self._worker.handlers):

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class LoadError(NSQError):
-    """The named object could not be loaded.  The text is complete, with a traceback if that helps."""
+    """The named object could not be loaded.  Its text includes a traceback if user code raised."""
 
     def __init__(self, text: str, files: tuple[str, ...] = ()) -> None:
         super().__init__(text, files)
@@ -63,14 +63,14 @@ def load(target: str, kind: type[T], default: str) -> T:
     return found
 
 
-def explained(what: str, error: BaseException) -> LoadError:
-    """Return the error for a failed import of *what*; its traceback starts in the user's code."""
+def explained(name: str, error: BaseException) -> LoadError:
+    """Return the error for a failed import of *name*; its traceback starts in the user's code."""
     trace = _users(error.__traceback__)
     lines = traceback.format_exception(type(error), error, trace, chain=error.__suppress_context__ is False)
     files = [frame.filename for frame in traceback.extract_tb(trace)]
     if isinstance(error, SyntaxError) and error.filename:
         files.append(error.filename)
-    return LoadError(f"cannot import {what}:\n{''.join(lines).rstrip()}", tuple(files))
+    return LoadError(f"cannot import {name}:\n{''.join(lines).rstrip()}", tuple(files))
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:

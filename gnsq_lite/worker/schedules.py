@@ -23,11 +23,11 @@ from gnsq_lite.worker.intervals import Schedule, due, parse_every
 log = logging.getLogger("gnsq_lite.worker")
 
 #: Maximum seconds between two checks of the clock.
-_LOOK = 0.5
+_CHECK_EVERY = 0.5
 #: Seconds after the due time until a publish counts as late, and seconds until it counts as hung.
 _LATE, _HUNG = 5.0, 30.0
 #: Seconds that publishes in progress get when the worker stops, before another process may publish.
-_LEAVE = 2.0
+_FINISH = 2.0
 
 #: A body, or a function that returns one for the due time in seconds since 1970.
 Body = bytes | Callable[[float], bytes]
@@ -65,10 +65,10 @@ class _Job:
 
     name: str
     entry: Entry
-    #: The time published last, and when this process learned of it, in monotonic seconds.
+    #: The due time published last, and the time at which this process read it, in monotonic seconds.
     last: float = 0.0
     since: float = 0.0
-    #: The due time, and when its thread started, in monotonic seconds; None: no thread runs.
+    #: The due time being published, and the start of its thread, in monotonic seconds; None: no thread runs.
     when: float = 0.0
     began: float | None = None
     #: Whether its last error, or its hanging, was logged.
@@ -103,16 +103,16 @@ class Publishing:
             self._jobs.append(_Job(f"{entry.name} {alike[entry.name]}", entry))
         #: If no process has published before, times before the start are not due.
         self._began = clock.wall()
-        self._noting = threading.Lock()
+        self._recording = threading.Lock()
 
-    def look(self) -> None:
-        """Start publishing due entries if this process is elected; a failed entry is due again at the next call."""
+    def check(self) -> None:
+        """Start publishing due entries if this process is elected; the next call repeats a failed entry."""
         if not self._election.is_elected():
             return
         done = self._election.last_runs()
         for job in self._jobs:
             try:
-                self._look_at(job, done.get(job.name, self._began))
+                self._check(job, done.get(job.name, self._began))
             except Exception as error:  # of the user's schedule, or no thread could be started
                 job.began = None
                 self._log_error(job, error)
@@ -133,13 +133,13 @@ class Publishing:
         """Return whether a thread creates or publishes a body."""
         return any(job.began is not None for job in self._jobs)
 
-    def _look_at(self, job: _Job, last: float) -> None:
+    def _check(self, job: _Job, last: float) -> None:
         now, wall, extra = self._clock.now(), self._clock.wall(), {"topic": job.entry.topic}
         if job.began is not None:
             if now - job.began >= _HUNG and not job.is_logged:
                 job.is_logged = True
-                said = "publishing %r to %s has taken %.0f s; its later times wait"
-                log.error(said, job.entry.schedule, job.entry.topic, now - job.began, extra=extra)
+                text = "publishing schedule %r to %s has taken %.0f s; its later due times wait"
+                log.error(text, job.entry.schedule, job.entry.topic, now - job.began, extra=extra)
             return
         if last != job.last:
             job.last, job.since = last, now
@@ -147,8 +147,8 @@ class Publishing:
         if when is None:
             return
         if when != job.when and (missed or wall - when >= _LATE):
-            said = "publishing %r to %s %.0f s late; %d earlier times were left out"
-            log.warning(said, job.entry.schedule, job.entry.topic, wall - when, missed, extra=extra)
+            text = "publishing schedule %r to %s %.0f s late; %d earlier due times are omitted"
+            log.warning(text, job.entry.schedule, job.entry.topic, wall - when, missed, extra=extra)
         job.when, job.last, job.since, job.began = when, when, now, now
         self._start(partial(self._run, job, when))
 
@@ -162,7 +162,7 @@ class Publishing:
                 self._log_error(job, error)
                 if isinstance(error, NSQError):
                     return  # retried until the next time is due
-            with self._noting:
+            with self._recording:
                 self._election.record(job.name, when)
         finally:
             job.began = None
@@ -170,9 +170,9 @@ class Publishing:
     def _log_error(self, job: _Job, error: Exception) -> None:
         if not job.is_logged and not isinstance(error, ClosedError):  # closed: Python exits
             job.is_logged = True
-            said = "publishing %r to %s failed and is late or left out: %s: %s"
+            text = "publishing schedule %r to %s failed: %s: %s"
             topic = job.entry.topic
-            log.error(said, job.entry.schedule, topic, type(error).__name__, error, extra={"topic": topic})
+            log.error(text, job.entry.schedule, topic, type(error).__name__, error, extra={"topic": topic})
 
 
 def start(
@@ -184,9 +184,9 @@ def start(
 
     def run() -> None:
         try:
-            while not wait_any([over], _LOOK):
-                publishing.look()
-            ends = SYSTEM_CLOCK.now() + _LEAVE
+            while not wait_any([over], _CHECK_EVERY):
+                publishing.check()
+            ends = SYSTEM_CLOCK.now() + _FINISH
             while publishing.is_busy() and SYSTEM_CLOCK.now() < ends:
                 time.sleep(0.05)
         except ClosedError:  # Python exits

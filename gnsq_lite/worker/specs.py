@@ -37,7 +37,7 @@ class Supervision:
     processes: int
     #: Elects the process that publishes scheduled messages.
     election: Election
-    #: Returns how often handlers began a message without finishing it, and how many processes have ended.
+    #: Function that returns how often handlers began a message without finishing it, and how many processes have ended.
     known_of: Callable[[Message], tuple[int, int]]
     #: Whether the Readers start paused.
     is_paused: bool
@@ -48,7 +48,7 @@ class Handler:
     """A function, and the topic and channel of its messages.
 
     Attributes:
-        options: Keywords of :class:`~gnsq_lite.Reader`, without the Worker's defaults; ``on_give_up`` may be a word.
+        options: Keywords of :class:`~gnsq_lite.Reader`, without the Worker's defaults; ``on_give_up`` may name stores.
     """
 
     topic: str
@@ -80,8 +80,8 @@ def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures, Callable
     if decode is not None and merged.get("batch_size") is not None:
         raise OptionError("decode", decode, "is not for batches: decode each message.body in the handler")
     reader = {name: value for name, value in merged.items() if name not in OWN}
-    most = merged.get("max_attempts", RetryOptions.max_attempts)
-    return reader, Failures(merged.get("give_up_on"), merged.get("retry_delay"), most), decode
+    limit = merged.get("max_attempts", RetryOptions.max_attempts)
+    return reader, Failures(merged.get("give_up_on"), merged.get("retry_delay"), limit), decode
 
 
 def decoding(function: Any, decode: Callable[[bytes], Any]) -> Callable[[Message], Any]:
@@ -101,11 +101,11 @@ def decoding(function: Any, decode: Callable[[bytes], Any]) -> Callable[[Message
 
 
 def check_give_up(value: Any) -> None:
-    """Raise OptionError or InvalidName unless *value* is None, callable, or words for stores."""
+    """Raise OptionError or InvalidName unless *value* is None, callable, or names stores."""
     if isinstance(value, str):
         check_words(value)
     elif value is not None and not callable(value):
-        raise OptionError("on_give_up", value, "must be callable, or words such as 'directory:PATH' and 'topic:NAME'")
+        raise OptionError("on_give_up", value, "must be callable, or a text such as 'directory:PATH' or 'topic:NAME'")
 
 
 def check_timeouts(drain_timeout: Any, hang_timeout: Any) -> None:
@@ -122,5 +122,5 @@ def shared_rate(rate_limit: str, processes: int) -> str:
 
 
 def writer_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Reader options that a Writer to the same nsqds takes."""
+    """Return the Reader options that a Writer accepts too."""
     return {name: value for name, value in options.items() if name in _SHARED}

@@ -116,7 +116,7 @@ class Supervised(Middleware[Any]):
 
 
 def number(message: Message) -> int:
-    """Return the number of a message in :class:`GroupMemory`, the same in every process; channels of a topic share ids."""
+    """Return a message's number in :class:`GroupMemory`, the same in every process; channels of a topic share ids."""
     name = f"{message.topic}/{message.channel} {message.nsqd_address} ".encode() + message.id
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 

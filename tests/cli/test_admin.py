@@ -151,7 +151,7 @@ def test_on_a_terminal_it_shows_what_it_would_do_and_asks() -> None:
                 nsqd.create_topic("t")
             terminal = Terminal("topic", "delete", "t", "--nsqd-http-address", broker.node.http_address)
             try:
-                until(lambda terminal=terminal: terminal.shows("Do this?"), "the question")  # type: ignore[misc]
+                until(lambda terminal=terminal: terminal.shows("Run these steps?"), "the question")  # type: ignore[misc]
                 assert terminal.shows(broker.node.http_address)
                 terminal.type(answer)
                 assert terminal.end() == (130 if left else 0)

@@ -92,7 +92,7 @@ def test_a_thousand_messages_of_three_kinds_are_grouped_and_redriven(nsqd: Broke
     shown = dead(tmp_path, nsqd, "show", "letters", key)
     assert "KeyError: 'price'" in shown
     assert 'raise KeyError("price")' in shown
-    assert "333 letters removed" in dead(tmp_path, nsqd, "drop", "letters", "--error", "GiveUp")
+    assert "333 letters deleted" in dead(tmp_path, nsqd, "drop", "letters", "--error", "GiveUp")
     assert "orders: 667 letters published" in dead(tmp_path, nsqd, "retry", "letters", "--since", "1h")
     assert list((tmp_path / "letters").iterdir()) == []
     assert depth(nsqd) == 667
@@ -125,7 +125,7 @@ def test_letters_of_a_topic_are_listed_retried_and_dropped(nsqd: Broker, tmp_pat
     assert Counter(json.loads(dead(tmp_path, nsqd, *groups))) == {"ValueError": 10, "KeyError": 10, "GiveUp": 10}
     assert "10 letters published" in dead(tmp_path, nsqd, "retry", "topic:orders.dead", "--error", "KeyError")
     assert json.loads(dead(tmp_path, nsqd, *groups)) == {"ValueError": 10, "GiveUp": 10}
-    assert "20 letters removed" in dead(tmp_path, nsqd, "drop", "topic:orders.dead", "--all")
+    assert "20 letters deleted" in dead(tmp_path, nsqd, "drop", "topic:orders.dead", "--all")
     assert json.loads(dead(tmp_path, nsqd, *groups)) == {}
     assert depth(nsqd) == 10
 

@@ -97,7 +97,7 @@ def line_of(source: str, part: str) -> int:
         (GNSQ, "raise NSQRequeueMessage", "raise Requeue("),
         (GNSQ, "on_message", "third argument"),
         (GNSQ, "on_giving_up", "on_give_up="),
-        (GNSQ, "producer.start", "leave start() out"),
+        (GNSQ, "producer.start", "a Writer needs no start()"),
         (GNSQ, "producer.publish", "[silent] defer="),
         (GNSQ, "producer.publish", "bytes"),
     ],

@@ -183,7 +183,7 @@ def change(shop: Shop, file: str, old: str, new: str) -> None:
         ("settings.py", '"DRAIN_TIMEOUT"', '"DRAINTIMEOUT"', "did you mean 'DRAIN_TIMEOUT'?"),
         ("settings.py", '"requeue_delay"', '"requeu_delay"', "did you mean 'requeue_delay'?"),
         ("settings.py", '"DRAIN_TIMEOUT": 20.0', '"DRAIN_TIMEOUT": "20"', "drain_timeout='20'"),
-        ("shop/nsq.py", '"mails", "sender"', '"orders", "billing"', "shop.nsq.bill handles it already"),
+        ("shop/nsq.py", '"mails", "sender"', '"orders", "billing"', "shop.nsq.bill already handles this channel"),
         ("shop/nsq.py", '"mails"', '"no good"', "topic name 'no good' is not valid"),
         ("shop/nsq.py", "import time", "import no_such_thing", "No module named 'no_such_thing'"),
     ],
@@ -218,7 +218,7 @@ def test_a_wrong_flag_is_exit_code_2_without_a_traceback(shop: Shop, flags: list
 
 def test_an_unknown_topic_is_refused_and_no_supervise_runs_in_the_process_itself(shop: Shop) -> None:
     output = shop.call("nsq_worker", "--no-supervise", "--topic", "x", code=2)
-    assert "no handler has it; there are mails, orders" in output
+    assert "has no handler; topics with one: mails, orders" in output
 
 
 def test_the_pages_and_json_logs_are_there_too(shop: Shop) -> None:

@@ -134,7 +134,7 @@ def test_middleware_that_is_no_instance_is_refused() -> None:
 def test_a_channel_has_one_handler_and_a_worker_without_any_does_not_run() -> None:
     worker = Worker()
     worker.add(Handler("t", "ch", print))
-    with pytest.raises(errors.OptionError, match="print handles it already"):
+    with pytest.raises(errors.OptionError, match="print already handles this channel"):
         worker.add(Handler("t", "ch", len))
     with pytest.raises(errors.OptionError, match=r"@worker\.handler"):
         Worker().run()
@@ -144,7 +144,7 @@ def test_topics_are_selected_and_an_unknown_one_is_refused() -> None:
     worker = Worker()
     for name in ("a", "b"):
         worker.add(Handler(name, "ch", print))
-    with pytest.raises(errors.OptionError, match="there are a, b"):
+    with pytest.raises(errors.OptionError, match="topics with one: a, b"):
         worker.select(["c"])
     worker.select(["b"])
     assert [handler.topic for handler in worker.handlers] == ["b"]

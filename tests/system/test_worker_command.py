@@ -302,7 +302,7 @@ def test_a_wrong_flag_is_a_usage_error_and_an_unknown_topic_too(nsqd: Broker, tm
             assert "Traceback" not in program.output
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--topic", "nope") as program:
         assert program.ends() == 2
-        assert "no handler has it; there are t" in program.output
+        assert "has no handler; topics with one: t" in program.output
 
 
 # -- reload, patch, no-supervise
@@ -342,7 +342,7 @@ def test_patch_comes_before_the_users_module(nsqd: Broker, tmp_path: Path, flags
         assert "Warning" not in program.output
 
 
-def test_what_no_retry_can_mend_is_exit_code_1_and_said(nsqd: Broker, tmp_path: Path) -> None:
+def test_what_no_retry_can_fix_is_printed_with_exit_code_1(nsqd: Broker, tmp_path: Path) -> None:
     app = APP.replace("Worker(", "Worker(tls=True, ", 1)
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--no-supervise", app=app) as program:
         assert program.ends() == 1

@@ -155,7 +155,7 @@ def test_a_new_process_that_dies_as_its_old_one_does_is_started_again(nsqd: Brok
         program.signal(signal.SIGHUP)
         program.says("loading")
         os.kill(started(program)[0], signal.SIGKILL)
-        program.says("ended (-9); the new one takes its place")
+        program.says("ended (-9); the new process replaces it")
         (tmp_path / "app.py").write_text(APP, encoding="utf-8")
         program.signal(signal.SIGTERM)
         assert program.ends() == 0

@@ -48,7 +48,7 @@ def test_errors_are_bounded_and_one_that_cannot_be_shown_is_kept_all_the_same() 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "5", '{"version": 1}', '{"version": 1, "id": "x", "body": ""}'])
 def test_what_is_no_letter_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="this is no dead letter"):
+    with pytest.raises(ValueError, match="this is not a dead letter"):
         from_json(text.encode())
 
 
@@ -64,7 +64,7 @@ def test_a_directory_is_private_and_bounded_and_keeps_a_message_once(tmp_path: P
     first, second, third = (failing(ValueError(name)) for name in ("1", "2", "3"))
     for letter in (first, first, second):
         Directory(folder, most=2).keep(letter)
-    with pytest.raises(OSError, match="2 dead letters are there: retry or drop some"):
+    with pytest.raises(OSError, match="it has 2 dead letters: retry or drop some"):
         store.keep(third)
     assert {letter.error for letter in store.letters()} == {"1", "2"}
     store.remove(first)
@@ -81,7 +81,7 @@ def test_a_file_that_is_no_letter_is_logged_and_left_out(tmp_path: Path, caplog:
     store.keep(failing(ValueError()))
     (tmp_path / "a.json").write_text("{", encoding="utf-8")
     assert len(list(store.letters())) == 1
-    assert "this is no dead letter" in caplog.text
+    assert "this is not a dead letter" in caplog.text
 
 
 class Broken:
@@ -110,8 +110,8 @@ def test_the_first_store_that_takes_a_letter_keeps_it_and_a_line_is_logged(
     except ValueError:
         keep(make_message(attempts=2, topic="orders", channel="billing"))
     assert [letter.error for letter in store.letters()] == ["no number"]
-    assert "a dead letter does not go to broken: the disk is full" in caplog.text
-    assert f"orders/billing is given up after 2 attempts and kept in {store.word}: ValueError: no" in caplog.text
+    assert "cannot keep a dead letter in broken: the disk is full" in caplog.text
+    assert f"orders/billing after 2 attempts; it is kept in {store.word}: ValueError: no" in caplog.text
 
 
 def test_where_no_store_takes_a_letter_the_callback_fails() -> None:

@@ -20,7 +20,7 @@ _TABLE, _RELAY = "gnsq_lite_outboxmessage", "gnsq_lite_outboxrelay"
 
 
 def outbox_databases() -> Sequence[str]:
-    """Return the aliases of the databases whose outboxes are relayed.  Raises ImproperlyConfigured for unknown ones."""
+    """Return the aliases of the databases whose outboxes are relayed.  Raises ImproperlyConfigured."""
     found = nsq_settings().get("OUTBOX", ())
     if isinstance(found, str) or any(alias not in connections for alias in found):
         raise ImproperlyConfigured(f"NSQ['OUTBOX'] must be a list of names of DATABASES, not {found!r}")

@@ -43,17 +43,17 @@ class OnCommit(PublishMiddleware):
                 return send(call)
             if call.method == "publish_nowait":
                 raise NotSent("publish_nowait cannot wait for the commit of a transaction: use publish()")
-            together = connection.__dict__.setdefault("_gnsq_lite_publishes", _Together())
-            if not together.waiting:  # another on_commit callback raised during the last commit
-                together.error = None
-            publish = _Publish(functools.partial(send, call), call.topic, together)
+            pending = connection.__dict__.setdefault("_gnsq_lite_publishes", _PendingPublishes())
+            if not pending.waiting:  # another on_commit callback raised during the last commit
+                pending.error = None
+            publish = _Publish(functools.partial(send, call), call.topic, pending)
             transaction.on_commit(publish, using=self._using)
             return None
 
         return wrapped
 
 
-class _Together:
+class _PendingPublishes:
     """Publishes that wait for the commit of one database connection."""
 
     def __init__(self) -> None:
@@ -63,22 +63,22 @@ class _Together:
 
 
 class _Publish:
-    """One publish of :class:`_Together`.  Only the last publish raises; it raises the first error."""
+    """One publish of :class:`_PendingPublishes`.  Only the last publish raises; it raises the first error."""
 
-    def __init__(self, call: Callable[[], object], topic: str, together: _Together) -> None:
-        self._call, self._topic, self._together = call, topic, together
-        together.waiting.add(self)
+    def __init__(self, call: Callable[[], object], topic: str, pending: _PendingPublishes) -> None:
+        self._call, self._topic, self._pending = call, topic, pending
+        pending.waiting.add(self)
 
     def __call__(self) -> None:
-        together = self._together
-        together.waiting.discard(self)
+        pending = self._pending
+        pending.waiting.discard(self)
         try:
             self._call()
         except Exception as error:
             log.exception("a publish to %s after the commit failed", self._topic, extra={"topic": self._topic})
-            together.error = together.error or error
-        if together.error is not None and not together.waiting:
-            first, together.error = together.error, None
+            pending.error = pending.error or error
+        if pending.error is not None and not pending.waiting:
+            first, pending.error = pending.error, None
             raise first
 
 

@@ -59,7 +59,7 @@ def test_a_table_that_is_too_high_shows_the_deepest_channels_and_counts_the_othe
     shown = lines(rows(50), width=220, height=10)
     assert len(shown) <= 10
     assert any("a-topic-of-some-length-49" in line for line in shown)
-    assert "and 44 channels" in shown[-1]
+    assert "44 more channels" in shown[-1]
 
 
 def test_a_rate_is_that_since_the_last_sample() -> None:

@@ -46,11 +46,11 @@ def test_a_new_process_takes_over_when_it_is_ready_or_as_ready_as_the_old_one(
     first = children[0]
     first.replace_at = clock.now()
     assert rolling.begin(children, clock.now())
-    rolling.newcomer = child(tmp_path, 0, clock, "new")
-    for each, counts in ((first, old), (rolling.newcomer, new)):
+    rolling.replacement = child(tmp_path, 0, clock, "new")
+    for each, counts in ((first, old), (rolling.replacement, new)):
         of_process(each).ready, of_process(each).handlers = counts
     assert (rolling.take_over(children) is first) == takes_over
-    assert (rolling.newcomer is None) == takes_over == (children[0] is not first)
+    assert (rolling.replacement is None) == takes_over == (children[0] is not first)
 
 
 def test_a_new_process_has_its_time_and_then_all_go_on_until_they_are_asked_again(tmp_path: Path) -> None:
@@ -64,12 +64,12 @@ def test_a_new_process_has_its_time_and_then_all_go_on_until_they_are_asked_agai
     clock.advance(0.1)
     assert rolling.is_late(clock.now())
     rolling.give_up(children, "was late")
-    assert rolling.newcomer is None
+    assert rolling.replacement is None
     assert not rolling.is_late(clock.now())
     assert not rolling.begin(children, clock.now())
     of_process(children[1]).has_changed = 1
     assert rolling.begin(children, clock.now())
-    assert rolling.newcomer.number == 1
+    assert rolling.replacement.number == 1
 
 
 def test_a_process_that_is_worn_soon_after_its_start_waits_ever_longer_and_after_a_good_run_it_does_not(

@@ -1,4 +1,4 @@
-"""The outbox's tables, and the row that the relay locks."""
+"""Creates the outbox's tables, and the row that a relay locks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from django.db import migrations, models
 
 
-def make_the_row(apps: Any, schema_editor: Any) -> None:
-    """The row has to be there before two ask for it at once."""
+def create_lock(apps: Any, schema_editor: Any) -> None:
+    """Create the row, so that two relays do not create it at the same time."""
     apps.get_model("gnsq_lite", "OutboxRelay").objects.using(schema_editor.connection.alias).create(pk=1)
 
 
 class Migration(migrations.Migration):
-    """Makes both tables."""
+    """Creates both tables."""
 
     initial = True
     operations = (
@@ -44,5 +44,5 @@ class Migration(migrations.Migration):
                 ("turns", models.BigIntegerField(default=0)),
             ],
         ),
-        migrations.RunPython(make_the_row, migrations.RunPython.noop),
+        migrations.RunPython(create_lock, migrations.RunPython.noop),
     )

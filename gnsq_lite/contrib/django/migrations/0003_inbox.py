@@ -1,4 +1,4 @@
-"""The table of handled messages."""
+"""Creates the table of handled messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Makes the table."""
+    """Creates the table."""
 
     dependencies = (("gnsq_lite", "0002_dead"),)
     operations = (
