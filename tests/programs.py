@@ -15,8 +15,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
-#: Seconds after which a test fails that waits for something quick; a machine with two busy cores needs many of them.
+#: Seconds after which a test fails that waits for something quick.
 PATIENCE = 40.0
+#: Seconds after which a test fails that waits for a new process: on a busy machine, imports alone take seconds.
+STARTING = 40.0
 
 
 def wait_for(
@@ -51,7 +53,7 @@ class Program:
         """What it has printed."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def says(self, text: str, times: int = 1, timeout: float = PATIENCE) -> None:
+    def says(self, text: str, times: int = 1, timeout: float = STARTING) -> None:
         """Return when it has printed *text* that often."""
         deadline = time.monotonic() + timeout
         while self.output.count(text) < times:
@@ -65,7 +67,7 @@ class Program:
         """Send it a signal."""
         self.process.send_signal(number)
 
-    def ends(self, timeout: float = PATIENCE) -> int:
+    def ends(self, timeout: float = STARTING) -> int:
         """Wait for its end and return its exit code."""
         try:
             return self.process.wait(timeout)

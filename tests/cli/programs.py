@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -28,14 +26,6 @@ def run(*arguments: str, stdin: bytes = b"", timeout: float = 60.0, **env: str) 
     return subprocess.run(
         command(*arguments), input=stdin, capture_output=True, timeout=timeout, env=environment(**env), check=False
     )
-
-
-def until(condition: Callable[[], object], what: str, timeout: float = 60.0) -> None:
-    """Wait until *condition* holds; fail after *timeout* seconds, naming *what* did not happen."""
-    ends = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < ends, f"{what}: not within {timeout} s"
-        time.sleep(0.02)
 
 
 class Program:

@@ -16,9 +16,10 @@ from gnsq_lite.broker import Broker
 from gnsq_lite.errors import HTTPStatusError
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.options import format_address
-from tests.cli.programs import command, environment, until
+from tests.cli.programs import command, environment
 from tests.cli.programs import run as program
 from tests.conftest import MakeCluster
+from tests.programs import STARTING, wait_for
 from tests.servers import Cluster
 from tests.youzan_broker import YouzanBroker
 
@@ -77,7 +78,7 @@ def test_a_topic_and_its_channel_live_and_die_on_all_nodes(cluster: Cluster, top
     for node in cluster.nodes:
         node.publish(topic, b"x")
     act(where, "topic", "unpause", topic)
-    until(lambda: state(cluster, topic) == [(False, 0, {"c": (True, 1)})] * 2, "the flow to the channel")
+    wait_for(lambda: state(cluster, topic) == [(False, 0, {"c": (True, 1)})] * 2, what="the flow to the channel")
     act(where, "channel", "empty", topic, "c")
     act(where, "channel", "unpause", topic, "c")
     assert state(cluster, topic) == [(False, 0, {"c": (False, 0)})] * 2
@@ -87,7 +88,7 @@ def test_a_topic_and_its_channel_live_and_die_on_all_nodes(cluster: Cluster, top
     assert {each["outcome"] for each in act(where, "topic", "delete", topic)} == {"ok"}
     assert state(cluster, topic) == []
     with LookupdClient(where) as lookupd:
-        until(lambda: topic not in lookupd.topics(), "the end of the topic")
+        wait_for(lambda: topic not in lookupd.topics(), what="the end of the topic")
 
 
 def test_a_topic_is_created_at_the_nsqlookupd_and_on_the_nsqds_that_are_named(cluster: Cluster, topic: str) -> None:
@@ -151,7 +152,7 @@ def test_on_a_terminal_it_shows_what_it_would_do_and_asks() -> None:
                 nsqd.create_topic("t")
             terminal = Terminal("topic", "delete", "t", "--nsqd-http-address", broker.node.http_address)
             try:
-                until(lambda terminal=terminal: terminal.shows("Run these steps?"), "the question")  # type: ignore[misc]
+                wait_for(lambda terminal=terminal: terminal.shows("Run these steps?"), STARTING, "the question")  # type: ignore[misc]
                 assert terminal.shows(broker.node.http_address)
                 terminal.type(answer)
                 assert terminal.end() == (130 if left else 0)
@@ -183,7 +184,7 @@ def test_a_topic_of_youzans_lives_and_dies_on_all_its_partitions(youzan: str, re
             lookupd.create_topic(topic, partition_num=2, replicator=1)
             return len(lookupd.lookup(topic, access="w").partitions) == 2
 
-        until(patiently(is_made), "the partitions", 200.0)
+        wait_for(patiently(is_made), 200.0, "the partitions")
         places = lookupd.lookup(topic, access="w").partitions
     outcomes = act(youzan, "channel", "create", topic, "c")
     assert sorted(each["act"] for each in outcomes) == ["create channel, partition 0", "create channel, partition 1"]
@@ -208,7 +209,7 @@ def test_a_topic_of_youzans_lives_and_dies_on_all_its_partitions(youzan: str, re
     assert paused() == []
     act(youzan, "topic", "delete", topic)
     with LookupdClient(youzan) as lookupd:
-        until(lambda: topic not in lookupd.topics(), "the end of the topic")
+        wait_for(lambda: topic not in lookupd.topics(), what="the end of the topic")
 
 
 def test_a_drained_node_is_hidden_from_lookups_and_the_command_waits_for_its_last_message(
@@ -222,7 +223,7 @@ def test_a_drained_node_is_hidden_from_lookups_and_the_command_waits_for_its_las
     assert unknown.returncode == 1
     assert node.http_address in unknown.stderr.decode()
     with LookupdClient(cluster.lookupd_http_address) as lookupd:
-        until(lambda: lookupd.lookup(topic).producers, "registered")
+        wait_for(lambda: lookupd.lookup(topic).producers, what="registered")
         done = program(*drain, "--timeout", "1s")
         assert done.returncode == 1
         assert f"{topic}/ch: 2 messages are left" in done.stderr.decode()

@@ -14,8 +14,9 @@ from gnsq_lite.broker import Broker
 from gnsq_lite.cli.lists import show
 from gnsq_lite.cli.output import console, errors
 from gnsq_lite.cli.pub import Read, pieces
-from tests.cli.programs import command, environment, until
+from tests.cli.programs import command, environment
 from tests.cli.programs import run as program
+from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
 
 NOWHERE = "127.0.0.1:1"
@@ -93,7 +94,7 @@ def test_a_reader_of_the_output_that_goes_is_no_failure_and_its_message_goes_bac
                 arguments, stdout=nobody, stderr=subprocess.PIPE, check=False, timeout=30, env=environment()
             )
         assert (done.returncode, done.stderr) == (0, b"")
-        until(lambda: broker.node.stats()["topics"][0]["channels"][0]["depth"] == 2, "the messages")
+        wait_for(lambda: broker.node.stats()["topics"][0]["channels"][0]["depth"] == 2, what="the messages")
 
 
 def test_a_list_whose_reader_has_gone_is_no_failure() -> None:
@@ -122,7 +123,7 @@ def test_tail_without_a_place_for_its_output_ends_and_keeps_the_message(output: 
             (topic,) = broker.node.stats()["topics"]
             return sum(each["depth"] for each in topic["channels"] or [topic]) == 1
 
-        until(is_back, "the message")
+        wait_for(is_back, what="the message")
     assert done.returncode == code
     assert said in done.stderr
     assert done.stderr.count(b"\n") <= 4

@@ -22,8 +22,9 @@ import pytest
 
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli.completion import channel_names, topic_names
-from tests.cli.programs import Program, command, environment, until
+from tests.cli.programs import Program, command, environment
 from tests.cli.programs import run as program
+from tests.programs import STARTING, wait_for
 
 NOWHERE = "127.0.0.1:1"
 
@@ -71,7 +72,7 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for the end and return the exit code."""
-        until(lambda: (self.read(), self.process.poll() is not None)[1], "the end", 30.0)
+        wait_for(lambda: (self.read(), self.process.poll() is not None)[1], STARTING, "the end")
         self.read()
         return self.process.wait(10)
 
@@ -136,7 +137,7 @@ def test_stat_reads_well_at_80_columns_and_has_one_header_after_ctrl_c(broker: B
     for number in range(3):
         on = fill(broker, f"a_topic_of_some_length_{number}", 20_000, "archive", "a-channel-of-more-length")
     running = terminal("stat", "--interval=100ms", *on)
-    until(lambda: running.raw.count(b"depth") >= 3 or running.read(), "three samples", 30.0)
+    wait_for(lambda: running.raw.count(b"depth") >= 3 or running.read(), STARTING, "three samples")
     assert running.shows("topic")
     running.type(b"\x03")
     assert running.end() == 0
@@ -152,7 +153,7 @@ def test_stat_that_does_not_fit_the_height_stays_in_place(broker: Broker, termin
     for number in range(30):
         on = fill(broker, f"t{number}", 0, "c")
     running = terminal("stat", "--interval=100ms", *on, height=10)
-    until(lambda: running.raw.count(b"depth") >= 3 or running.read(), "three samples", 30.0)
+    wait_for(lambda: running.raw.count(b"depth") >= 3 or running.read(), STARTING, "three samples")
     running.type(b"\x03")
     assert running.end() == 0
     screen = running.screen()
@@ -178,7 +179,7 @@ def test_a_stopped_pub_says_how_far_it_got(number: int, code: int, broker: Broke
     with Program("pub", "--topic", "t", "--nsqd-tcp-address", broker.nsqd_tcp_address, stdin=True) as running:
         running.process.stdin.write(b"1\n2\n3\n")  # type: ignore[union-attr]
         running.process.stdin.flush()  # type: ignore[union-attr]
-        until(lambda: [t["message_count"] for t in broker.node.stats()["topics"]] == [3], "three messages")
+        wait_for(lambda: [t["message_count"] for t in broker.node.stats()["topics"]] == [3], STARTING, "three messages")
         time.sleep(0.2)  # for its own count
         stopped, _, err = running.stop(number)
     assert stopped == code

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 
 from tests.conftest import Connect, MakeBroker
+from tests.programs import wait_for
 from tests.rawclient import CLOSE_WAIT, mpub, pub
 from tests.servers import ServerHandle
-
-
-def _wait(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    limit = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < limit, "the condition did not come true"
-        time.sleep(0.01)
 
 
 def test_each_channel_gets_a_copy(broker: ServerHandle, connect: Connect, topic: str) -> None:
@@ -59,8 +50,8 @@ def test_a_channel_keeps_messages_while_nobody_is_connected(broker: ServerHandle
     client.subscribe(topic, "c")
     client.close()
     broker.publish(topic, b"x")
-    _wait(lambda: broker.stats(topic, "c")["depth"] == 1)
-    _wait(lambda: broker.stats(topic, "c")["client_count"] == 0)
+    wait_for(lambda: broker.stats(topic, "c")["depth"] == 1)
+    wait_for(lambda: broker.stats(topic, "c")["client_count"] == 0)
 
 
 def test_an_ephemeral_channel_goes_with_its_last_client(broker: ServerHandle, connect: Connect, topic: str) -> None:
@@ -68,9 +59,9 @@ def test_an_ephemeral_channel_goes_with_its_last_client(broker: ServerHandle, co
     one.subscribe(topic, "c#ephemeral")
     two.subscribe(topic, "c#ephemeral")
     one.close()
-    _wait(lambda: broker.stats(topic, "c#ephemeral")["client_count"] == 1)
+    wait_for(lambda: broker.stats(topic, "c#ephemeral")["client_count"] == 1)
     two.close()
-    _wait(lambda: broker.stats(topic)["channels"] == [])
+    wait_for(lambda: broker.stats(topic)["channels"] == [])
 
 
 def test_an_ephemeral_topic_goes_with_its_last_channel(broker: ServerHandle, connect: Connect, topic: str) -> None:
@@ -80,7 +71,7 @@ def test_an_ephemeral_topic_goes_with_its_last_channel(broker: ServerHandle, con
     broker.publish(name, b"x")
     assert client.message().body == b"x"
     client.close()
-    _wait(lambda: broker.stats(name) == {})
+    wait_for(lambda: broker.stats(name) == {})
 
 
 def test_an_ephemeral_topic_without_a_channel_stays(broker: ServerHandle, connect: Connect, topic: str) -> None:
@@ -96,7 +87,7 @@ def test_an_ephemeral_channel_drops_what_its_memory_does_not_hold(
     client = connect(server)
     client.subscribe(topic, "c#ephemeral")
     connect(server).ask(mpub(topic, *[b"x"] * 50))
-    _wait(lambda: server.stats(topic)["depth"] == 0 and server.stats(topic, "c#ephemeral")["message_count"] == 50)
+    wait_for(lambda: server.stats(topic)["depth"] == 0 and server.stats(topic, "c#ephemeral")["message_count"] == 50)
     assert server.stats(topic, "c#ephemeral")["depth"] == 10
 
 
@@ -194,7 +185,7 @@ def test_after_cls_an_unanswered_message_stays_in_flight_when_the_client_leaves(
     assert client.frame() == CLOSE_WAIT
     assert broker.stats(topic, "c")["clients"][0]["state"] == 4
     client.close()
-    _wait(lambda: broker.stats(topic, "c")["client_count"] == 0)
+    wait_for(lambda: broker.stats(topic, "c")["client_count"] == 0)
     found = broker.stats(topic, "c")
     assert (found["depth"], found["in_flight_count"]) == (0, 1)
 

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.conftest import Connect, MakeBroker
+from tests.programs import wait_for
 from tests.rawclient import sized
 from tests.servers import ServerHandle
 
@@ -201,9 +202,7 @@ def test_emptying_drops_what_is_queued(broker: ServerHandle, topic: str) -> None
     broker.http("POST", f"/channel/create?topic={topic}&channel=c")
     broker.http("POST", f"/topic/unpause?topic={topic}")
     broker.publish(topic, b"c")
-    limit = time.monotonic() + 10
-    while broker.stats(topic, "c")["depth"] != 1:
-        assert time.monotonic() < limit
+    wait_for(lambda: broker.stats(topic, "c")["depth"] == 1)
     assert broker.http("POST", f"/channel/empty?topic={topic}&channel=c").body == b""
     assert broker.stats(topic, "c")["depth"] == 0
 

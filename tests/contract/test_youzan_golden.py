@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.golden.youzan import Conversation
+from tests.golden.youzan import Conversation, frames_of
 from tests.golden.youzan import conversation as golden
 from tests.golden.youzan.conversations import CONVERSATIONS
 from tests.youzan_broker import YouzanBroker
@@ -33,15 +33,6 @@ def broker() -> Iterator[YouzanBroker]:
         for name, kinds in TOPICS.items():
             running.youzan.create_topic(name, **kinds)  # type: ignore[arg-type]
         yield running
-
-
-def frames_of(data: bytes) -> list[tuple[int, bytes]]:
-    found, at = [], 0
-    while at + 8 <= len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-        found.append((int.from_bytes(data[at + 4 : at + 8], "big"), data[at + 8 : end]))
-        at = end
-    return found
 
 
 class Client:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.programs import wait_for
+from tests.programs import STARTING, wait_for
 
 PROGRAMS = ("initdb", "postgres", "psql")
 DATABASES = ("shop", "other")
@@ -80,7 +80,7 @@ def postgres() -> Iterator[Postgres]:
                 ["postgres", "-D", str(data), *options], user=user, cwd=folder, stdout=log, stderr=subprocess.STDOUT
             )
         made = Postgres(folder)
-        wait_for(made.is_up)
+        wait_for(made.is_up, STARTING)
         for name in DATABASES:
             made.sql(f"create database {name}")
         yield made

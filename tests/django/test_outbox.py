@@ -13,7 +13,7 @@ import pytest
 
 from gnsq_lite import Message, Reader
 from gnsq_lite.broker import Broker
-from tests.programs import wait_for
+from tests.programs import STARTING, wait_for
 
 pytest.importorskip("django")
 
@@ -124,7 +124,7 @@ def test_what_a_transaction_has_stored_is_relayed_from_each_database_and_nothing
     assert (shop.stored(), shop.stored("other")) == (3, 1)
     assert (shop.depth("orders"), shop.depth("others")) == (0, 0)  # no process has relayed yet
     with shop.manage("nsq_worker", "--topic", "mails", "--processes", "2") as program:
-        wait_for(lambda: (shop.stored(), shop.stored("other")) == (0, 0))
+        wait_for(lambda: (shop.stored(), shop.stored("other")) == (0, 0), STARTING)
         program.signal(signal.SIGTERM)
         assert program.ends() == 0
         assert "Error" not in program.output

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.broker import Broker
-from tests.programs import wait_for
+from tests.programs import STARTING, wait_for
 
 pytest.importorskip("django")
 
@@ -210,7 +210,7 @@ def test_a_message_without_a_valid_task_is_given_up(shop: TaskShop) -> None:
     bodies = [json.dumps({**job, "task": name}).encode() for name in ("os.getcwd", "shop.tasks.none")]
     shop.publish("tasks.default", b"{", *bodies)
     with shop.manage("nsq_worker") as program:
-        wait_for(lambda: folder.is_dir() and len(list(folder.glob("*.json"))) == 3)
+        wait_for(lambda: folder.is_dir() and len(list(folder.glob("*.json"))) == 3, STARTING)
         program.signal(signal.SIGTERM)
         assert program.ends() == 0
     letters = [json.loads(path.read_text()) for path in folder.glob("*.json")]

@@ -8,7 +8,6 @@ import sys
 import pytest
 from gevent import monkey
 
-from tests.ledger import book
 from tests.ledger.__main__ import main
 
 pytestmark = pytest.mark.slow
@@ -30,53 +29,6 @@ def test_nothing_is_lost_and_every_duplicate_has_its_fault(seed: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert "1 seeds, 200 messages" in done.stdout
-
-
-def handled(number: int, at: float, id: str = "a", fate: str = "ok", worker: str = "w") -> book.Handled:
-    return book.Handled(worker, number, id, "127.0.0.1:1", at, fate)
-
-
-def audited(notes: list[book.Handled], *events: book.Event, **sent: book.Sent) -> book.Audit:
-    result = book.Audit(1, "embedded", 1)
-    auditor = book.Auditor(events, {"127.0.0.1:1": "127.0.0.1:2"}, 2.0)
-    auditor.audit(result, notes, {1: sent.get("sent", book.Sent(ok=1))})
-    return result
-
-
-def test_a_confirmed_message_that_no_handler_saw_is_lost() -> None:
-    assert audited([]).lost == [1]
-    assert audited([], sent=book.Sent(not_sent=1)).lost == []
-    assert audited([handled(1, 5.0)]).good
-
-
-def test_a_redelivery_without_a_fault_is_unexplained() -> None:
-    assert len(audited([handled(1, 5.0), handled(1, 8.0)]).unexplained) == 1
-    assert audited([handled(1, 5.0, fate="raise"), handled(1, 8.0)]).redelivered == {"handler raise": 1}
-
-
-def test_only_a_fault_of_that_worker_at_that_nsqd_and_time_explains_a_redelivery() -> None:
-    twice = [handled(1, 100.0), handled(1, 102.0)]
-    assert audited(twice, book.Event("w", "cut", "127.0.0.1:1", 100.5)).redelivered == {"connection lost": 1}
-    assert audited(twice, book.Event("w", "cut", "127.0.0.1:2", 100.5)).good  # the same nsqd by its other name
-    assert not audited(twice, book.Event("v", "cut", "127.0.0.1:1", 100.5)).good
-    assert not audited(twice, book.Event("w", "cut", "127.0.0.1:3", 100.5)).good
-    assert not audited(twice, book.Event("w", "cut", "127.0.0.1:1", 90.0)).good
-    assert not audited(twice, book.Event("w", "cut", "127.0.0.1:1", 110.0)).good
-    assert audited(twice, book.Event("w", "killed", "w", 100.1)).redelivered == {"worker killed": 1}
-    assert audited(twice, book.Event("", "down", "127.0.0.1:2", 101.0)).redelivered == {"nsqd killed": 1}
-    assert audited(twice, book.Event("w", "late", "a", 102.1)).redelivered == {"late answer": 1}
-    elsewhere = [twice[0], twice[1]._replace(worker="v")]
-    assert audited(elsewhere, book.Event("v", "late", "a", 102.1)).redelivered == {"late answer": 1}
-    assert not audited(elsewhere, book.Event("v", "late", "a", 100.1)).good
-    for stopped in ("w", "127.0.0.1:1"):
-        for kind in ("frozen", "thawed"):
-            assert audited(twice, book.Event("", kind, stopped, 101.0)).redelivered == {"stopped for a while": 1}
-    assert not audited(twice, book.Event("", "thawed", "v", 101.0)).good
-
-
-def test_a_reader_that_ends_by_itself_is_unexplained() -> None:
-    ended = audited([handled(1, 5.0)], book.Event("w", "ended", "ConnectionFailed()", 6.0))
-    assert ended.unexplained == ["w ended by itself: ConnectionFailed()"]
 
 
 @pytest.mark.slow

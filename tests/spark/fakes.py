@@ -157,15 +157,6 @@ class FullDisk(Files):
         super().truncate(fd, size)
 
 
-class SmallDisk(FullDisk):
-    """Has room again when a file is removed."""
-
-    def unlink(self, path: Path) -> None:
-        size = path.stat().st_size if path.exists() else 0
-        super().unlink(path)
-        self.room += size
-
-
 class FailingSync(Files):
     """Fails the n-th sync."""
 

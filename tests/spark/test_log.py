@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from gnsq_lite.spark.logplan import Range, as_offset, limited, parse_places, ran
 from gnsq_lite.spark.logsource import NsqLogBatchReader, NsqLogStreamReader
 from gnsq_lite.spark.logtask import MOST_WAITING, RangeTask
 from gnsq_lite.spark.options import parse
+from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
 
 #: Bytes that a body of 10 takes in the embedded broker's log.
@@ -295,7 +295,7 @@ def test_what_was_published_before_anybody_read_is_read_twice_alike(
         found.append(rows(reader, reader.partitions()))
     assert found[0] == found[1]
     assert bodies(found[0]) == [wanted(0, count), wanted(1, count)]
-    until(lambda: not cluster.youzan._cluster.topics["clicks"].channels())
+    wait_for(lambda: not cluster.youzan._cluster.topics["clicks"].channels())
 
 
 @pytest.mark.parametrize("breaks", ["set_channel_offset", "start"])
@@ -319,14 +319,7 @@ def test_a_passage_that_is_never_subscribed_to_leaves_no_channel(
     reader = NsqLogBatchReader(source(cluster, "clicks"))
     assert bodies(rows(reader, reader.partitions())) == [wanted(0, 10)]
     assert not failures
-    until(lambda: not cluster.youzan._cluster.topics["clicks"].channels())
-
-
-def until(done: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: not cluster.youzan._cluster.topics["clicks"].channels())
 
 
 def streamed(reader: NsqLogStreamReader, offset: dict[str, Any], batches: int) -> tuple[list[Any], dict[str, Any]]:
@@ -411,7 +404,7 @@ def test_a_batch_waits_for_min_offsets_no_longer_than_max_trigger_delay(cluster:
     impatient = NsqLogStreamReader(source(cluster, "clicks", maxTriggerDelay="50ms", **more))
     offset = {"clicks": {"0": 8 * SIZE}}
     assert impatient.latestOffset(offset, None) == offset
-    until(lambda: impatient.latestOffset(offset, None) == {"clicks": {"0": 10 * SIZE}})
+    wait_for(lambda: impatient.latestOffset(offset, None) == {"clicks": {"0": 10 * SIZE}})
 
 
 def test_retention_that_was_faster_ends_the_query_or_is_told_of(cluster: YouzanBroker) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from gnsq_lite.recording.receiver import REMEMBERED, Receiver
 from gnsq_lite.spark.options import SourceOptions, parse
 from tests.fakes import FakeClock
+from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
 
 
@@ -94,21 +93,14 @@ def test_a_partition_that_another_nsqd_leads_now_is_not_missed() -> None:
         )
         receiver.start(lambda messages: None)
         try:
-            until(lambda: sum(map(len, receiver._here.values())) == 4)
+            wait_for(lambda: sum(map(len, receiver._here.values())) == 4)
             old = cluster.youzan.leader("t", 0) or 0
             cluster.youzan.move_leader("t", 0, 1 - old)
-            until(lambda: bool(receiver._lost))
-            until(lambda: sum(map(len, receiver._here.values())) == 4)
+            wait_for(lambda: bool(receiver._lost))
+            wait_for(lambda: sum(map(len, receiver._here.values())) == 4)
             assert receiver.missing() == []
             cluster.nodes[old].kill()
-            until(lambda: not receiver.missing() and len({a for a, _ in receiver._here[0]}) == 1)
+            wait_for(lambda: not receiver.missing() and len({a for a, _ in receiver._here[0]}) == 1)
             assert receiver.is_connected()
         finally:
             receiver.stop(2.0)
-
-
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

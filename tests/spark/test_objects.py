@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +27,7 @@ from gnsq_lite.recording.recording import Recording
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.source import NsqDataSource
 from gnsq_lite.spark.stream import NsqStreamReader
+from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.spark.gateway import LACKS, Gateway
 from tests.spark.test_again import Query, publish, server, settled
@@ -193,7 +194,7 @@ if not LACKS:
         query = Query(NsqStreamReader(options(server, store, maxInFlight="200", maxOffsetsPerTrigger="200")))
         assert query.reader._embedded is not None
         collector = query.reader._embedded.started()
-        until(lambda: collector.stored >= 1000)
+        wait_for(lambda: collector.stored >= 1000)
         query.run(lambda: len(query.rows) >= 200)
         store.kill()  # with batches to plan, to read and to commit
         back = threading.Timer(5.0, store.start)
@@ -219,8 +220,8 @@ if not LACKS:
                 time.sleep(0.3)
                 store.proxy.clear()
                 store.proxy.delay = 0.1 * (number % 3)
-                until(lambda n=number: recorder.stored >= 500 * (n + 1))
-            until(settled(server))
+                wait_for(lambda n=number: recorder.stored >= 500 * (n + 1))
+            wait_for(settled(server))
         bodies = [int(body) for batch in recording.batches() for body in batch["body"].to_pylist()]
         assert sorted(bodies) == sorted([*range(500)] * 8)
         assert [wrong for *_, wrong in recording.verify()] == [""]
@@ -306,11 +307,5 @@ if not LACKS:
         return {row for batch in batches(base) for row in batch}
 
     def until_batches(base: Path, count: int, child: Any) -> None:
-        until(lambda: len(batches(base)) >= count or not child.is_alive())
+        wait_for(lambda: len(batches(base)) >= count or not child.is_alive())
         assert child.is_alive(), "the query ended by itself"
-
-    def until(what: Callable[[], bool], seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not what():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)

@@ -18,14 +18,8 @@ from gnsq_lite.recording.files import Files
 from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.recorder import Recorder
 from gnsq_lite.recording.recording import Recording
+from tests.programs import wait_for
 from tests.spark.fakes import FakeMessage, FakeReceiver, FullDisk
-
-
-def until(what: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
 
 
 @contextmanager
@@ -48,7 +42,7 @@ def recording_to(
 def deliver(receiver: FakeReceiver, *messages: FakeMessage) -> list[str | None]:
     for message in messages:
         receiver.take(message)
-    until(lambda: all(m.answer for m in messages))
+    wait_for(lambda: all(m.answer for m in messages))
     return [m.answer for m in messages]
 
 
@@ -92,9 +86,9 @@ def test_a_full_disk_sends_the_messages_back_pauses_says_so_and_recovers(tmp_pat
     with recording_to(tmp_path, files) as (recorder, receiver):
         files.room = 0
         assert deliver(receiver, FakeMessage(1)) == ["REQ"], "never FIN for what is not stored"
-        until(lambda: "No space left" in recorder.trouble())
+        wait_for(lambda: "No space left" in recorder.trouble())
         files.room = 10**6
-        until(lambda: receiver.calls[-1:] == ["resume"])
+        wait_for(lambda: receiver.calls[-1:] == ["resume"])
         assert deliver(receiver, FakeMessage(1, attempts=2)) == ["FIN"]
         recorder.check()
         assert recorder.trouble() == ""
@@ -110,8 +104,8 @@ def test_a_disk_that_stays_full_ends_the_recorder_with_the_reason(
         files.room = 0
         for number in range(2):
             deliver(receiver, FakeMessage(number))
-            until(lambda: receiver.calls[-1:] == ["resume"] or recorder._error is not None)
-        until(lambda: recorder._error is not None)
+            wait_for(lambda: receiver.calls[-1:] == ["resume"] or recorder._error is not None)
+        wait_for(lambda: recorder._error is not None)
         with pytest.raises(RecordingError, match=r"No space left.*no row is lost"):
             recorder.check()
 
@@ -148,7 +142,7 @@ def test_a_failed_recorder_sends_back_waiting_and_new_messages(tmp_path: Path) -
     with recording_to(tmp_path, files) as (recorder, receiver):
         files.broken = True
         assert deliver(receiver, FakeMessage(0)) == ["REQ"]
-        until(lambda: {m.answer for m in waiting} == {"REQ"})
+        wait_for(lambda: {m.answer for m in waiting} == {"REQ"})
         assert receiver.calls == ["pause"]
         assert deliver(receiver, FakeMessage(9)) == ["REQ"]
         with pytest.raises(RuntimeError, match="it broke"):
@@ -177,7 +171,7 @@ def test_a_flush_has_no_more_bytes_than_its_limit(tmp_path: Path, monkeypatch: p
         for message in messages:
             receiver.take(message)
         go_on.set()
-        until(lambda: all(m.answer == "FIN" for m in messages))
+        wait_for(lambda: all(m.answer == "FIN" for m in messages))
         reader = recorder._reader
         sizes = [[len(b) for b in one["body"].to_pylist()] for _, one in reader.read(reader.span(0, 12))]
     assert [size for one in sizes for size in one] == [1, *[20_000] * 10, 100_000]
@@ -195,9 +189,9 @@ def test_what_waits_for_a_slow_disk_is_backlog_still(tmp_path: Path) -> None:
         messages = [FakeMessage(n, timestamp_ns=n) for n in range(2)]
         for message in messages:
             receiver.take(message)
-        until(recorder.holds_backlog)
+        wait_for(recorder.holds_backlog)
         go_on.set()
-        until(lambda: not recorder.holds_backlog())
+        wait_for(lambda: not recorder.holds_backlog())
         assert {m.answer for m in messages} == {"FIN"}
 
 
@@ -245,7 +239,7 @@ def test_the_index_is_written_before_many_rows_are_without_it(tmp_path: Path, mo
 def test_back_pressure_is_on_bytes_that_the_owner_has_not_taken(tmp_path: Path) -> None:
     with recording_to(tmp_path, max_waiting=65_536) as (recorder, receiver):
         deliver(receiver, FakeMessage(1, b"x" * 70_000))
-        until(lambda: receiver.paused)
+        wait_for(lambda: receiver.paused)
         recorder.hand_over(1)
-        until(lambda: not receiver.paused)
+        wait_for(lambda: not receiver.paused)
         assert recorder.waiting_bytes() == 0

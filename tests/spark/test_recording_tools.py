@@ -22,7 +22,7 @@ from gnsq_lite.cli.replay import State, gather, lists, moment
 from gnsq_lite.recording import Recording
 from gnsq_lite.recording.schema import to_batch
 from tests import docblocks
-from tests.programs import ROOT, running, wait_for
+from tests.programs import ROOT, STARTING, running, wait_for
 from tests.servers import ServerHandle
 from tests.spark.fakes import FakeMessage
 
@@ -74,7 +74,7 @@ def test_a_channel_is_recorded_and_replayed_though_recorder_and_replayer_are_kil
     again += ["--nsqd-tcp-address", nsqd.tcp_address]
     for number in range(3):
         with running([*again, "--rate", "8000"], tmp_path, name=f"replay-{number}") as program:
-            wait_for(lambda: (tmp_path / "state").exists() or program.process.poll() is not None)
+            wait_for(lambda: (tmp_path / "state").exists() or program.process.poll() is not None, STARTING)
             time.sleep(rng.uniform(0.0, 0.8))
             program.signal(signal.SIGKILL)
     with running(again, tmp_path, name="end") as program:
@@ -122,7 +122,7 @@ def test_two_recorders_share_a_channel_and_each_writes_a_log(nsqd: ServerHandle,
         running(record(nsqd, topic), tmp_path, name="one") as one,
         running(record(nsqd, topic), tmp_path, name="two") as two,
     ):
-        wait_for(lambda: len(nsqd.stats(topic, "c")["clients"]) == 2)
+        wait_for(lambda: len(nsqd.stats(topic, "c")["clients"]) == 2, STARTING)
         publish(nsqd.tcp_address, topic, 0, 4000)
         recording = Recording(str(tmp_path / "recording"))
         wait_for(lambda: sum(recording.end().values()) == 4000)

@@ -13,6 +13,7 @@ import pytest
 from gnsq_lite import Writer
 from gnsq_lite.recording.recording import Recording
 from gnsq_lite.recording.schema import to_batch
+from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 from tests.spark.fakes import FakeMessage
@@ -77,11 +78,9 @@ def stream(spark: Any, feed: Feed, sink: Any, *, now: bool = False, source: str 
     return query
 
 
-def until(what: Callable[[], bool], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
+def until(what: Callable[[], bool]) -> None:
+    """Wait until *what* is true: a query starts Spark's workers, which takes minutes on a busy machine."""
+    wait_for(what, 240.0)
 
 
 @pytest.mark.short

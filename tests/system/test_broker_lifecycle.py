@@ -12,7 +12,6 @@ import textwrap
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import gevent
 import pytest
@@ -65,14 +64,6 @@ def test_stopping_leaves_no_thread_and_no_socket() -> None:
     # No more than before: the first broker's thread may have been about to end when it was counted.
     wait_for(lambda: open_files() <= files, 10.0)
     wait_for(lambda: open_tasks() <= tasks, 10.0)
-
-
-def test_clients_see_the_end_of_a_stopped_broker() -> None:
-    with Broker() as broker:
-        client = RawClient(broker.nsqd_tcp_address)
-        client.subscribe("t", "c")
-    with client:
-        assert client.is_closed()
 
 
 def test_a_stopped_broker_refuses_calls_and_stops_again_without_effect() -> None:
@@ -376,19 +367,3 @@ def test_who_connects_while_an_nsqd_starts_again_has_its_topics(monkeypatch: pyt
             client.subscribe("t", "c", ready=1)
             assert client.message().body == b"kept"
         starting.join()
-
-
-def test_a_connection_that_was_accepted_as_nsqd_stops_gets_no_session() -> None:
-    with Broker() as broker, socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.create_connection(server.getsockname())
-        accepted, address = server.accept()
-        client.sendall(b"  V2PUB t\n\0\0\0\1x")  # its OK would be a lie: the messages are saved already
-        broker.nodes[0].kill()
-        nsqd: Any = broker._nsqds[0]
-        broker.call(lambda: nsqd._serve(accepted, address))
-        client.settimeout(10.0)
-        try:
-            assert client.recv(10) == b""
-        except ConnectionResetError:
-            pass
-        client.close()

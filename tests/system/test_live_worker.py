@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.broker import Broker
-from tests.programs import Program, running, wait_for
+from tests.programs import STARTING, Program, running, wait_for
 from tests.servers import http_call
 
 pytestmark = pytest.mark.program
@@ -84,7 +84,7 @@ def test_the_status_is_of_all_processes_with_failures_depths_and_lines(
 ) -> None:
     count = 1 if "--no-supervise" in flags else 2
     with worker(tmp_path, nsqd, *flags) as (_, address):
-        wait_for(lambda: [each["state"] for each in status(address)["processes"]] == ["running"] * count)
+        wait_for(lambda: [each["state"] for each in status(address)["processes"]] == ["running"] * count, STARTING)
         publish(nsqd, b"good", b"good", b"bad")
         wait_for(lambda: (status(address)["handlers"] or [{"finished": 0}])[0]["finished"] == 3)
         wait_for(lambda: status(address)["handlers"][0]["depth"] == 0)
@@ -104,26 +104,26 @@ def test_the_status_is_of_all_processes_with_failures_depths_and_lines(
 
 def test_a_process_that_dies_is_shown_and_comes_back(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd, "--processes", "2") as (program, address):
-        wait_for(lambda: [each["state"] for each in status(address)["processes"]] == ["running"] * 2)
+        wait_for(lambda: [each["state"] for each in status(address)["processes"]] == ["running"] * 2, STARTING)
         os.kill(status(address)["processes"][1]["pid"], signal.SIGKILL)
         program.says("process 1 ended (-9)")
 
         def is_back() -> bool:
             found = status(address)["processes"][1]
-            return bool(found["restarts"] == 1 and found["state"] == "running")
+            return bool(found["restarts"] == 1 and found["state"] == "running", STARTING)
 
-        wait_for(is_back)
+        wait_for(is_back, STARTING)
 
 
 def test_sigusr1_pauses_processes_that_start_later_too_and_sigusr2_resumes(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd, "--processes", "2") as (program, address):
-        wait_for(lambda: status(address)["handlers"] and status(address)["handlers"][0]["ready"] > 0)
+        wait_for(lambda: status(address)["handlers"] and status(address)["handlers"][0]["ready"] > 0, STARTING)
         program.signal(signal.SIGUSR1)
         wait_for(lambda: status(address)["handlers"][0]["paused"])
         publish(nsqd, b"waits")
         os.kill(status(address)["processes"][0]["pid"], signal.SIGKILL)
-        wait_for(lambda: status(address)["processes"][0]["restarts"] == 1)
-        wait_for(lambda: status(address)["processes"][0]["state"] == "running")
+        wait_for(lambda: status(address)["processes"][0]["restarts"] == 1, STARTING)
+        wait_for(lambda: status(address)["processes"][0]["state"] == "running", STARTING)
         wait_for(lambda: status(address)["handlers"][0]["paused"])
         assert status(address)["handlers"][0]["received"] == 0
         program.signal(signal.SIGUSR2)

@@ -20,7 +20,7 @@ from gnsq_lite.contrib.outbox import Outbox
 from gnsq_lite.contrib.relay import Relay, RelayInWorker
 from tests.cli import programs
 from tests.fakes import FakeClock
-from tests.programs import Program, running, wait_for
+from tests.programs import STARTING, Program, running, wait_for
 from tests.servers import RealNsqd, ServerHandle, nsqd_program
 
 Connect = Callable[[], Any]
@@ -336,7 +336,7 @@ def test_the_command_relays_until_sigterm_and_once(tmp_path: Path, broker: Serve
     assert stored(database) == 0
     with running([*command, "--interval", "20ms", *where], tmp_path, env=programs.environment()) as program:
         store(database, outbox, topic, b"2")
-        wait_for(lambda: stored(database) == 0)
+        wait_for(lambda: stored(database) == 0, STARTING)
         program.signal(signal.SIGTERM)
         assert program.ends() == 0, program.output
     broker.prepare(topic, "ch")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gnsq_lite.broker import Broker
-from tests.programs import Program, running, wait_for
+from tests.programs import STARTING, Program, running, wait_for
 from tests.servers import ServerHandle
 from tests.system.test_worker_command import APP, channel, get, is_alive, pages_at, pids, publish, worker
 
@@ -256,7 +256,7 @@ class Manager:
             except TimeoutError:
                 return sum(text in each for each in self.heard) >= times
 
-        wait_for(look)
+        wait_for(look, STARTING)
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from gnsq_lite.consume.pools import ThreadPool
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.net.loop import loop_here
 from tests.fakes import FakeClock
-from tests.native import is_patched, native_held_lock, native_ident, native_lock, start_native_thread
+from tests.native import is_patched, native_held_lock, native_ident, native_lock
 from tests.profiles import repeats
 
 #: Seconds after which a test gives up: far more than anything here takes.
@@ -113,15 +112,6 @@ def test_any_number_of_jobs_wakes_one_thread(make: Made) -> None:
     loop.asked[1]()  # finds nothing, and wakes nobody
     until(lambda: len(pool.seats) == 2 and not pool.busy())
     assert len(loop.asked) == 2
-
-
-def test_a_woken_thread_wakes_no_other_for_the_job_it_takes_itself(make: Made) -> None:
-    done = Tally()
-    pool = make(done.add, 1000)
-    for number in range(1, 200):
-        pool.submit([1])
-        done.wait_for(number)
-    assert len(pool.seats) <= 2  # the second where the first was not idle again in time
 
 
 def test_the_jobs_of_a_pool_are_those_at_its_threads_and_those_queued(make: Made) -> None:
@@ -223,31 +213,6 @@ def test_no_wake_up_is_lost_where_threads_park_as_jobs_come(make: Made, busy_swi
             if number % 3:
                 done.wait_for(number)
         done.wait_for(jobs - 1)
-
-
-def test_a_job_that_comes_while_a_thread_is_about_to_park_wakes_it(make: Made) -> None:
-    done, begun = Tally(), Tally()
-    pool = make(done.add, 1)
-
-    def submit() -> None:
-        pool.submit([2])
-
-    class Watched(deque[Any]):
-        """Where the pool's thread has just found it empty, another thread submits, as far as it gets."""
-
-        def __bool__(self) -> bool:
-            found = len(self) > 0
-            if not found and done.count == 1 and not begun.count:
-                begun.add()
-                start_native_thread("submits", submit)
-                until(lambda: len(self) > 0)
-                waited = native_held_lock()
-                waited.acquire(True, 0.05)  # it waits for the pool's lock now, or looks at the idle without it
-            return found
-
-    pool._queue = Watched()
-    pool.submit([1])
-    done.wait_for(2)
 
 
 def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) -> None:

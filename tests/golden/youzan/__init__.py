@@ -11,6 +11,15 @@ from typing import Any
 HERE = Path(__file__).parent
 
 
+def frames_of(data: bytes) -> list[tuple[int, bytes]]:
+    """Return (type, data) of each whole frame in *data*."""
+    found, at = [], 0
+    while at + 8 <= len(data) and (end := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= len(data):
+        found.append((int.from_bytes(data[at + 4 : at + 8], "big"), data[at + 8 : end]))
+        at = end
+    return found
+
+
 @dataclass(frozen=True)
 class Conversation:
     """What was sent to the leader of *topic*/*partition* (or, where *other*, to another node) and what came back."""
@@ -24,13 +33,8 @@ class Conversation:
     closed: bool
 
     def frames(self) -> list[tuple[int, bytes]]:
-        """(type, data) of every frame that came."""
-        found, at = [], 0
-        while at < len(self.received):
-            end = at + 4 + int.from_bytes(self.received[at : at + 4], "big")
-            found.append((int.from_bytes(self.received[at + 4 : at + 8], "big"), self.received[at + 8 : end]))
-            at = end
-        return found
+        """Return (type, data) of each frame that came."""
+        return frames_of(self.received)
 
 
 def conversation(name: str) -> Conversation:

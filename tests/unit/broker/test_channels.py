@@ -95,15 +95,6 @@ def test_clients_of_a_channel_share_its_messages_evenly() -> None:
     assert [len(client.got) for client in clients] == [25, 25, 25, 25]
 
 
-def test_single_messages_go_to_clients_in_turn() -> None:
-    rig, clients = Rig(), [FakeSubscriber(n, ready=100) for n in range(3)]
-    for client in clients:
-        rig.subscribe("t", "c", client)
-    for _ in range(30):
-        rig.publish("t", b"x")
-    assert [len(client.got) for client in clients] == [10, 10, 10]
-
-
 def test_a_batch_that_does_not_fit_in_memory_is_refused_whole() -> None:
     rig = Rig(max_memory=3 * (10 + MESSAGE_OVERHEAD))
     rig.publish("t", b"x" * 10, b"y" * 10)
@@ -111,16 +102,6 @@ def test_a_batch_that_does_not_fit_in_memory_is_refused_whole() -> None:
         rig.publish("t", b"x" * 10, b"y" * 10)
     rig.publish("t", b"z" * 10)
     assert rig.topics.get("t").depth == 3
-
-
-def test_attempts_fit_in_two_bytes() -> None:
-    rig, client = Rig(), FakeSubscriber(ready=1)
-    channel = rig.subscribe("t", "c", client)
-    rig.publish("t", b"x")
-    client.got[0].attempts = 0xFFFF
-    channel.requeue(client, client.got[0].id, 0.0, rig.clock.now())
-    rig.pump()
-    assert client.got[-1].attempts == 0
 
 
 _actions = st.lists(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import gevent
 import pytest
 
-from gnsq_lite._core import QUEUE_EMPTY
-from gnsq_lite.consume import pools
-from gnsq_lite.consume.pools import GreenletPool, InlinePool
+from gnsq_lite.consume.pools import GreenletPool
 from gnsq_lite.net.loop import loop_here
 from tests.unit.test_runner import PureRunner
 
@@ -88,49 +85,3 @@ def test_jobs_of_one_turn_of_the_loop_that_take_long_let_it_look_after_its_socke
     while pool.queued():
         gevent.sleep(0)
     assert len(done) == 5
-
-
-class StruckRunner:
-    """Handles a job at a time; a signal handler comes in at that call or return of the worker after its first one."""
-
-    def __init__(self, step: int, why: int, handler: Callable[[], Any]) -> None:
-        self.step, self.why, self.handler = step, why, handler
-        self.surplus = 0
-        self.worker: Any = None
-
-    def begin_turn(self, slice_: float) -> None:
-        """Nothing: a turn never ends by time."""
-
-    def drain(self, queue: Any, seat: Any) -> int:
-        while queue:
-            queue.popleft()()
-            if self.step > 0:
-                self.worker = gevent.getcurrent()
-                sys.setprofile(self.look)
-                return self.why
-        return QUEUE_EMPTY
-
-    def look(self, frame: Any, event: str, called: Any) -> None:
-        if gevent.getcurrent() is self.worker and self.step > 0:
-            self.step -= 1
-            if not self.step:
-                sys.setprofile(None)
-                self.handler()
-
-
-def test_inline_handlers_run_again_after_a_signal_handler_has_raised_before_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    done: list[str] = []
-    pool = InlinePool(PureRunner(print, 5, done.append, print, print), print)
-
-    def strike() -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pools, "current_greenlet", strike)
-    with pytest.raises(KeyboardInterrupt):
-        pool.submit(["first"])
-    monkeypatch.undo()
-    assert pool.busy() == 0
-    pool.submit(["second"])
-    assert done == ["first", "second"]

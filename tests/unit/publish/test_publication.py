@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import gevent
 import pytest
 
 from gnsq_lite import Reader, Writer
@@ -42,11 +41,6 @@ def test_bytes_that_were_made_to_check_it_or_for_its_leader_are_not_made_again()
     publish = publication((b"x",))
     publish.data = b"DPUB t 5\n\0\0\0\1x"
     assert publish.command() is publish.data
-
-
-def end_turn() -> None:
-    for _ in range(4):
-        gevent.sleep(0)
 
 
 @pytest.mark.parametrize("of", [Reader, Writer])

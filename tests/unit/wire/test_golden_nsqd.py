@@ -9,7 +9,7 @@ import pytest
 from gnsq_lite import errors
 from gnsq_lite.wire.constants import CLOSE_WAIT, FRAME_ERROR
 from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame, FrameDecoder
-from tests.unit.wire.golden import FOLDER, NAMES, golden
+from tests.unit.wire.golden import NAMES, golden
 
 STREAMS = ("deflate_stream", "snappy_stream")
 PLAIN = [name for name in NAMES if name not in STREAMS]
@@ -131,11 +131,3 @@ def test_each_file_reads_the_same_in_every_split(name: str) -> None:
         decoder = FrameDecoder(1 << 20, lambda owner, *fields: fields)
         parts = [decoder.feed(data[:at]), decoder.feed(data[at:])]
         assert (parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]) == whole
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_file_says_how_it_was_made(name: str) -> None:
-    lines = (FOLDER / f"{name}.hex").read_text().splitlines()
-    assert lines[0].startswith("# nsqd 1.3.0")
-    assert "# received:" in lines
-    assert any(line.startswith("#   ") for line in lines)
