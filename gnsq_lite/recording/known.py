@@ -102,7 +102,7 @@ class Known:
         """Return whether a flush is due."""
         return self._unwritten >= FLUSH_ROWS
 
-    # -- asking and adding
+    # -- lookup and update
 
     def fresh(self, partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return *batch*, of a topic partition or -1, without stored rows and without duplicates."""

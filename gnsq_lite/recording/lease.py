@@ -26,6 +26,8 @@ log = logging.getLogger("gnsq_lite.recording")
 
 #: Seconds without a change after which a lease may be taken over; it is renewed four times in that time.
 LEASE = 10.0
+#: Seconds between two looks at a lease.
+LOOK = LEASE / 20
 #: Seconds for which failed calls are retried on an open log, and on a log that is being opened.
 PATIENCE, OPENING = 60.0, 15.0
 _TERM = re.compile(r"[0-9]{16}")
@@ -85,6 +87,9 @@ class Lease:
         self._writer = uuid.uuid4().hex
         self._beats = 0
         self.term = 0
+        #: Term and content at the last look, and the time of the first look that found them.
+        self._seen: tuple[int, bytes] | None = None
+        self._since = 0.0
         self._closing = threading.Event()
         self._heart: threading.Thread | None = None
 
@@ -117,21 +122,30 @@ class Lease:
 
     def _await(self, wait: float) -> int:
         """Wait until the writer of the newest term has stopped; return that term."""
-        begun = seen = self._clock.now()
-        before: tuple[int, bytes] | None = None
+        begun = self._clock.now()
         while True:
-            now = self.look()
-            lease = _parsed(now[1])
-            if not now[0] or lease.get("released"):
-                return now[0]
-            if now != before:
-                if before is not None and self._clock.now() - begun >= wait:
-                    holder = lease.get("holder")
-                    raise RecordingInUse(f"{self._store.url} is written by another process ({holder})")
-                before, seen = now, self._clock.now()
-            elif self._clock.now() - seen >= LEASE:
-                return now[0]
-            self._sleep(LEASE / 20)
+            is_free = self.is_free()
+            if is_free:
+                return 0 if self._seen is None else self._seen[0]
+            if is_free is False and self._clock.now() - begun >= wait:
+                holder = {} if self._seen is None else _parsed(self._seen[1])
+                raise RecordingInUse(f"{self._store.url} is written by another process ({holder.get('holder')})")
+            self._sleep(LOOK)
+
+    def is_free(self) -> bool | None:
+        """Look at the lease; return whether it is free, or None if that takes further looks.
+
+        A lease is free if it was released, or if its content stays the same for LEASE seconds.  It has a writer if its
+        content changed since the last look.  Raises OSError.
+        """
+        before, found = self._seen, self.look()
+        if found != before:
+            self._seen, self._since = found, self._clock.now()
+        if not found[0] or _parsed(found[1]).get("released"):
+            return True
+        if before is not None and found != before:
+            return False
+        return True if self._clock.now() - self._since >= LEASE else None
 
     def _content(self, released: bool = False) -> bytes:
         self._beats += 1
@@ -162,11 +176,6 @@ class Lease:
                 self._store.write(_key(self.term), self._content(released=True))
             except OSError as error:
                 log.warning("%s: the lease cannot be released: %s", self._store.url, error)
-
-
-def is_free(content: bytes) -> bool:
-    """Return whether a lease was never taken, or was released."""
-    return not content or bool(_parsed(content).get("released"))
 
 
 def _key(term: int) -> str:

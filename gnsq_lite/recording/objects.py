@@ -99,7 +99,7 @@ class ObjectLog:
         self._rows, self._merged = self._store.below("rows/"), self._store.below("merged/")
         self._patiently = Patience(store.url, clock, sleep)
         self.ids: Blobs = PatientBlobs(self._store.below("ids/"), self._patiently)
-        self._lease = Lease(self._store, clock, sleep)
+        self.lease = Lease(self._store, clock, sleep)
         self.last, self._number = 0, 0
         #: Writes that are not merged yet: (name, last row, bytes); and when the first of them was written.
         self._parts: list[tuple[str, int, int]] = []
@@ -118,7 +118,7 @@ class ObjectLog:
     def _open(self, wait: float) -> None:
         if exists(self._store, "RETIRED"):
             raise RecordingError(f"log {self.name} of {self._store.url} is retired")
-        self._lease.take(wait)
+        self.lease.take(wait)
         try:
             while True:
                 self.last, self._number = newest(self._rows, self._merged)
@@ -130,7 +130,7 @@ class ObjectLog:
             self._parts = [(name, end, sizes[name]) for name, end in zip(sizes, ends, strict=False)]
             self._since = self._clock.now()
         except BaseException:
-            self._lease.release()
+            self.lease.release()
             raise
 
     def append(self, lanes: list[Lane]) -> int:
@@ -183,11 +183,11 @@ class ObjectLog:
 
     def check_writer(self) -> None:
         """Raise RecordingFenced if another recorder has a newer lease."""
-        self._lease.check()
+        self.lease.check()
 
     def close(self) -> None:
         """Give the lease back."""
-        self._lease.release()
+        self.lease.release()
 
 
 def exists(store: ObjectStore, name: str) -> bool:

@@ -44,7 +44,7 @@ _CREDENTIALS = frozenset(
     )
 )
 _VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_", "abfs": "AZURE_", "abfss": "AZURE_"}
-#: What a store answers, in XML; and who is asked for credentials where there are none.
+#: A store's answer in XML; and the client's request for credentials to the cloud's metadata service.
 _ANSWER = re.compile(r"(<\?xml|<Error).*", re.DOTALL)
 _METADATA = "//169.254.169.254/"
 _NO_CREDENTIALS = "no credentials were given or are in the environment, and this machine's cloud has none"
@@ -102,7 +102,7 @@ class ObjectStore:
                 from_url: Any = stores.from_url
                 self._store = from_url(self.url, config=config, client_options=client, retry_config=retry)
             except Exception as error:
-                why = f"the object store refuses its settings: {_told(error)}"
+                why = f"the object store refuses its settings: {_message_of(error)}"
                 raise OptionError("recording", self.url, why) from None
         return self._store
 
@@ -124,16 +124,16 @@ class ObjectStore:
         try:  # raises without a cause: Spark would show the cause with the store's whole answer
             yield
         except (exceptions.NotFoundError, FileNotFoundError) as error:
-            raise FileNotFoundError(f"{where} does not exist: {_told(error)}") from None
+            raise FileNotFoundError(f"{where} does not exist: {_message_of(error)}") from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise PermissionError(f"{where}: {_told(error)}") from None
+            raise PermissionError(f"{where}: {_message_of(error)}") from None
         except exceptions.BaseError as error:
             if creates and isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
                 raise FileExistsError(f"{where} exists") from None
-            raise OSError(f"{where}: {_told(error)}") from None
+            raise OSError(f"{where}: {_message_of(error)}") from None
 
     def check(self) -> None:
-        """Raise MissingExtra or OptionError where the store's settings are of no use; asks nothing of the store."""
+        """Raise MissingExtra or OptionError if the store's settings cannot work; sends no request."""
         self._opened()
 
     def create(self, name: str, data: bytes) -> None:
@@ -208,7 +208,7 @@ class ObjectStore:
                 self.remove(name)
 
 
-def _told(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """Return the library's text of *error*, without its internal structures.
 
     It has only the code and message of the store's answer: the rest may repeat the request, with a session's token.
@@ -216,6 +216,6 @@ def _told(error: Exception) -> str:
     text = without_password(str(error).partition("\n\nDebug source")[0])
     answer = _ANSWER.search(text)
     if answer is not None:
-        said = [re.search(f"<{tag}>(.*?)</{tag}>", answer[0], re.DOTALL) for tag in ("Code", "Message")]
-        text = text[: answer.start()] + ": ".join(found[1] for found in said if found)
+        parts = [re.search(f"<{tag}>(.*?)</{tag}>", answer[0], re.DOTALL) for tag in ("Code", "Message")]
+        text = text[: answer.start()] + ": ".join(found[1] for found in parts if found)
     return f"{text}; {_NO_CREDENTIALS}" if _METADATA in text else text

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import json
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -25,11 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.recording import frames, objectstore, schema
+from gnsq_lite.recording import frames, lease, objectstore, schema
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingInUse, RecordingNotVisible
 from gnsq_lite.recording.files import Blobs, Files, Folder
 from gnsq_lite.recording.frames import Frame
-from gnsq_lite.recording.lease import Lease, Patience, create_once, is_free
+from gnsq_lite.recording.lease import Patience, create_once
 from gnsq_lite.recording.local import LocalLog, LocalReader, lock_file
 from gnsq_lite.recording.location import is_remote, local_directory, remote_url
 from gnsq_lite.recording.logs import Bounds, LogReader, Span, new_name
@@ -55,8 +56,8 @@ class Meta:
 class Recording:
     """A recording at a path or a URL; the constructor does no I/O.
 
-    *storage* are the settings of an object store, such as ``region``.  Every method may raise OSError, where the disk
-    or the store cannot be had, and RecordingError.
+    *storage* are the settings of an object store, such as ``region``.  Every method may raise RecordingError, and
+    OSError if the disk or the store is unavailable.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Recording:
         return {**self.__dict__, "_readers": {}}
 
     def check(self) -> None:
-        """Raise MissingExtra or OptionError where the settings of the store are of no use."""
+        """Raise MissingExtra or OptionError if the store's settings cannot work."""
         if self._store is not None:
             self._store.check()
 
@@ -115,7 +116,7 @@ class Recording:
         """Create the recording unless it exists, and return its identity.
 
         Raises RecordingError: it is of another topic or channel, of a query or of recorders, or the store replaces an
-        object that it was told to create only.
+        object although the put allowed only a new one.
         """
         wanted = Meta(str(uuid.uuid4()), topic, channel, owned)
         try:
@@ -156,7 +157,7 @@ class Recording:
             except FileExistsError:
                 return self.meta()
             raise RecordingError(
-                f"the store of {self.url} has no conditional puts: told to create only, it replaced an object; a log"
+                f"the store of {self.url} has no conditional puts: a put that may only create replaced an object; a log"
                 " cannot be protected from a second writer there"
             )
 
@@ -214,12 +215,8 @@ class Recording:
         *own*: the recording has one writer; raises RecordingInUse where it lives, RecordingDamaged where rows are gone
         and *complete* asks for all of them.  Otherwise the damaged log is retired.
         """
-        names = [name for name in self.names() if not self.reader(name).is_retired()]
-        if self._store is not None and not own:
-            leases = {name: Lease(self._store.below(f"logs/{name}/")).look()[1] for name in names}
-            names.sort(key=lambda name: not is_free(leases[name]))
-        for name in names:
-            writer = self._writer(name)
+        writers = [self._writer(name) for name in self.names() if not self.reader(name).is_retired()]
+        for writer in writers if own or self._store is None else _without_writer(writers):
             try:
                 writer.open(wait)
             except RecordingInUse:
@@ -228,14 +225,14 @@ class Recording:
             except RecordingDamaged as error:
                 if own and complete:
                     raise RecordingDamaged(f"{error}: set failOnDataLoss=false to continue without them") from error
-                log.exception("log %s is skipped", name)
+                log.exception("log %s is skipped", writer.name)
                 if own:
-                    self.reader(name).retire()
+                    self.reader(writer.name).retire()
             else:
                 return writer
-        writer = self._writer(new_name())
-        writer.open()
-        return writer
+        fresh = self._writer(new_name())
+        fresh.open()
+        return fresh
 
     def _writer(self, name: str) -> LocalLog | ObjectLog:
         if self._store is None:
@@ -356,6 +353,17 @@ class Recording:
             except (DataLoss, RecordingDamaged) as error:
                 wrong = str(error)
             yield name, bounds, wrong
+
+
+def _without_writer(logs: list[LocalLog | ObjectLog]) -> Iterator[LocalLog | ObjectLog]:
+    """Yield the logs whose leases are free, as soon as that is known; all leases are watched at the same time."""
+    watched = [one for one in logs if isinstance(one, ObjectLog)]
+    while watched:
+        states = [(one, one.lease.is_free()) for one in watched]
+        yield from (one for one, is_free in states if is_free)
+        watched = [one for one, is_free in states if is_free is None]
+        if watched:
+            time.sleep(lease.LOOK)
 
 
 def chosen(batch: pa.RecordBatch, frame: Frame, low: int | None, high: int | None) -> pa.RecordBatch:

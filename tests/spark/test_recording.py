@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -305,19 +308,50 @@ def test_a_recorder_that_was_paused_finds_the_fence_and_stores_nothing_more(stor
     old = objects.ObjectLog(store(), "a")
     old.open()
     old.append([batch(0)])
-    old._lease._closing.set()  # it does not renew its lease any more
+    old.lease._closing.set()  # it does not renew its lease any more
     for number in range(1, 4):
         new = objects.ObjectLog(store(), "a")
         new.open(wait=30.0)
         with pytest.raises(RecordingFenced, match="taken over"):
             old.append([batch(99)])
         new.append([batch(number)])
-        new._lease._closing.set()
+        new.lease._closing.set()
         old = new
     reader = objects.ObjectReader(store(), "a")
     assert reader.bounds() == logs.Bounds(1, 4)
     found = [int(b) for _, one in reader.read(reader.span(0, 4)) for b in one["body"].to_pylist()]
     assert found == [0, 1, 2, 3]
+
+
+def test_a_recorder_looks_at_all_leases_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("GNSQ_TEST_FOLDER", str(tmp_path / "bucket"))
+    monkeypatch.setattr(module.objectstore, "ObjectStore", FolderStore)
+    monkeypatch.setattr(lease, "LOOK", 0.02)
+    recording = Recording("s3://bucket/recording")
+    recording.create("t", "c")
+    writers = [objects.ObjectLog(FolderStore("s3://bucket/recording", {}), f"{number}") for number in range(5)]
+    for writer in writers:
+        writer.open()
+        writer.lease._closing.set()  # this test renews the leases
+    ended = threading.Event()
+
+    def renew() -> None:  # in the reverse order of names: one after another, each look takes nearly a round
+        for writer in itertools.cycle(reversed(writers)):
+            if ended.wait(0.1):
+                return
+            writer.lease._store.write(f"{writer.lease.term:016d}", writer.lease._content())
+
+    renewing = threading.Thread(target=renew)
+    renewing.start()
+    begun = time.monotonic()
+    fresh = recording.take()
+    assert time.monotonic() - begun < 1.4
+    assert fresh.name not in "01234"
+    ended.set()
+    renewing.join()
+    for log in (*writers, fresh):
+        log.close()
 
 
 @pytest.mark.rule("PIPE-3")
