@@ -83,14 +83,14 @@ class LogCluster:
             self._found = self._lookup()
         return self._found
 
-    def _asked(self, ask: Callable[[], _T]) -> _T:
-        """Call *ask*; if a known leader does not answer or lead any more, look leaders up and call it again."""
+    def _with_leader(self, call: Callable[[], _T]) -> _T:
+        """Run *call*; if a known leader does not answer or lead any more, look leaders up and run it again."""
         try:
-            return ask()
+            return call()
         except HTTPError:
             self._found = None
         try:
-            return ask()
+            return call()
         except HTTPError as error:
             self._found = None
             raise LogUnavailable(str(error)) from error
@@ -136,11 +136,11 @@ class LogCluster:
 
     def at(self, partition: int, place: int) -> Mark | None:
         """Return the first message at or behind *place*; None: there is none."""
-        return self._asked(partial(self._search, partition, place, "virtual_offset"))
+        return self._with_leader(partial(self._search, partition, place, "virtual_offset"))
 
     def numbered(self, partition: int, number: int) -> Mark | None:
         """Return the message *number*; None: there is none."""
-        return self._asked(partial(self._search, partition, number, "count"))
+        return self._with_leader(partial(self._search, partition, number, "count"))
 
     def _search(self, partition: int, position: int, search: str) -> Mark | None:
         node = self._known().partitions.get(partition)

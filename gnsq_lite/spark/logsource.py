@@ -181,7 +181,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         super().__init__(options)
         self._last: Places | None = None
         self._until: Places | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._is_well = True
         self._patience = MinimumRows(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
         limits = {
@@ -212,7 +212,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
             last = {**(begins or {}), **self._until}
             ends = {number: last[number] for number in ends if number in last}
         if begins is not None:
-            self._tell_of_shorter(begins, ends)
+            self._report_shorter(begins, ends)
             try:
                 ends = self._admitted(begins, ends, extents, limit)
             except LogUnavailable as error:  # a leader was lost since then
@@ -223,7 +223,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
             if ends == begins and self._until is None:
                 time.sleep(PATIENT)
         if self._is_well:
-            self._told.clear()
+            self._warned.clear()
         self._last = ends
         return as_offset(topic, ends)
 
@@ -244,11 +244,11 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
     def _warn(self, why: str) -> None:
         """Warn once of a lasting condition, because Spark asks many times a second."""
         self._is_well = False
-        if why not in self._told:
-            self._told.add(why)
+        if why not in self._warned:
+            self._warned.add(why)
             log.warning("%s", why)
 
-    def _tell_of_shorter(self, begins: Places, ends: Places) -> None:
+    def _report_shorter(self, begins: Places, ends: Places) -> None:
         shorter = {number: end for number, end in ends.items() if end < begins.get(number, 0)}
         if not shorter:
             return
@@ -285,7 +285,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         settle_process()
         begins, ends = parse_places(start, self._options.topic), parse_places(end, self._options.topic)
         self._last = ends
-        self._tell_of_shorter(begins, ends)  # PySpark before 4.2 passes a batch's start here first
+        self._report_shorter(begins, ends)  # PySpark before 4.2 passes a batch's start here first
         return self._planned(begins, ends, self._extents(begins))
 
     def commit(self, end: Mapping[str, Any]) -> None:

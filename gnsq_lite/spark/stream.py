@@ -40,6 +40,9 @@ _AvailableNow: Any = available_now_mixin()
 PATIENT = 0.1
 #: Seconds that the first batch of a run gathers rows: otherwise it would have a single row.
 FIRST = 0.1
+#: Rows that AvailableNow's first batch gathers while its backlog arrives; each later batch gathers as many rows as all
+#: batches before it, because a batch costs 0.1 s of CPU.
+GATHERED = 100_000
 #: Threshold of the garbage collector in Spark's source process: many times the messages in flight.
 UNCOLLECTED = 50_000
 
@@ -61,6 +64,8 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._is_read, self._is_first = False, True
         #: When the last message of AvailableNow's backlog arrived, and the number of its row.
         self._seen, self._ready = 0.0, 0
+        #: Rows in AvailableNow's batches so far.
+        self._given = 0
         self._unasked = options.records and not supports_available_now()
         self._last: Position | None = None
         self._minimum = MinimumRows(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
@@ -156,7 +161,11 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
                 self._seen, self._ready = seen, there
             begin.there = embedded.end(self._ready)
             end = limited(begin.position, begin.end(), rows)
-            if end != begin.position or self._is_read:
+            waiting = sum(end.values()) - sum(begin.position.values())
+            enough = min(max(GATHERED, self._given), rows or sys.maxsize)
+            gathers = waiting < enough and backlog.is_whole() and not embedded.is_paused()
+            if self._is_read or (waiting and not gathers):
+                self._given += waiting
                 return end
             if backlog.is_read():
                 self._is_read, self._ready = True, embedded.last_row()

@@ -507,8 +507,6 @@ def test_available_now_ends_when_the_backlog_is_read_though_new_messages_come(re
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     feed(reader, 0, 2, timestamp_ns=1)
-    first = reader.latestOffset(start, None)
-    assert rows(reader, start, first) == [0, 1]
     begun, late = time.monotonic(), time.time_ns()
     ended = threading.Event()
 
@@ -520,12 +518,31 @@ def test_available_now_ends_when_the_backlog_is_read_though_new_messages_come(re
 
     flowing = threading.Thread(target=flow)
     flowing.start()
-    second = reader.latestOffset(first, None)
+    end = reader.latestOffset(start, None)
     assert time.monotonic() - begun >= 0.1
-    assert reader.latestOffset(second, None) == second
+    assert reader.latestOffset(end, None) == end
     ended.set()
     flowing.join()
-    assert rows(reader, first, second)[:1] == [2], "what is here is handed over"
+    assert rows(reader, start, end)[:3] == [0, 1, 2], "a small backlog, and the rows stored meanwhile, are one batch"
+
+
+def test_available_now_makes_each_batch_as_large_as_all_before_it(
+    readers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "GATHERED", 3)
+    reader = readers(idleTimeoutMs="60000")
+    position = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    ends, fed = [], 0
+    for count in (3, 3, 6, 12):
+        feed(reader, fed, count - 1, timestamp_ns=1)
+        timer = threading.Timer(0.1, feed, (reader, fed + count - 1, 1, 1))
+        timer.start()
+        end = reader.latestOffset(position, None)
+        timer.join()
+        ends.append(len(rows(reader, position, end)))
+        position, fed = end, fed + count
+    assert ends == [3, 3, 6, 12]
 
 
 def test_available_now_waits_for_no_silence_between_batches_of_the_backlog(readers: Any) -> None:
