@@ -1,6 +1,7 @@
 """Measure the rate of one, two and four recorders, each limited to the same share of a core.
 
 ``GNSQ_NSQD=/path/to/nsqd python -m benchmarks.spark.scale``; needs a cgroup of version 1 that this user may write.
+With ``--query``: how far a Spark query is behind two recorders.
 
 A round fills a topic, starts the recorders on the paused channel, limits each, resumes the channel and counts rows for
 some seconds.  The rounds take turns.
@@ -9,6 +10,7 @@ some seconds.  The rounds take turns.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -18,7 +20,10 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+from benchmarks.spark import cpu as cpu_by_kind
+from benchmarks.spark.__main__ import sessions
 from benchmarks.spark.cases import prepare
 from gnsq_lite.recording import Recording
 from tests import servers
@@ -50,8 +55,9 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def run(count: int, share: float, rows: int, seconds: float, size: int) -> tuple[float, float, float]:
-    """Return (rows a second of *count* recorders, CPU us of a recorder for a row, CPU us of nsqd)."""
+@contextmanager
+def recorders(count: int, share: float, rows: int, size: int) -> Iterator[tuple[Recording, list[int], int]]:
+    """Run *count* limited recorders on a full topic; yield the recording, the recorders' pids and nsqd's."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(servers.real_nsqd(folder, mem_queue_size=10_000_000))
@@ -61,31 +67,75 @@ def run(count: int, share: float, rows: int, seconds: float, size: int) -> tuple
         server.http("POST", "/channel/pause?topic=t&channel=c")
         command = [sys.executable, "-m", "gnsq_lite", "record", "t", "c", str(folder / "recording")]
         command += ["--nsqd-tcp-address", server.tcp_address]
-        recorders = []
+        started = []
         for number in range(count):
             recorder = subprocess.Popen(command, stderr=subprocess.DEVNULL)
             stack.callback(recorder.wait)
             stack.callback(recorder.kill)
             group = stack.enter_context(cgroup(str(number), share))
-            recorders.append((recorder.pid, group))
+            started.append((recorder.pid, group))
         while len(server.stats("t", "c")["clients"]) < count:
             time.sleep(0.1)
         time.sleep(2.0)  # the imports are done
-        for pid, group in recorders:
+        for pid, group in started:
             (group / "cgroup.procs").write_text(str(pid))
         server.http("POST", "/channel/unpause?topic=t&channel=c")
         recording = Recording(str(folder / "recording"))
-        while sum(recording.end().values()) < rows // 20:
+        while stored(recording) < rows // 20:
             time.sleep(0.01)
-        pids = [pid for pid, _ in recorders]
-        before, begun = sum(recording.end().values()), time.perf_counter()
-        used, served = sum(map(cpu, pids)), cpu(server.process.pid)
+        yield recording, [pid for pid, _ in started], server.process.pid
+
+
+def run(count: int, share: float, rows: int, seconds: float, size: int) -> tuple[float, float, float]:
+    """Return (rows a second of *count* recorders, CPU us of a recorder for a row, CPU us of nsqd)."""
+    with recorders(count, share, rows, size) as (recording, pids, nsqd):
+        before, begun = stored(recording), time.perf_counter()
+        used, served = sum(map(cpu, pids)), cpu(nsqd)
         time.sleep(seconds)
-        after, passed = sum(recording.end().values()), time.perf_counter() - begun
-        used, served = sum(map(cpu, pids)) - used, cpu(server.process.pid) - served
+        after, passed = stored(recording), time.perf_counter() - begun
+        used, served = sum(map(cpu, pids)) - used, cpu(nsqd) - served
         assert after < rows, "the topic was empty before the time was over: publish more"
-        stored = after - before
-        return stored / passed, used / stored * 1e6, served / stored * 1e6
+        return (after - before) / passed, used / (after - before) * 1e6, served / (after - before) * 1e6
+
+
+def stored(recording: Recording) -> int:
+    """Return how many rows a recording has."""
+    return sum(recording.end().values())
+
+
+def follow(spark: Any, given: argparse.Namespace) -> None:
+    """Print how far a query to Parquet is behind two recorders at the end of each batch, in rows and batches."""
+    rows = given.rows * 2
+    with recorders(2, given.share, rows, given.size) as (recording, _, _), tempfile.TemporaryDirectory() as folder:
+        before = cpu_by_kind.seconds()
+        frame = spark.readStream.format("nsq").options(recording=recording.url, startingOffsets="earliest").load()
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
+        query = writer.start(f"{folder}/rows")
+        reports: dict[int, tuple[Any, int]] = {}
+        deadline = time.monotonic() + given.seconds
+        while time.monotonic() < deadline and query.isActive:
+            report = query.lastProgress
+            if report is not None and report["numInputRows"] and report["batchId"] not in reports:
+                reports[report["batchId"]] = report, stored(recording) - position_of(report)
+            time.sleep(0.01)
+        assert query.isActive, query.exception()
+        assert stored(recording) < rows, "the topic was empty before the time was over: publish more"
+        spent, read = cpu_by_kind.since(before), sum(report["numInputRows"] for report, _ in reports.values())
+        query.stop()
+    batches = [report["numInputRows"] for report, _ in reports.values()]
+    seconds = [report["durationMs"]["triggerExecution"] / 1000 for report, _ in reports.values()]
+    behind = [rows for _, rows in reports.values()]
+    following = [rows / batch for rows, batch in zip(behind, batches[1:], strict=False)]
+    print(f"{len(batches)} batches, {read:,} rows; load {os.getloadavg()[0]:.1f}")
+    for name, found in (("rows of a batch", batches), ("seconds of a batch", seconds), ("rows behind", behind)):
+        print(f"{name}: median {statistics.median(found):,.2f}, last {found[-1]:,.2f}, most {max(found):,.2f}")
+    print(f"rows behind, in batches that follow: median {statistics.median(following):.2f}, most {max(following):.2f}")
+    print("CPU us a row:", {kind: round(used / read * 1e6, 2) for kind, used in spent.items() if kind != "other"})
+
+
+def position_of(report: Any) -> int:
+    """Return how many rows a query has read, by its progress."""
+    return sum(json.loads(report["sources"][0]["endOffset"]).values())
 
 
 def main() -> None:
@@ -96,7 +146,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--query", action="store_true", help="two recorders and a query that reads their rows")
     given = parser.parse_args()
+    if given.query:
+        spark = next(sessions())
+        for _ in range(given.rounds):
+            follow(spark, given)
+        return
     found: dict[int, list[tuple[float, float, float]]] = {1: [], 2: [], 4: []}
     for _ in range(given.rounds):
         for count, rounds in found.items():
