@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, MessageFactory
 from gnsq_lite.errors import (
+    AuthFirstError,
     ConnectionLost,
     HandshakeTimeout,
     HeartbeatTimeout,
@@ -22,6 +23,7 @@ from gnsq_lite.errors import (
     NsqdError,
     NSQError,
     ProtocolError,
+    TLSNotGranted,
     error_for,
 )
 from gnsq_lite.message import Message
@@ -29,21 +31,19 @@ from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.loop import SLICE, Loop, let_io, time_limit
 from gnsq_lite.net.stream import ByteStream, Stream
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.options import Address, ConnectionOptions, format_address
+from gnsq_lite.options import Address, Compression, ConnectionOptions, format_address
 from gnsq_lite.stats import ConnectionStats
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.compress import make_codec
-from gnsq_lite.wire.constants import CLOSE_WAIT, FRAME_ERROR, HEARTBEAT
+from gnsq_lite.wire.constants import CLOSE_WAIT, FRAME_ERROR, FRAME_RESPONSE, HEARTBEAT, MAGIC_V2, OK
 from gnsq_lite.wire.frames import Frame, FrameDecoder
-from gnsq_lite.wire.handshake import Done, Handshake, Send, StartCompression, StartTLS
-from gnsq_lite.wire.identify import Negotiated, build_identify
+from gnsq_lite.wire.handshake import not_granted, parse_auth_reply
+from gnsq_lite.wire.identify import Negotiated, build_identify, parse_identify_reply
 
 log = logging.getLogger("gnsq_lite.net")
 
 #: Maximum bytes of one handshake frame, and of one decompressed read in the handshake.
 _HANDSHAKE_BYTES = 1024 * 1024
-#: Maximum frames in a handshake; without heartbeats nsqd sends five.
-_HANDSHAKE_FRAMES = 1000
 #: Frames, except messages, between two checks of the clock.
 _FRAMES_AT_ONCE = 256
 #: Unsent bytes above which the connection answers no heartbeat and a Reader stops reading.
@@ -101,43 +101,87 @@ class BaseConnection:
     def _shake_hands(self, stream: ByteStream, host: str, *, heartbeats: bool = True) -> None:
         """Do the handshake, up to the OK to SUB; the caller limits the time.
 
+        ::
+
+            magic, IDENTIFY [, TLS] [, compression] [, AUTH if nsqd requires it] [, SUB of a Reader]
+
         Args:
             host: The host name that TLS verifies.
             heartbeats: False disables heartbeats, which nsqd allows for producers.
         Raises:
             NSQConnectionError, NsqdError, ProtocolError: the handshake failed; the text names the nsqd.
         """
-        options, target, decoder = self.options, self.target, self._decoder
-        if target.identify_extra:
-            options = replace(options, extra_identify={**options.extra_identify, **target.identify_extra})
-        identify = build_identify(options, hostname_default=socket.gethostname(), heartbeats=heartbeats)
-        handshake = Handshake(
-            options, self.address, identify=identify, subscribe=target.subscribe, check_server=target.check_server
-        )
-        stream.write(handshake.start())
-        data = b""  # received but not decoded yet
         try:
-            for _ in range(_HANDSHAKE_FRAMES):
-                step = handshake.receive(self._read_frame(stream, data))
-                data = b""
-                if isinstance(step, Send):
-                    stream.write(step.data if self._codec is None else self._codec.compress(step.data))
-                elif isinstance(step, StartTLS):
-                    data = stream.start_tls(options.tls, host, decoder.take_pending())  # type: ignore[arg-type]
-                elif isinstance(step, StartCompression):
-                    self._codec = make_codec(step.algorithm, step.level)
-                    data = self._decompress(decoder.take_pending())
-                elif isinstance(step, Done):
-                    break
-            else:
-                raise ProtocolError(f"the handshake did not end within {_HANDSHAKE_FRAMES} frames")
+            negotiated = self._identify(stream, heartbeats)
+            if negotiated.tls_v1:
+                tls: Any = self.options.tls
+                self._check_ok(stream, "TLS", stream.start_tls(tls, host, self._decoder.take_pending()))
+            algorithm: Compression | None = "snappy" if negotiated.snappy else "deflate" if negotiated.deflate else None
+            if algorithm is not None:
+                self._codec = make_codec(algorithm, negotiated.deflate_level or self.options.deflate_level)
+                self._check_ok(stream, algorithm, self._decompress(self._decoder.take_pending()))
+            if negotiated.auth_required:
+                self._write(stream, commands.auth(self._secret()))
+                self.auth_reply = parse_auth_reply(self._response(stream, "the reply to AUTH"))
+            if self.target.subscribe is not None:
+                self._write(stream, self.target.subscribe)
+                self._check_ok(stream, "SUB")
         except ProtocolError as error:
             error.address = self.address
             raise
-        for warning in handshake.warnings:
+        self.negotiated = negotiated
+        self._decoder.limit = self.options.max_frame_size
+
+    def _identify(self, stream: ByteStream, heartbeats: bool) -> Negotiated:
+        """Send IDENTIFY; return the checked reply (NEG-3).  Only IDENTIFY was sent if an error is raised (NEG-4)."""
+        options, target = self.options, self.target
+        if target.identify_extra:
+            options = replace(options, extra_identify={**options.extra_identify, **target.identify_extra})
+        identify = build_identify(options, hostname_default=socket.gethostname(), heartbeats=heartbeats)
+        stream.write(MAGIC_V2 + commands.identify(identify))
+        negotiated = parse_identify_reply(self._response(stream, "the reply to IDENTIFY"), options)
+        if target.check_server is not None:
+            target.check_server(negotiated.version, self.address)
+        if options.tls is not None and not negotiated.tls_v1:
+            why = "TLS was requested, but this nsqd runs without --tls-cert; only IDENTIFY was sent"
+            raise TLSNotGranted(self.address, why)
+        warnings = not_granted(options, negotiated)
+        if target.subscribe is not None and negotiated.max_rdy_count < 1:
+            warnings.append("nsqd grants max_rdy_count 0, so it delivers no messages: check its --max-rdy-count")
+        for warning in warnings:
             log_safely(log, logging.WARNING, "%s: %s", self.address, warning)
-        self.negotiated, self.auth_reply = handshake.negotiated, handshake.auth_reply
-        decoder.limit = self.options.max_frame_size
+        return negotiated
+
+    def _secret(self) -> bytes:
+        secret = self.options.auth_secret
+        if secret is None:
+            why = "this nsqd requires AUTH; set auth_secret (only IDENTIFY was sent)"
+            raise AuthFirstError("E_AUTH_FIRST", why, self.address)
+        return secret.encode("utf-8") if isinstance(secret, str) else secret
+
+    def _check_ok(self, stream: ByteStream, request: str, data: bytes = b"") -> None:
+        body = self._response(stream, f"OK to {request}", data)
+        if body != OK:
+            raise _unexpected(f"OK to {request}", FRAME_RESPONSE, body)
+
+    def _response(self, stream: ByteStream, wanted: str, data: bytes = b"") -> bytes:
+        """Return the body of the next response, first from *data*; answer heartbeats, which nsqd sends from the start.
+
+        Raises NsqdError for an error frame, and ProtocolError for a message.
+        """
+        while True:
+            kind, body = self._read_frame(stream, data)
+            data = b""
+            if kind == FRAME_ERROR:
+                raise error_for(body, self.address)
+            if kind != FRAME_RESPONSE:
+                raise _unexpected(wanted, kind, body)
+            if body != HEARTBEAT:
+                return body
+            self._write(stream, commands.NOP)
+
+    def _write(self, stream: ByteStream, data: bytes) -> None:
+        stream.write(data if self._codec is None else self._codec.compress(data))
 
     def _read_frame(self, stream: ByteStream, data: bytes = b"") -> Frame:
         """Return the next frame of *data*, which is decompressed, and of further reads."""
@@ -159,6 +203,11 @@ class BaseConnection:
     def _handshake_timeout(self, seconds: float) -> HandshakeTimeout:
         why = f"no end of the handshake within {seconds:.3g} s: is this nsqd's TCP port?"
         return HandshakeTimeout(self.address, why)
+
+
+def _unexpected(wanted: str, kind: int, body: bytes) -> ProtocolError:
+    shown = repr(body[:60]) + ("..." if len(body) > 60 else "")
+    return ProtocolError(f"expected {wanted} in the handshake; received frame type {kind}: {shown}")
 
 
 class Connection(BaseConnection):
@@ -308,7 +357,7 @@ class Connection(BaseConnection):
     def _emit(self, data: bytes) -> None:
         stream = self._stream
         if stream is not None and stream.closed is None and data:
-            stream.write(data if self._codec is None else self._codec.compress(data))
+            self._write(stream, data)
 
     # -- watching
 
