@@ -82,7 +82,7 @@ def _codec(codec: Any, data: bytes) -> None:
         total = 0
         try:
             for piece in codec.decompress(part):
-                assert 0 < len(piece) <= MAX_PIECE
+                assert 0 < len(piece) <= max(MAX_PIECE, 22 * len(data))
                 total += len(piece)
                 if total > 8 * MAX_PIECE:
                     return
