@@ -16,10 +16,10 @@ from gnsq_lite._core import Fins
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.in_flight import InFlight
-from gnsq_lite.errors import NSQError
+from gnsq_lite.errors import NSQError, ProtocolError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import MOST_UNSENT, Connection, Owner, Target
-from gnsq_lite.net.loop import Loop, sleep
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_rlock
 from gnsq_lite.net.stream import DeliveryStalled, lost
 from gnsq_lite.net.user_hooks import log_safely
@@ -34,11 +34,9 @@ log = logging.getLogger("gnsq_lite.net")
 STALLED = 30.0
 #: Seconds after its deadline for which a message counts as in flight: TOUCH takes time, and nsqd's timers are coarse.
 _GRACE = 0.5
-#: Messages in flight beyond RDY at which reading stops: a quarter of RDY, or this number if it is larger.  Messages
-#: that timed out at nsqd count here for a moment longer, and servers that count RDY down send more after each RDY.
-_SPARE = 10
-#: Seconds between two checks whether to read again.
-_CHECK_ROOM = 0.01
+#: Messages in flight, more than four times the highest RDY, at which the connection is closed.  A correct nsqd sends
+#: at most twice RDY for a moment: messages that timed out at nsqd still count here.
+_SPARE = 1000
 
 
 class MessageOwner(Owner, Protocol):
@@ -95,10 +93,8 @@ class Subscribed(Connection):
         #: Buffer to which the success of a handler appends its FIN; None: it must call :meth:`finish` instead.
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
-        #: Messages in flight above which reading stops: more messages beyond RDY would only cost memory.
+        #: Messages in flight above which the connection is closed: nsqd ignores RDY, and would fill the memory.
         self._most = _SPARE
-        #: Whether reading has stopped until there is room; whether that was logged.
-        self._is_reading_stopped = self._has_logged_stop = False
         #: The connection's share of max_in_flight, and the RDY that was last queued for nsqd.
         self._share = self.ready = 0
         #: Time of the last refused FIN or REQ on this connection; None: there was none.
@@ -146,8 +142,7 @@ class Subscribed(Connection):
 
         Called in the hub, so that a handler begins without a switch to the reading greenlet.
         """
-        is_busy = self._share > 1 and self._delivery is not None and self._delivery.is_full
-        if is_busy or self.in_flight.count > self._most:
+        if self._share > 1 and self._delivery is not None and self._delivery.is_full:
             return False
         self.read_at = self.clock.now()
         messages = self._decoder.feed_messages(data)
@@ -181,7 +176,8 @@ class Subscribed(Connection):
     def _count_in(self, messages: list[Message]) -> bool:
         """Count the messages of a read before they are handled; return whether they were reported to the delivery."""
         count = self.in_flight.add(messages, self.read_at)
-        self._must_wait = count > self._most
+        if count > self._most or self.unsent() > MOST_UNSENT:
+            raise ProtocolError(f"nsqd ignores RDY {self._share} or reads no answers: {count} messages are in flight")
         delivery = self._delivery
         is_reported = delivery is not None and not delivery.is_full
         if delivery is not None and is_reported:
@@ -196,30 +192,11 @@ class Subscribed(Connection):
             return 0.0
         return self.clock.wall() - message.timestamp_ns * 1e-9 - (self.clock.now() - self.in_flight.received_at)
 
-    def _wait_for_room(self) -> None:
-        """Stop reading while far more messages than RDY are in flight.
-
-        The connection stays open: messages that timed out and that nsqd sent again count twice for a moment.
-        """
-        if self.in_flight.count <= self._most:
-            return
-        if not self._has_logged_stop:
-            self._has_logged_stop = True
-            why = "%s: %d messages are in flight, more than RDY allows; no more are read until some are answered"
-            log_safely(log, logging.WARNING, why, self.address, self.in_flight.count)
-        self._is_reading_stopped = True
-        try:
-            while self.is_open() and (self.in_flight.count > self._most or self.unsent() > MOST_UNSENT):
-                sleep(_CHECK_ROOM)
-        finally:
-            self._is_reading_stopped = False
-        self._go_on()
-
     def set_ready(self, count: int) -> None:
-        """Set the share.  nsqd does not confirm a lower RDY, so reading is bounded by the highest share so far."""
+        """Set the share.  nsqd does not confirm a lower RDY, so the highest share bounds the messages in flight."""
         if self._on_answered is not None:
             return  # nsqd takes no RDY after CLS
-        self._most = max(self._most, count + max(_SPARE, count // 4))
+        self._most = max(self._most, 4 * count + _SPARE)
         self._share = count
         self.fins = None if self._writes_fins and count == 1 else self._fins
         if self._delivery is None:
@@ -424,10 +401,7 @@ class Subscribed(Connection):
         return now - max(self._refused_at, self.in_flight.received_at) > STALLED
 
     def check(self, now: float) -> None:
-        """Check the connection as any other; while reading is stopped, send NOP, and do not count nsqd as silent."""
-        if self._is_reading_stopped and self.is_open():
-            self.read_at = now
-            self.send(commands.NOP)
+        """Check the connection as any other, and whether nsqd delivers nothing although RDY allows it."""
         super().check(now)
         if self._is_stalled(now) and self._on_answered is None:
             why = f"nothing was delivered for {STALLED:g} s after a refused FIN or REQ; connecting again"

@@ -46,7 +46,7 @@ log = logging.getLogger("gnsq_lite.net")
 _HANDSHAKE_BYTES = 1024 * 1024
 #: Frames, except messages, between two checks of the clock.
 _FRAMES_AT_ONCE = 256
-#: Unsent bytes above which the connection answers no heartbeat and a Reader stops reading.
+#: Unsent bytes above which the connection answers no heartbeat, and a Reader closes the connection.
 MOST_UNSENT = 4 * 1024 * 1024
 
 
@@ -223,7 +223,6 @@ class Connection(BaseConnection):
         self.close_waited = False
         self._out: list[bytes] = []
         self._due = False  # a flush is scheduled
-        self._must_wait = False  # the last read brought more messages than the consumer has room for
         self._turn_began = 0.0
 
     # -- opening (CONN-1, CONN-5)
@@ -291,9 +290,6 @@ class Connection(BaseConnection):
                 self._on_frame(frame)
             if decoder.error is not None:
                 raise decoder.error
-            if self._must_wait:
-                self._must_wait = False
-                self._wait_for_room()
             if not decoder.more:
                 return
             data = b""
@@ -303,19 +299,12 @@ class Connection(BaseConnection):
         """Let other greenlets run if this read takes long; raise if the connection was closed meanwhile."""
         if self.clock.now() - self._turn_began > SLICE:
             let_io()
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Resume reading after a wait; raise if the connection was closed meanwhile."""
-        self._turn_began = self.clock.now()
-        if self._stream is not None and self._stream.closed is not None:
-            raise self._stream.closed
+            self._turn_began = self.clock.now()
+            if self._stream is not None and self._stream.closed is not None:
+                raise self._stream.closed
 
     def _on_messages(self, messages: list[Message]) -> None:
         raise ProtocolError("a message came to a connection that has not subscribed")
-
-    def _wait_for_room(self) -> None:
-        """Wait until the consumer has room for more messages."""
 
     def _on_frame(self, frame: Frame) -> None:
         body = frame.body

@@ -277,21 +277,27 @@ def test_a_message_that_comes_to_a_writer_ends_the_connection() -> None:
 
 
 @pytest.mark.rule("RDY-1")
-def test_more_messages_than_were_asked_for_are_taken_without_growing_without_bound() -> None:
-    """An nsqd that ignores RDY: the messages are handled by no more handlers than allowed, and the Reader closes."""
-    running = itertools.count()
+def test_an_nsqd_that_ignores_rdy_is_disconnected() -> None:
+    """A correct nsqd may exceed RDY for a moment: 900 messages are handled, but not 5,000."""
+    counts = iter([900, 5000])
+    handled, lost = list[Any](), list[errors.NSQError]()
 
     def speak(connection: socket.socket) -> None:
         shake_hands(connection)
         read_command(connection)
-        connection.sendall(OK + frame(2, HEAD + b"x") * 5000)
+        connection.sendall(OK + frame(2, HEAD + b"x") * next(counts, 0))
         drain(connection)
 
-    with hostile(speak) as (address, _):
-        reader = Reader("t", "ch", lambda m: next(running), nsqd_tcp_addresses=address, max_in_flight=2, **WARY)
-        with reader:
-            wait_for(lambda: reader.stats().finished >= 5000)
-    assert next(running) == 5000
+    def read(limit: float) -> None:
+        options: Any = {**WARY, "max_in_flight": 2, "on_disconnected": lambda address, error: lost.append(error)}
+        with hostile(speak) as (address, _), Reader("t", "ch", handled.append, nsqd_tcp_addresses=address, **options):
+            wait_for(lambda: len(handled) >= limit or lost)
+
+    read(900)
+    assert not lost
+    handled.clear()
+    read(5000)
+    assert "ignores RDY" in str(lost[0])
 
 
 @pytest.mark.parametrize("where", ["handshake", "running"])
