@@ -276,10 +276,6 @@ class Dialect:
         """Whether *topic* is consumed in order, with one message per partition at a time (YZ-6)."""
         return False
 
-    def give_up(self, topic: str, has_callback: bool) -> Literal["stop", "drop"]:
-        """Return the reaction to a message after max_attempts; *has_callback*: on_give_up is set (YZ-13)."""
-        return "drop"
-
     def calls_for_lookup(self, error: NSQError) -> bool:
         """Whether a Reader must look up the leader at once after *error* ended a connection (YZ-12, YZ-18)."""
         return False

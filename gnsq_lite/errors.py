@@ -301,21 +301,6 @@ class PartitionUnavailable(NotSent):
         return f"partition {self.partition} of {self.topic}: {self.why}{self._batch()}"
 
 
-class PartitionStopped(NSQError):
-    """The Reader stopped an ordered partition, because a message had more than max_attempts (YZ-13).
-
-    The message stays unanswered, so nsqd keeps this message and all later ones.
-    """
-
-    def __init__(self, topic: str, partition: int | None, attempts: int) -> None:
-        super().__init__(topic, partition, attempts)
-        self.topic, self.partition, self.attempts = topic, partition, attempts
-
-    def __str__(self) -> str:
-        which = f"partition {self.partition} of {self.topic}"
-        return f"{which} is stopped: a message failed {self.attempts - 1} times, and later messages must wait for it"
-
-
 # -- nsqd's error frames (ERR-1 to ERR-3) ---------------------------------------------------------------------------
 
 

@@ -125,7 +125,6 @@ class Reader:
             "dialect": chosen,
             "backoff": _backoff(own.backoff),
             "on_give_up": own.on_give_up or log_give_up,
-            "gives_up_by_callback": own.on_give_up is not None,
         }
         self._settings = ConsumerSettings(
             **{**vars(own), **replaced},
@@ -261,14 +260,6 @@ class Reader:
         if self._core is not None:
             core = self._started()
             run_or_leave(core.loop, core.flow.set_paused, paused)
-
-    def resume_partition(self, partition: int | str) -> None:
-        """Resume an ordered partition that stopped after max_attempts (YZ-13), from the failed message on.
-
-        Raises OptionError if *partition* is not in ``stats().stopped``, and ClosedError before start().
-        """
-        core = self._started()
-        run_in_loop(core.loop, core.resume_partition, partition)
 
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight, in messages; 0 pauses (RDY-8).  Raises OptionError, and ClosedError before start()."""

@@ -129,10 +129,6 @@ class ReaderStats:
     unavailable: Mapping[str, str] = measured(
         "Reason why an nsqd is not connected, by ``host:port`` and partition", default=dict
     )
-    stopped: tuple[int | str, ...] = measured(
-        "Ordered partitions that stopped after max_attempts, for ``resume_partition``; else the nsqd's address",
-        default=(),
-    )
     error: str | None = measured(
         "Error that ended the Reader, which ``join()`` raises; None without an error", default=None
     )

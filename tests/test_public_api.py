@@ -44,7 +44,6 @@ MEMBERS = {
         "join": "(self, timeout=None)",
         "pause": "(self)",
         "resume": "(self)",
-        "resume_partition": "(self, partition)",
         "set_max_in_flight": "(self, count)",
         "is_starved": "(self)",
         "stats": "(self, timeout=None)",

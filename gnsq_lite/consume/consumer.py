@@ -16,7 +16,7 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.batches import BatchFeeder
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT, Closing
-from gnsq_lite.consume.endpoints import Losses, name_of
+from gnsq_lite.consume.endpoints import Losses
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.pools import Pool, Seat, default_concurrency, make_pool
@@ -32,8 +32,6 @@ from gnsq_lite.errors import (
     InvalidError,
     NsqdError,
     NSQError,
-    OptionError,
-    PartitionStopped,
     ReqFailedError,
 )
 from gnsq_lite.message import Message, is_open, send_back
@@ -73,14 +71,10 @@ class Consumer:
         self._greenlets: list[Any] = []
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
         self.tries = Tries(settings.retry.max_attempts)
-        self.outcomes = HandlerOutcomes(
-            loop, settings, self.tries, self.hooks, stop_partition=self.stop_partition, on_exit=self.fail
-        )
+        self.outcomes = HandlerOutcomes(loop, settings, self.tries, self.hooks, on_exit=self.fail)
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         # Hooks that handlers' threads pass to the loop count as running handlers, so that close() waits for on_failure.
         self.end = Closing(clock, busy=lambda: self.limits.busy() + self.hooks.left)
-        #: Maps the name of a stopped partition to the message that stopped it (YZ-13).
-        self.stopped: dict[int | str, tuple[str, bytes]] = {}
         self._loss_log, self._refusal_log = ErrorLog(log, clock), ErrorLog(log, clock)
         self.before: Counter[str] = Counter()
         self.late_answers = self.answers_lost = self.reconnects = 0
@@ -175,10 +169,7 @@ class Consumer:
                 connection.close(ConnectionLost(connection.address, f"{topic} was changed"))
 
     def _connect(self, endpoint: Endpoint, *, direct: bool) -> None:
-        is_stopped = name_of(endpoint) in self.stopped
-        if is_stopped:
-            self.discovery.disconnected(endpoint)  # so that it is found after resume_partition()
-        if self.closing or endpoint in self._subscriptions or is_stopped:
+        if self.closing or endpoint in self._subscriptions:
             return
         subscription = self._subscriptions[endpoint] = Subscription(self, endpoint, direct=direct)
         subscription.task = self.loop.spawn(f"nsqd {endpoint}", subscription.serve)
@@ -223,36 +214,10 @@ class Consumer:
         self._loss_log.add(reason, is_news=is_news, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_disconnected", str(endpoint), reason)
         self.hooks.call("on_error", reason)
-        if name_of(endpoint) not in self.stopped and self.settings.dialect.calls_for_lookup(reason):
+        if self.settings.dialect.calls_for_lookup(reason):
             self._lost.add(endpoint.partition)
         if self.losses.is_hopeless(() if self.settings.lookupds else self.settings.endpoints):
             self.fail(reason)  # retries would only hide the wrong configuration
-
-    def stop_partition(self, message: Message) -> None:
-        """Stop reading the partition of a message that cannot be handled: no message may overtake it (YZ-13)."""
-        from_: Any = message._connection
-        endpoint: Endpoint = from_.endpoint
-        connection = self.connections.get(endpoint)
-        if connection is None or connection is not from_:
-            return  # lost meanwhile: nsqd sends the message again
-        self.stopped[name_of(endpoint)] = key_of(message)
-        error = PartitionStopped(self.settings.topic, endpoint.partition, message.attempts)
-        log_safely(log, logging.ERROR, "%s", error, extra=self.settings.log_fields(endpoint))
-        self.hooks.call("on_error", error)
-        connection.close(error)
-        subscription = self._subscriptions.get(endpoint)
-        if subscription is not None:
-            subscription.direct = False
-            self.on_end(subscription)
-
-    def resume_partition(self, name: int | str) -> None:
-        """Continue a stopped partition with the message that failed.  Raises OptionError if it is not stopped."""
-        if name not in self.stopped:
-            stopped = ", ".join(map(str, self.stopped)) or "none is"
-            raise OptionError("partition", name, f"is not stopped ({stopped})")
-        self.tries.not_begun(self.stopped.pop(name))
-        self.discovery.poke()
-        self._connect_given()
 
     # -- messages
 

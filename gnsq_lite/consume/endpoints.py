@@ -77,8 +77,3 @@ class Losses:
     def reasons(self) -> dict[Endpoint, NSQError]:
         """Return the reason of each endpoint that is not subscribed now."""
         return dict(self._reasons)
-
-
-def name_of(endpoint: Endpoint) -> int | str:
-    """Return the name of a partition for users: its number, or the nsqd's address if there are no partitions."""
-    return str(endpoint) if endpoint.partition is None else endpoint.partition

@@ -157,7 +157,6 @@ class HandlerOutcomes:
     """Requeues messages or gives them up, logs failures, and calls the hooks.
 
     Args:
-        stop_partition: Called in the loop with a message that stops its ordered partition (YZ-13).
         on_exit: Called in the loop with the SystemExit or KeyboardInterrupt that a handler raised.
     """
 
@@ -168,11 +167,10 @@ class HandlerOutcomes:
         tries: Tries,
         hooks: UserHooks,
         *,
-        stop_partition: Callable[[Message], None],
         on_exit: Callable[[BaseException], None],
     ) -> None:
         self._loop, self._settings, self._tries, self._hooks = loop, settings, tries, hooks
-        self._stop_partition, self._on_exit = stop_partition, on_exit
+        self._on_exit = on_exit
         #: Maps id() of a message to its give-up under way: a time limit may interrupt the handler or on_give_up.
         self._giving_up: dict[int, object] = {}
         self.failures = self.given_up = 0
@@ -235,14 +233,9 @@ class HandlerOutcomes:
         return True
 
     def _give_up(self, message: Message) -> None:
-        """Call on_give_up, and send FIN if it succeeds, else REQ (MSG-4); or stop an ordered partition (YZ-13)."""
-        settings = self._settings
-        if settings.dialect.give_up(settings.topic, settings.gives_up_by_callback) == "stop":
-            message.enable_async()
-            self._loop.call_soon(lambda: self._stop_partition(message))
-            return
+        """Call on_give_up, and send FIN if it succeeds, else REQ (MSG-4)."""
         try:
-            refuse_unrun(settings.on_give_up(message), "on_give_up")
+            refuse_unrun(self._settings.on_give_up(message), "on_give_up")
         except (Exception, TimeLimitExceeded) as error:
             unless_answered(message.requeue)
             log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)

@@ -103,8 +103,6 @@ class ConsumerSettings(CoreSettings, ReaderOptions):
     backoff: BackoffOptions
     hooks: Hooks = field(default_factory=Hooks)
     on_give_up: Callable[[Message], Any]
-    #: Whether the user has set on_give_up.
-    gives_up_by_callback: bool
     #: Returns the arguments *begun* and *unseen* of ``Tries.gives_up()`` that other processes recorded for a message.
     known_of: Callable[[Message], tuple[int, int]] = lambda message: (0, 0)
     #: Function of a message and its handler's error; returns a GiveUp or Requeue to use instead, or the error.

@@ -38,7 +38,6 @@ def reader_stats(core: Consumer) -> ReaderStats:
         oldest_handler=core.limits.look(),
         handlers_overdue=core.limits.overdue,
         unavailable={str(endpoint): str(reason) for endpoint, reason in core.losses.reasons().items()},
-        stopped=tuple(core.stopped),
         error=None if core.error is None else str(core.error) or type(core.error).__name__,
     )
 

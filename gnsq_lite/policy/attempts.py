@@ -56,11 +56,6 @@ class Tries:
                 self._older, self._recent = self._recent, set()
             self._recent.add(key)
 
-    def not_begun(self, key: Hashable) -> None:
-        """Undo :meth:`tried`, because no handler had begun the message."""
-        self._recent.discard(key)
-        self._older.discard(key)
-
     def gives_up(self, key: Hashable, attempts: int, begun: int = 0, unseen: int = 0) -> bool:
         """Return whether to give up a message that arrives with this number of attempts.
 

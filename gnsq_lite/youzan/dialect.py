@@ -33,7 +33,7 @@ from gnsq_lite.youzan.constants import HEADER_EXTRA, TRACE_ID_LENGTH
 from gnsq_lite.youzan.headers import check_trace_id, encode_headers, has_trace_id
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
 from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
-from gnsq_lite.youzan.options import GiveUp, YouzanOptions
+from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.partitions import MOVED, check_place, should_reroute
 from gnsq_lite.youzan.router import LeaderRouter
 
@@ -164,12 +164,6 @@ class YouzanDialect(Dialect):
     def calls_for_lookup(self, error: NSQError) -> bool:
         """Return whether *error* may mean a new leader: nsqd closes a moved consumer's connection without an error."""
         return not isinstance(error, NsqdError) or isinstance(error, MOVED)
-
-    def give_up(self, topic: str, has_callback: bool) -> GiveUp:
-        """Return the action for a message after max_attempts (YZ-13)."""
-        if self.options.give_up is not None:
-            return self.options.give_up
-        return "stop" if self.is_ordered(topic) and not has_callback else "drop"
 
     # -- publishing
 

@@ -16,7 +16,6 @@ from gnsq_lite.youzan.headers import check_tag
 from gnsq_lite.youzan.partitions import KeyMapping
 
 #: Action for a message after max_attempts (YZ-13).  To move a message to the tail, publish it again and use "drop".
-GiveUp = Literal["stop", "drop"]
 
 _FILTERS = {"exact": 1, "regex": 2, "glob": 3, "list": 4}
 
@@ -77,11 +76,6 @@ class YouzanOptions:
     ordered: bool | Mapping[str, bool] | None = documented(
         False, "consume in order; a mapping of topics to True or False; None: as in the topic's metainfo (YZ-6)"
     )
-    give_up: GiveUp | None = documented(
-        None,
-        "action for an ordered message after max_attempts: 'stop' its partition, or 'drop' it after on_give_up; None:"
-        " 'drop' if the Reader has an on_give_up, such as to_tail, else 'stop' (YZ-13)",
-    )
     start_offset: StartOffset | None = documented(None, "first message for a channel without consumers (YZ-17)")
     positions: bool = documented(False, "messages carry queue_offset and raw_size (SUB_ADVANCED)")
     desired_tag: str | None = documented(None, "receive the messages with this tag only (YZ-16)")
@@ -110,7 +104,6 @@ class YouzanOptions:
                 check_partition(partition)
         if not (self.ordered is None or isinstance(self.ordered, (bool, Mapping))):
             raise OptionError("ordered", self.ordered, "must be True, False, None or a mapping of topics to them")
-        check_choice("give_up", self.give_up, None, "stop", "drop")
         if self.start_offset is not None and not isinstance(self.start_offset, StartOffset):
             raise OptionError("start_offset", self.start_offset, "must be a StartOffset")
         if self.start_offset is not None and self.ordered not in (False, None):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from gnsq_lite.errors import (
     NotLeaderError,
-    PartitionStopped,
 )
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
@@ -91,33 +89,6 @@ def test_a_publish_takes_milliseconds_beside_twenty_thousand_that_wait_for_anoth
             for publication in held:
                 publication.result(30.0)
         assert broker.youzan.bodies("t", 1) == [b"%d" % number for number in range(20_000)]
-
-
-@pytest.mark.rule("YZ-13")
-def test_a_stopped_partition_stays_so_when_its_leader_moves() -> None:
-    with YouzanBroker(nsqds=2) as broker:
-        broker.youzan.create_topic("t", 2, ordered=True)
-        broker.youzan.create_channel("t", "c")
-        cluster, tried, errors = Cluster(broker.lookupd_http_address, broker), [], []
-
-        def handle(message: Any) -> None:
-            tried.append((message.partition, message.body))
-            if message.body == b"bad":
-                raise ValueError("always")
-
-        options: dict[str, Any] = {"max_attempts": 2, "requeue_delay": 0.05, "on_error": errors.append}
-        with a_reader(cluster, "t", handle, ordered=True, **options) as reader, a_writer(cluster) as writer:
-            subscribed(reader, 2)
-            writer.publish("t", b"bad", partition=0)
-            wait_for(lambda: any(isinstance(error, PartitionStopped) for error in errors))
-            for number in (0, 1):  # the other one's move shows that the new leaders were looked for
-                broker.youzan.move_leader("t", number, 1 - (broker.youzan.leader("t", number) or 0))
-            writer.publish("t", b"later", partition=1, timeout=20.0)
-            wait_for(lambda: (1, b"later") in tried)
-            time.sleep(0.5)
-            assert len(reader.stats().connections) == 1
-        assert tried.count((0, b"bad")) == 2
-        assert sum(isinstance(error, PartitionStopped) for error in errors) == 1
 
 
 @pytest.mark.rule("YZ-11")

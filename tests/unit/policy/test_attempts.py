@@ -71,8 +71,6 @@ def test_attempts_that_no_handler_here_began_give_nothing_up_until_there_are_far
     assert [tries.gives_up("m", attempts) for attempts in (4, 5, 3 + UNSEEN, 4 + UNSEEN)] == [False, False, False, True]
     tries.tried("m", 5)
     assert tries.gives_up("m", 6)
-    tries.not_begun("m")
-    assert not tries.gives_up("m", 6)
     assert Tries(0).gives_up("m", 65535) is False
 
 

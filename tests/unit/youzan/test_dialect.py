@@ -132,15 +132,6 @@ def test_a_connection_that_ends_or_falls_silent_is_replaced_after_a_fresh_lookup
     assert not YouzanDialect().calls_for_lookup(BadTopicError("E"))
 
 
-@pytest.mark.rule("YZ-13")
-def test_an_ordered_partition_stops_unless_something_else_was_chosen() -> None:
-    assert YouzanDialect(ordered=True).give_up("t", False) == "stop"
-    assert YouzanDialect(ordered=True).give_up("t", True) == "drop"
-    assert YouzanDialect(ordered=True, give_up="drop").give_up("t", False) == "drop"
-    assert YouzanDialect(give_up="stop").give_up("t", True) == "stop"
-    assert YouzanDialect().give_up("t", False) == "drop"
-
-
 # -- publishing --
 
 

@@ -63,7 +63,6 @@ def test_a_filter_the_server_would_silently_drop_is_refused(fields: dict[str, An
         ("partitions", [255]),
         ("partitions", [True]),
         ("ordered", "yes"),
-        ("give_up", "tail"),
         ("start_offset", "special:-1"),
         ("desired_tag", "a b"),
         ("ext_filter", {}),
