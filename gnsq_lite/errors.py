@@ -213,10 +213,6 @@ class ProtocolError(NSQError):
         return f"{self.address}: {text}" if self.address else text
 
 
-class WrongPortError(ProtocolError):
-    """The address is not nsqd's TCP port (4150), but, for example, its HTTP port (4151)."""
-
-
 class CompressedBodyError(NSQError):
     """A body compressed by Youzan's Go client cannot be decompressed or is too long; its message fails."""
 

@@ -18,7 +18,6 @@ from gnsq_lite.errors import (
     TLSRequiredError,
     UnauthorizedError,
     WrongDialectError,
-    WrongPortError,
 )
 
 #: Errors that only another configuration can fix, from nsqd itself or a verified handshake.  A connection that ends in
@@ -35,7 +34,6 @@ MISCONFIGURED = (
     TLSRequiredError,
     UnauthorizedError,
     WrongDialectError,
-    WrongPortError,
 )
 
 

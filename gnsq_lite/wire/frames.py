@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from gnsq_lite._core import scan
-from gnsq_lite.errors import ProtocolError, WrongPortError
+from gnsq_lite.errors import ProtocolError
 from gnsq_lite.wire.constants import (
     FRAME_ERROR,
     FRAME_HEAD_LENGTH,
@@ -196,12 +196,12 @@ class FrameDecoder(Generic[MessageT]):
             return at + SIZE_LENGTH
         size = int.from_bytes(data[at : at + SIZE_LENGTH], "big", signed=True)
         if not TYPE_LENGTH <= size <= self.limit:
-            return _end_of_http(data, at, f"a frame's size is {size}, outside {TYPE_LENGTH}..{self.limit}")
+            raise _no_frame(f"a frame's size is {size}, outside {TYPE_LENGTH}..{self.limit}", data, at)
         if known < FRAME_HEAD_LENGTH:
             return at + FRAME_HEAD_LENGTH
         kind = _FRAME_HEAD.unpack_from(data, at)[1]
         if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
-            return _end_of_http(data, at, f"unknown frame type {kind}")
+            raise _no_frame(f"unknown frame type {kind}", data, at)
         if kind == FRAME_MESSAGE and size < _SMALLEST_MESSAGE:
             raise ProtocolError(f"a message of {size - TYPE_LENGTH} bytes; its head alone has {MESSAGE_HEAD_LENGTH}")
         if kind != FRAME_MESSAGE and size > MAX_TEXT_FRAME:
@@ -210,25 +210,10 @@ class FrameDecoder(Generic[MessageT]):
         return at + SIZE_LENGTH + size
 
 
-def _end_of_http(data: bytes, at: int, why: str) -> int:
-    """Return the end of an HTTP status that has not arrived completely; the status decides the error.
-
-    Raises ProtocolError in all other cases.
-    """
-    end = at + len("HTTP/1.1 400")
-    if len(data) < end and data.startswith(b"HTTP", at):
-        return end
-    raise _no_frame(why, data, at)
-
-
 def _no_frame(why: str, data: bytes, at: int) -> ProtocolError:
-    """Return the error for invalid bytes; it names HTTP or TLS if the bytes at *at* look like that.
-
-    An HTTP server answers the magic bytes with 400.  Another status comes from a load balancer without an nsqd.
-    """
+    """Return the error for invalid bytes; its text names HTTP or TLS if the bytes at *at* look like that."""
     if data.startswith(b"HTTP", at):
-        kind = WrongPortError if data.startswith(b" 400", at + len("HTTP/1.1")) else ProtocolError
-        return kind(f"{why}: this is an HTTP answer; use nsqd's TCP port (4150), not its HTTP port (4151)")
-    if data.startswith((b"\x15\x03", b"\x16\x03"), at):
-        return WrongPortError(f"{why}: this is a TLS record; use nsqd's TCP port (4150), not its HTTPS port (4152)")
+        why += ": this is an HTTP answer; use nsqd's TCP port (4150), not its HTTP port (4151)"
+    elif data.startswith((b"\x15\x03", b"\x16\x03"), at):
+        why += ": this is a TLS record; use nsqd's TCP port (4150), not its HTTPS port (4152)"
     return ProtocolError(why)

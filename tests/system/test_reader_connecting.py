@@ -203,9 +203,13 @@ def test_a_fatal_error_frame_closes_the_connection_and_keeps_the_servers_text(em
         wait_for(lambda: reader.stats().connections)
 
 
-def test_http_port_and_tls_refusal_end_a_reader_that_knows_nothing_else(broker: ServerHandle, topic: str) -> None:
-    with pytest.raises(errors.ProtocolError, match="HTTP"):
-        Reader(topic, "ch", print, nsqd_tcp_addresses=broker.http_address).start()
+def test_an_http_port_is_named_and_a_tls_refusal_ends_a_reader_that_knows_nothing_else(
+    broker: ServerHandle, topic: str
+) -> None:
+    found: list[errors.NSQError] = []
+    with Reader(topic, "ch", print, nsqd_tcp_addresses=broker.http_address, on_error=found.append):
+        wait_for(lambda: found)
+    assert "not its HTTP port" in str(found[0])
     with pytest.raises(errors.TLSNotGranted, match=broker.tcp_address):
         Reader(topic, "ch", print, nsqd_tcp_addresses=broker.tcp_address, tls=True).start()
 

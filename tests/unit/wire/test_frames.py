@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.errors import ProtocolError, WrongPortError
+from gnsq_lite.errors import ProtocolError
 from gnsq_lite.wire.frames import OK_FRAME, Frame, FrameDecoder
 from tests.profiles import repeats
 
@@ -190,23 +190,6 @@ def test_a_wrong_port_is_recognised(limit: int, sent: bytes, hint: str) -> None:
     error = run([sent], limit)[2]
     assert error is not None
     assert hint in error
-
-
-@pytest.mark.rule("WIRE-4")
-@pytest.mark.parametrize("limit", [1 << 20, 2**31 - 1])
-@pytest.mark.parametrize(("status", "kind"), [(b"400", WrongPortError), (b"503", ProtocolError)])
-def test_what_an_http_answer_means_does_not_depend_on_where_it_was_cut(
-    limit: int, status: bytes, kind: type[ProtocolError]
-) -> None:
-    sent = b"HTTP/1.1 " + status + b" Because\r\n\r\n"
-    for cut in range(len(sent)):
-        under_test = decoder(limit)
-        try:
-            under_test.feed(sent[:cut])
-            under_test.feed(sent[cut:])
-        except ProtocolError:
-            pass
-        assert type(under_test.error) is kind
 
 
 # -- faults
