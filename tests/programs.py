@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
 #: Seconds after which a test fails that waits for something quick.
-PATIENCE = 40.0
+PATIENCE = 10.0
 #: Seconds after which a test fails that waits for a new process: on a busy machine, imports alone take seconds.
 STARTING = 40.0
 

@@ -54,6 +54,8 @@ def test_youzans_nsqd_needs_the_flag_dialect(kind: str) -> None:
         (("pub", "--topic", "a b"), b"'a b'"),
         (("pub", "--topic", "t", "--tls-key", "key.pem"), b"--tls-cert"),
         (("tail", "--topic", "a b"), b"'a b'"),
+        (("tail",), b"--topic"),
+        (("no-such-command",), b"no-such-command"),
         (("stat", "--interval", "5 minutes"), b"'5 minutes'"),
     ],
 )

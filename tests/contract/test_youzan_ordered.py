@@ -116,7 +116,7 @@ def test_threads_go_from_message_to_message_in_order_and_keep_their_connections(
         together.append(running[message.partition])
         number = int(message.body)
         if number == 50 and message.partition == 0:
-            time.sleep(5.0)  # five heartbeats
+            time.sleep(3.0)  # three heartbeats: nsqd disconnects after two without an answer
         if number == 70 and message.attempts == 1:
             running[message.partition] -= 1
             raise ValueError("again")

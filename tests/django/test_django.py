@@ -181,11 +181,10 @@ def change(shop: Shop, file: str, old: str, new: str) -> None:
     ("file", "old", "new", "shown"),
     [
         ("settings.py", '"DRAIN_TIMEOUT"', '"DRAINTIMEOUT"', "did you mean 'DRAIN_TIMEOUT'?"),
-        ("settings.py", '"requeue_delay"', '"requeu_delay"', "did you mean 'requeue_delay'?"),
-        ("settings.py", '"DRAIN_TIMEOUT": 20.0', '"DRAIN_TIMEOUT": "20"', "drain_timeout='20'"),
         ("shop/nsq.py", '"mails", "sender"', '"orders", "billing"', "shop.nsq.bill already handles this channel"),
         ("shop/nsq.py", '"mails"', '"no good"', "topic name 'no good' is not valid"),
         ("shop/nsq.py", "import time", "import no_such_thing", "No module named 'no_such_thing'"),
+        ("shop/nsq.py", "import time", "raise SystemExit('no ' + 'configuration')", "no configuration"),
     ],
 )
 def test_wrong_settings_and_handlers_are_explained_once_and_are_exit_code_2(
@@ -195,18 +194,15 @@ def test_wrong_settings_and_handlers_are_explained_once_and_are_exit_code_2(
     output = shop.call("nsq_worker", code=2)
     assert output.count(shown) == 1
     assert "importlib" not in output
-    assert ("Traceback" in output) == ("no_such" in shown)
+    assert ("Traceback" in output) == old.startswith("import")
 
 
 @pytest.mark.parametrize(
     "flags",
     [
         ["--metrics-port", "99999"],
-        ["--metrics-port", "-1"],
         ["--processes", "x"],
-        ["--drain-timeout", "-1"],
         ["--reload", "--no-supervise"],
-        ["--max-memory", "64", "--no-supervise"],
     ],
     ids=" ".join,
 )
@@ -329,11 +325,6 @@ def test_every_program_of_the_page_runs_as_pasted(shop: Shop) -> None:
     page = PROJECT.parent.parent.parent / "docs" / "django.rst"
     env = {**shop.env, "DJANGO_SETTINGS_MODULE": "settings", "SHOP_OUTBOX": "default"}
     assert docblocks.run(page, shop.folder, before="import django; django.setup()", env=env) >= 3
-
-
-def test_an_app_that_exits_at_import_is_explained_once_and_is_exit_code_2(shop: Shop) -> None:
-    change(shop, "shop/nsq.py", "import time", "raise SystemExit('no ' + 'configuration')")
-    assert shop.call("nsq_worker", code=2).count("no configuration") == 1
 
 
 AT_ONCE = """

@@ -66,9 +66,7 @@ def test_an_orderly_stop_leaves_nothing_in_flight(nsqd: ServerHandle, readers: A
     publish(nsqd.tcp_address, 0, 20_000)
     reader = readers(nsqdTCPAddresses=nsqd.tcp_address)
     reader.initialOffset()
-    deadline = time.monotonic() + 20
-    while nsqd.stats("t", "c").get("in_flight_count", 0) == 0 and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_for(lambda: nsqd.stats("t", "c").get("in_flight_count", 0))
     reader.stop()
     after = nsqd.stats("t", "c")
     assert after["in_flight_count"] == 0
@@ -158,9 +156,7 @@ def test_a_receiver_hands_over_lists_and_leaves_them_unanswered(nsqd: ServerHand
     receiver = Receiver(parse(SourceOptions, base).recorder())
     lists: list[list[Message]] = []
     receiver.start(lists.append)
-    deadline = time.monotonic() + 30
-    while sum(map(len, lists)) < 2000 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: sum(map(len, lists)) == 2000)
     messages = [message for one in lists for message in one]
     assert sorted(int(message.body) for message in messages) == list(range(2000))
     assert len(lists) <= 200, "what is done per list is done per message else"

@@ -70,13 +70,7 @@ def test_each_topic_partition_keeps_its_order(cluster: YouzanBroker, tmp_path: P
         found = collected(reader, 120)
     finally:
         reader.stop()
-    orders: dict[int, list[int]] = {0: [], 1: [], 2: []}
-    for rows in found:
-        for row in rows:
-            partition, number = map(int, row["body"].split(b":"))
-            assert partition == row["partition"]
-            orders[partition].append(number)
-    assert orders == {partition: list(range(40)) for partition in range(3)}
+    assert order_of(found) == {partition: list(range(40)) for partition in range(3)}
 
 
 def test_an_ordered_topic_keeps_its_order(cluster: YouzanBroker, tmp_path: Path) -> None:
@@ -94,6 +88,7 @@ def order_of(found: list[list[dict[str, Any]]]) -> dict[int, list[int]]:
     orders: dict[int, list[int]] = {}
     for row in (row for rows in found for row in rows):
         partition, number = map(int, row["body"].split(b":"))
+        assert partition == row["partition"]
         orders.setdefault(partition, []).append(number)
     return orders
 

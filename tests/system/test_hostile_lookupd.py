@@ -5,7 +5,6 @@ What any HTTP server can do is in test_http_hostile.py; here is what the answers
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -334,13 +333,3 @@ def test_ever_new_dead_nsqds_do_not_fill_the_log(reads: bool, caplog: pytest.Log
                 wait_for(lambda asked=asked: len(server.requests) > asked + 1)
     lines = [record for record in caplog.records if record.levelno >= logging.INFO]
     assert 100 < len(lines) < 110
-
-
-@pytest.mark.rule("DISC-6")
-def test_deep_json_is_a_failure_of_that_nsqlookupd_alone() -> None:
-    with Broker() as broker, stub() as bad, stub() as good:
-        for path in ("/lookup", "/nodes"):
-            bad.answers[path] = (200, b"[" * 200_000)
-        listing(good, json.loads(json.dumps(node(*broker.tcp_address))))
-        with Reader("t", "ch", print, lookupd_http_addresses=[bad.address, good.address], **WARY) as reader:
-            wait_for(lambda: reader.stats().connections)

@@ -22,7 +22,7 @@ from tests.system.http_stub import scripted
 
 #: A client that waits a little, and takes frames of 64 KiB at most.
 WARY: dict[str, Any] = {
-    "handshake_timeout": 0.8,
+    "handshake_timeout": 0.5,
     "connect_timeout": 1.0,
     "heartbeat_interval": 1.0,
     "reconnect_delay": 0.05,
@@ -169,8 +169,8 @@ def test_a_reader_survives_it_stays_responsive_and_closes_in_time(speak: Speak) 
         time.sleep(0.3)
         began = time.monotonic()
         assert len(reader.stats().connections) <= 1
-        reader.close(timeout=1.0)
-        assert time.monotonic() - began < 5.0
+        reader.close(timeout=0.3)
+        assert time.monotonic() - began < 4.0
         assert handled == []
         assert len(seen) < 20  # it does not connect in a circle
 
@@ -178,7 +178,7 @@ def test_a_reader_survives_it_stays_responsive_and_closes_in_time(speak: Speak) 
 @pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize("speak", [one for one in NOISE if "message" not in str(one.id)])
 def test_a_publish_to_it_ends_in_time_with_a_typed_error(speak: Speak) -> None:
-    with hostile(speak) as (address, _), Writer(address, publish_timeout=1.0, **WARY) as writer:
+    with hostile(speak) as (address, _), Writer(address, publish_timeout=0.7, **WARY) as writer:
         began = time.monotonic()
         try:
             for _ in range(3):

@@ -13,7 +13,7 @@ from gnsq_lite.broker import Broker
 from tests.cli.programs import environment
 
 CONNECTIONS = 100
-SECONDS = 5.0
+SECONDS = 3.0
 
 #: CPU seconds a second, and KiB a connection; measured: 0.01 and 20.
 CPU_BUDGET = 0.10

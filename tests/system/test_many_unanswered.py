@@ -10,7 +10,6 @@ from contextlib import suppress
 import pytest
 
 from gnsq_lite import Writer
-from tests.conftest import MakeBroker
 from tests.programs import wait_for
 from tests.system.http_stub import scripted
 from tests.system.test_hostile_nsqd import OK, drain, frame, read_command, shake_hands
@@ -77,17 +76,3 @@ def test_all_are_sent_once_nsqd_takes_bytes_again() -> None:
             time.sleep(0.0)
         go_on.set()
         assert [publication.result(30.0) for publication in sent] == [None] * count
-
-
-@pytest.mark.rule("PUB-1")
-def test_each_of_many_publishes_is_answered(make_broker: MakeBroker, topic: str) -> None:
-    count = 320
-    broker = make_broker()
-    with Writer(broker.tcp_address) as writer:
-        for _ in range(3):
-            sent = [writer.publish_nowait(topic, b"%d" % n) for n in range(count)]
-            assert [publication.result(10.0) for publication in sent] == [None] * count
-        began = time.monotonic()
-        writer.publish(topic, b"alone")
-        assert time.monotonic() - began < 5.0
-    assert broker.stats(topic)["depth"] == 3 * count + 1

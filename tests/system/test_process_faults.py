@@ -162,40 +162,6 @@ def test_a_signal_handler_that_raises_ends_the_wait_and_the_writer_is_usable(bro
     assert int(broker.stats(topic)["depth"]) == 2
 
 
-ENDS = """
-import sys, time
-from gnsq_lite import Reader, Writer
-address, topic, how = sys.argv[1:]
-writer = Writer(address)
-seen = []
-reader = Reader(topic, "ch", seen.append, nsqd_tcp_addresses=address)
-reader.start(block=False)
-writer.publish(topic, b"x")
-while not seen or not reader.stats().finished:
-    time.sleep(0.01)
-writer.publish_nowait(topic, b"y")
-if how == "raise":
-    raise RuntimeError("as asked")
-if how == "exit":
-    sys.exit(5)
-"""
-
-
-@pytest.mark.rule("CLOSE-1")
-@pytest.mark.parametrize(("how", "code"), [("end", 0), ("raise", 1), ("exit", 5)])
-def test_an_interpreter_that_ends_without_close_ends_quietly_and_at_once(
-    broker: ServerHandle, topic: str, how: str, code: int
-) -> None:
-    began = time.monotonic()
-    done = python(ENDS, broker.tcp_address, topic, how)
-    assert done.returncode == code, done
-    assert time.monotonic() - began < 15.0
-    errors = [line for line in done.stderr.splitlines() if line]
-    assert len(errors) == (0 if how != "raise" else len(errors))
-    assert b"Fatal" not in done.stderr
-    assert b"gnsq_lite" not in done.stderr
-
-
 def test_a_reader_whose_process_is_killed_leaves_its_message_to_another(make_broker: Any, topic: str) -> None:
     broker = make_broker(msg_timeout=1.0)
     broker.prepare(topic, "ch")
@@ -231,9 +197,6 @@ def test_five_hundred_publishing_threads_that_come_and_go_leave_nothing(broker: 
         # At most a connection for each of 25 threads, and the embedded broker's end of it.
         assert len(os.listdir("/proc/self/fd")) <= before + 2 * 25 + 5
     assert int(broker.stats(topic)["depth"]) == 501
-
-
-CLEAN_UPS = ["writer.close", "reader.close", "nowait", "flush", "stats", "join"]
 
 
 NO_THREADS = """

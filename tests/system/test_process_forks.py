@@ -190,8 +190,3 @@ def test_a_child_that_a_handler_forks_ends_with_it_and_handles_nothing_else(
     broker.publish(topic, *(b"%d" % n for n in range(6)))
     done = python(FORKING_HANDLER, broker.tcp_address, topic, raises, pool, patched)
     assert done.returncode == 0, done
-
-
-def frame(body: bytes) -> bytes:
-    """Return nsqd's answer."""
-    return (len(body) + 4).to_bytes(4, "big") + bytes(4) + body

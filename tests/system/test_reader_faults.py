@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import ssl
 import struct
@@ -18,23 +17,10 @@ from tests.contract.authserver import AuthServer
 from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
+from tests.system.test_hostile_nsqd import frame, shake_hands
 from tests.system.test_reader import QUICK
 
 Speak = Callable[[Any], None]
-
-
-def frame(kind: int, data: bytes) -> bytes:
-    return struct.pack(">iI", len(data) + 4, kind) + data
-
-
-def answer_identify(client: Any, **granted: Any) -> None:
-    data = b""
-    while b"IDENTIFY\n" not in data or len(data) < data.index(b"\n") + 20:
-        part = client.recv(65536)
-        if not part:
-            raise OSError("gone")
-        data += part
-    client.sendall(frame(0, json.dumps({"max_rdy_count": 2500, "version": "1.3.0", **granted}).encode()))
 
 
 def at_once(data: bytes) -> Speak:
@@ -49,7 +35,7 @@ def in_handshake(data: bytes, reset: bool = False) -> Speak:
     """Grant TLS, take the client's first bytes of the handshake, say *data* and end."""
 
     def speak(client: Any) -> None:
-        answer_identify(client, tls_v1=True)
+        shake_hands(client, tls_v1=True)
         client.recv(1)
         client.sendall(data)
         if reset:
@@ -60,7 +46,7 @@ def in_handshake(data: bytes, reset: bool = False) -> Speak:
 
 def wrong_certificate(certs: Certificates) -> Speak:
     def speak(client: Any) -> None:
-        answer_identify(client, tls_v1=True)
+        shake_hands(client, tls_v1=True)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certs.expired.cert, certs.expired.key)
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -88,7 +74,7 @@ PASSING = {
 }
 #: What ends a Reader that was never subscribed, and no other.
 PROOFS = {
-    "TLS is not granted any more": lambda client: answer_identify(client, tls_v1=False),
+    "TLS is not granted any more": lambda client: shake_hands(client, tls_v1=False),
     "no permission": at_once(frame(1, b'E_UNAUTHORIZED AUTH failed for SUB on "t" "ch" false "" ""')),
     "another port": at_once(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
     "a name that is refused": at_once(frame(1, b'E_BAD_TOPIC SUB topic name "t" is not valid')),

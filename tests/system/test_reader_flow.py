@@ -44,13 +44,12 @@ def test_a_handler_that_blocks_for_three_heartbeats_loses_no_connection(
     make_broker: MakeBroker, topic: str, block: Callable[[float], None]
 ) -> None:
     broker = make_broker()
-    broker.publish(topic, b"1", b"2")
+    broker.publish(topic, b"1")
     pool = "thread" if is_patched() and block is not time.sleep else "auto"
     options: dict[str, Any] = {"handler_pool": pool, "heartbeat_interval": 1.0, "max_in_flight": 2, "concurrency": 1}
     lost: list[Any] = []
-    with reader_on(broker, topic, lambda m: block(3.5), on_disconnected=lambda *a: lost.append(a), **options) as reader:
-        time.sleep(4.0 if block is time.sleep or not is_patched() else 0)
-        wait_for(lambda: reader.stats().finished == 2)
+    with reader_on(broker, topic, lambda m: block(3.1), on_disconnected=lambda *a: lost.append(a), **options) as reader:
+        wait_for(lambda: reader.stats().finished == 1)
         assert lost == []
         assert (reader.stats().reconnects, reader.stats().late_answers) == (0, 0)
 
@@ -331,7 +330,7 @@ def test_handlers_in_threads_answer_each_message_once_however_they_answer(
     bodies = b"\n".join(b"%d" % number for number in numbers)
     with reader_on(broker, topic, handler, handler_pool="thread", max_in_flight=max_in_flight) as reader:
         assert broker.http("POST", f"/mpub?topic={topic}", bodies).body == b"OK"
-        wait_for(lambda: sum(handled.values()) == len(numbers))
+        wait_for(lambda: sum(handled.values()) == len(numbers), 60.0)  # 12,000 messages, one by one
         while later:
             later.pop().finish()
         wait_for(lambda: reader.stats().finished == len(numbers))
@@ -362,7 +361,7 @@ def test_heartbeats_of_other_nsqds_are_answered_while_one_stops_reading_and_tls_
 ) -> None:
     tls: dict[str, Any] = {"tls_cert": certs.server.cert, "tls_key": certs.server.key}
     stuck, other = make_broker(**tls), make_broker(**tls)
-    tap, ends, touches = StopsReading(), time.monotonic() + 5.0, list[int]()
+    tap, ends, touches = StopsReading(), time.monotonic() + 3.5, list[int]()
 
     def handler(message: Message) -> None:
         if message.body != b"touch":
@@ -399,5 +398,5 @@ def test_heartbeats_of_other_nsqds_are_answered_while_one_stops_reading_and_tls_
                 wait_for(lambda: reader.stats().finished == finished + 1)  # noqa: B023 - called at once
                 time.sleep(0.1)
             assert other.tcp_address not in lost
-            assert sum(touches) > 100_000
+            assert sum(touches) >= 40_000
             reader.close(0.0)

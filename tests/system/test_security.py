@@ -148,13 +148,6 @@ def test_tls_that_is_not_granted_is_fatal_and_nothing_is_sent(broker: ServerHand
     assert broker.stats(topic) == {}
 
 
-def test_a_ca_file_that_is_not_there_fails_at_construction(certs: Certificates) -> None:
-    with pytest.raises(errors.OptionError, match="ca_file"):
-        Writer("127.0.0.1:1", tls=TLSOptions(ca_file="/no/such/file"))
-    with pytest.raises(errors.OptionError, match="cert_file"):
-        Reader("t", "ch", print, tls=TLSOptions(cert_file=certs.ca))
-
-
 @pytest.mark.rule("NEG-4")
 def test_compression_that_is_not_granted_is_a_logged_warning(
     make_broker: MakeBroker, topic: str, caplog: pytest.LogCaptureFixture
@@ -263,12 +256,3 @@ def test_sampling_gives_a_part_of_the_messages(broker: ServerHandle, topic: str)
         wait_for(lambda: broker.stats(topic, "ch").get("depth") == 0)
         wait_for(lambda: broker.stats(topic, "ch")["in_flight_count"] == 0)
     assert 200 < len(seen) < 700
-
-
-def test_options_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(errors.OptionError, match="compression"):
-        Writer("127.0.0.1:1", compression=("snappy", "deflate"))  # type: ignore[arg-type]
-    with pytest.raises(errors.OptionError, match="heartbeat_interval"):
-        Reader("t", "ch", print, heartbeat_interval=-1)  # nsqd refuses SUB with heartbeats off
-    with pytest.raises(errors.OptionError):
-        Reader("t", "ch", print, sample_rate=100)

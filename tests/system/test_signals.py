@@ -41,7 +41,7 @@ def test_the_first_signal_lets_the_handler_finish(
 ) -> None:
     broker.prepare("t", "ch")
     broker.publish("t", b"x")
-    with running(["-c", PROGRAM, broker.tcp_address, kind, "1.0"], tmp_path) as program:
+    with running(["-c", PROGRAM, broker.tcp_address, kind, "0.5"], tmp_path) as program:
         program.says("begun")
         program.signal(number)
         assert program.ends() == 0
@@ -63,7 +63,7 @@ def test_the_second_signal_ends_it_at_once_and_the_message_goes_back(
     with running(["-c", PROGRAM, broker.tcp_address, kind, "60"], tmp_path) as program:
         program.says("begun")
         program.signal(number)
-        time.sleep(1.0)
+        time.sleep(0.3)
         assert program.process.poll() is None  # it drains
         program.signal(number)
         began = time.monotonic()
@@ -162,7 +162,7 @@ from gnsq_lite import Reader
 
 def handle(message):
     print("begun", flush=True)
-    time.sleep(2.0)
+    time.sleep(1.0)
     print("done", flush=True)
 
 def make(channel):
@@ -204,7 +204,7 @@ def test_sigterm_drains_every_reader_of_the_program(broker: ServerHandle, tmp_pa
 def test_a_second_sigterm_ends_every_reader_at_once(broker: ServerHandle, tmp_path: Path) -> None:
     broker.prepare("t", "a", "b")
     broker.publish("t", b"x")
-    code = SEVERAL.replace("time.sleep(2.0)", "time.sleep(60.0)")
+    code = SEVERAL.replace("time.sleep(1.0)", "time.sleep(60.0)")
     with running(["-c", code, "plain", "with", broker.tcp_address], tmp_path) as program:
         program.says("begun", times=2)
         program.signal(signal.SIGTERM)

@@ -39,7 +39,7 @@ def handle(message):
     if message.body == b"exit":
         raise SystemExit(5)
     if message.body == b"slow":
-        time.sleep(1.5)
+        time.sleep(1.0)
         say("finished slow")
     if message.body == b"stuck":
         while True:
@@ -126,7 +126,7 @@ def test_the_second_signal_ends_all_processes_at_once_and_messages_go_back(nsqd:
         program.says("handled stuck", times=2)
         program.signal(signal.SIGINT)
         program.says("worker drains", times=2)
-        time.sleep(0.7)
+        time.sleep(0.3)
         assert program.process.poll() is None
         began = time.monotonic()
         program.signal(signal.SIGINT)

@@ -149,7 +149,7 @@ def test_an_idle_writer_answers_heartbeats(make_broker: MakeBroker, topic: str) 
     broker = make_broker()
     with Writer(broker.tcp_address, heartbeat_interval=1.0) as writer:
         writer.publish(topic, b"one")
-        time.sleep(3.5)  # nsqd hangs up after two intervals without a word
+        time.sleep(2.6)  # nsqd disconnects after two intervals without a command
         writer.publish(topic, b"two")
         assert writer.stats().reconnects == 0
 

@@ -170,14 +170,6 @@ def test_trace_is_switched_on_per_writer_and_per_call() -> None:
         writer.receipt(request(), b"OK no")
 
 
-@pytest.mark.rule("YZ-8")
-def test_an_answer_of_one_that_is_no_leader_reroutes() -> None:
-    dialect = YouzanDialect()
-    assert dialect.should_reroute(NotLeaderError("E"))
-    assert dialect.should_reroute(TopicNotExistError("E"))
-    assert not dialect.should_reroute(BadTopicError("E"))
-
-
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(OptionError, match="dialect"):
         YouzanDialect(colour="red")

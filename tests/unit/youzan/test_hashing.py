@@ -35,35 +35,6 @@ def test_murmur3_with_a_seed_gives_the_published_vectors() -> None:
     assert murmur3_32(b"Hello, world!", 0x9747B28C) == 0x24884CBA
 
 
-def reference_murmur3(data: bytes) -> int:
-    """A second formulation: byte by byte, arithmetic instead of masks and shifts."""
-    modulus = 2**32
-
-    def rotate(value: int, bits: int) -> int:
-        high, low = divmod(value * 2**bits, modulus)
-        return low + high
-
-    h, word, filled = 0, 0, 0
-    for byte in data:
-        word += byte * 256**filled
-        filled += 1
-        if filled == 4:
-            mixed = rotate(word * 0xCC9E2D51 % modulus, 15) * 0x1B873593 % modulus
-            h = (rotate(h ^ mixed, 13) * 5 + 0xE6546B64) % modulus
-            word = filled = 0
-    if filled:
-        h ^= rotate(word * 0xCC9E2D51 % modulus, 15) * 0x1B873593 % modulus
-    h ^= len(data)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        h = (h ^ h // 2**shift) * factor % modulus
-    return h ^ h // 2**16
-
-
-@given(st.binary(max_size=64))
-def test_murmur3_agrees_with_a_second_formulation(data: bytes) -> None:
-    assert murmur3_32(data) == reference_murmur3(data)
-
-
 JAVA = [
     ("", 0),
     ("a", 97),
