@@ -420,55 +420,6 @@ def test_a_batch_is_handled_as_one_job(runner: Any, fins: Any) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(("error", "handled"), [(gevent.Timeout, 3), (GreenletExit, 3), (KeyboardInterrupt, 1)])
-def test_an_inline_handler_that_times_out_or_exits_leaves_no_message_behind(
-    runner: Any, fins: Any, error: type[BaseException], handled: int
-) -> None:
-    """They end one handler; what ends the Reader begins no other."""
-    told: list[BaseException] = []
-    calls: list[Any] = []
-
-    def handler(message: Message) -> None:
-        calls.append(message)
-        if len(calls) == 1:
-            raise error
-
-    pool = InlinePool(a_runner(runner, handler), told.append)
-    pool.submit(list(queue_of(FakeConnection(fins), 3)))
-    assert [type(each) for each in told] == [error]
-    assert len(calls) == handled
-    assert (pool.queued(), pool.busy()) == (3 - handled, 0)
-
-
-@BOTH
-def test_an_inline_handler_that_is_killed_at_the_end_is_the_last(runner: Any, fins: Any) -> None:
-    told: list[BaseException] = []
-    calls: list[Any] = []
-
-    def handler(message: Message) -> None:
-        calls.append(message)
-        pool.close()
-        raise GreenletExit
-
-    pool = InlinePool(a_runner(runner, handler), told.append)
-    pool.submit(list(queue_of(FakeConnection(fins), 3)))
-    assert (len(told), len(calls), pool.queued(), pool.busy()) == (1, 1, 2, 0)
-
-
-@BOTH
-def test_between_two_slow_inline_handlers_the_loop_has_its_turn(
-    runner: Any, fins: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pools, "SLICE", -1.0)  # each takes longer
-    seen: list[Any] = []
-    pool = InlinePool(a_runner(runner, lambda message: seen.append(message.id)), seen.append)
-    gevent.sleep(0)  # what tests before it left to the loop
-    gevent.get_hub().loop.run_callback(seen.append, "answers go out")
-    pool.submit(list(queue_of(FakeConnection(fins), 3)))
-    assert (seen.index("answers go out"), len(seen)) == (1, 4)
-
-
-@BOTH
 @pytest.mark.rule("HB-1")
 @pytest.mark.parametrize("kind", ["greenlet", "inline"])
 def test_after_each_slow_handler_the_loop_looks_after_its_sockets(

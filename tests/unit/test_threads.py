@@ -13,7 +13,6 @@ import pytest
 from gnsq_lite._core import Runner
 from gnsq_lite.consume import pools
 from gnsq_lite.consume.pools import ThreadPool
-from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.net.loop import loop_here
 from tests.fakes import FakeClock
 from tests.native import is_patched, native_held_lock, native_ident, native_lock
@@ -77,9 +76,9 @@ def make() -> Iterator[Made]:
     """Return what makes a pool of *concurrency* threads around a function of one job; ended with the test."""
     made: list[ThreadPool] = []
 
-    def a_pool(run: Callable[[Any], Any], concurrency: int, on_exit: Any = None) -> ThreadPool:
+    def a_pool(run: Callable[[Any], Any], concurrency: int) -> ThreadPool:
         runner = Runner(lambda message: None, 1, run, lambda job, error: None, lambda job: None)
-        made.append(ThreadPool(PoolLoop(), runner, concurrency, on_exit or (lambda error: None)))  # type: ignore[arg-type]
+        made.append(ThreadPool(PoolLoop(), runner, concurrency, lambda error: None))  # type: ignore[arg-type]
         return made[-1]
 
     yield a_pool
@@ -185,24 +184,6 @@ def test_handlers_that_block_all_get_their_thread(make: Made, at_once: bool) -> 
         done.wait_for(60)
 
 
-def test_no_job_waits_behind_one_that_runs_while_a_thread_is_free(make: Made) -> None:
-    """All threads but one are held until that one has done the rest."""
-    others, done = Tally(), Tally()
-
-    def run(job: Any) -> None:
-        if job < 3:
-            others.wait_for(37)
-        else:
-            others.add()
-        done.add()
-
-    pool = make(run, 4)
-    for _ in range(3):
-        others.count = done.count = 0
-        pool.submit(list(range(40)))
-        done.wait_for(40)
-
-
 def test_no_wake_up_is_lost_where_threads_park_as_jobs_come(make: Made, busy_switching: None) -> None:
     jobs = repeats(1500, 250)
     for concurrency in (1, 2, 5):
@@ -242,20 +223,6 @@ def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) ->
     done.wait_for(15)
     pool.set_concurrency(1)  # idle ones go too
     until(lambda: len(pool.seats) == 1)
-
-
-def test_a_handler_that_raises_what_is_no_exception_leaves_the_other_jobs_to_be_handled(make: Made) -> None:
-    done, told = Tally(), []
-
-    def run(job: int) -> None:
-        done.add()
-        if job % 2:
-            raise HandlerRaised from KeyboardInterrupt()
-
-    pool = make(run, 1, told.append)
-    pool.submit(list(range(10)))
-    done.wait_for(10)
-    until(lambda: len(told) == 5)
 
 
 def test_where_the_system_gives_no_more_threads_the_others_do_the_work_and_it_is_asked_again(

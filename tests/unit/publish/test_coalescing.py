@@ -147,48 +147,6 @@ def test_one_alone_is_a_pub_and_topics_are_not_mixed() -> None:
     assert outcomes(greenlets) == [None, None]
 
 
-def test_a_refusal_is_raised_in_every_caller() -> None:
-    bench = Bench()
-    greenlets = bench.spawn(b"1", b"2")
-    held = bench.submit(b"3")
-    end_turn()
-    refusal = errors.NsqdError("E_MPUB_FAILED no", "nsqd:4150")
-    bench.answer(refusal)
-    assert outcomes(greenlets) == [refusal, refusal]
-    with pytest.raises(errors.NsqdError):
-        held.result(1)
-    assert bench.producer.outcomes.failed == 3
-
-
-@pytest.mark.parametrize("refusal", [errors.BadMessageError, errors.BadBodyError])
-def test_one_bad_body_hurts_no_other(refusal: type[errors.NsqdError]) -> None:
-    bench = Bench()
-    greenlets = [gevent.spawn(bench.publish, b"1"), gevent.spawn(bench.submit, b"2"), gevent.spawn(bench.publish, b"3")]
-    greenlets.append(gevent.spawn(bench.publish, b"4"))
-    end_turn()
-    greenlets[2].kill()
-    error = refusal("E_BAD too big", "nsqd:4150")
-    bench.producer.on_refused(bench.wire.unanswered.pop(), error, NOWHERE)
-    assert bench.wire.sent == [commands.publish("t", body) for body in (b"1", b"2", b"3", b"4")]
-    end_turn()
-    assert not greenlets[0].ready()
-    bench.producer.outcomes.failed_with(bench.wire.unanswered.pop(0), error=error)
-    bench.answer()
-    held = greenlets.pop(1).value
-    assert outcomes(greenlets) == [error, greenlets[1].value, None]
-    assert held.result(1) is None
-    assert (bench.producer.outcomes.published, bench.producer.outcomes.failed) == (3, 1)
-
-
-@pytest.mark.parametrize("topic", ["a b", b"t"])
-def test_a_bad_name_is_refused_before_anything_is_taken_in(topic: Any) -> None:
-    bench = Bench()
-    with pytest.raises(errors.InvalidName):
-        bench.publish(b"1", topic=topic)
-    end_turn()
-    assert (bench.wire.sent, bench.producer.unsettled()) == ([], [])
-
-
 @pytest.mark.rule("PUB-2")
 def test_publishes_of_a_batch_that_may_be_there_already_stay_in_doubt_when_each_goes_alone() -> None:
     bench = Bench()
@@ -398,30 +356,6 @@ def test_a_stray_switch_ends_no_wait(coalesce: bool) -> None:
     bench.answer()
     loop_here().soon(greenlets[1].switch, "stray")
     assert outcomes(greenlets) == [None, None]
-
-
-@pytest.mark.rule("WIRE-8")
-@pytest.mark.parametrize("coalesce", [True, False])
-def test_a_bad_name_is_refused_and_leaves_nothing_behind(coalesce: bool) -> None:
-    bench = Bench(coalesce=coalesce)
-    bad = bench.spawn(b"1", topic="a b")
-    good = bench.spawn(b"2")
-    assert isinstance(outcomes(bad)[0], errors.InvalidName)
-    assert bench.wire.sent == [commands.publish("t", b"2")]
-    bench.answer()
-    assert outcomes(good) == [None]
-
-
-@pytest.mark.parametrize("coalesce", [True, False])
-def test_the_threads_first_greenlet_publishes_in_this_turn_too(coalesce: bool) -> None:
-    bench = Bench(coalesce=coalesce)
-    if not coalesce:
-        loop_here().soon(bench.answer)  # before anything that the publish might leave to another callback
-    else:
-        gevent.spawn(lambda: (gevent.sleep(0), bench.answer()))
-    with gevent.Timeout(2):
-        assert bench.publish(b"1") is None
-    assert bench.producer.outcomes.published == 1
 
 
 def test_a_deadline_set_while_others_expire_is_kept() -> None:

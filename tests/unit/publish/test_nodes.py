@@ -273,15 +273,6 @@ def test_an_nsqd_that_refused_a_publish_is_asked_again_soon_where_no_other_is_th
     assert bench.lose(bench.nodes[0], error) is again
 
 
-def test_an_nsqd_that_refused_a_publish_is_asked_again_soon_where_the_other_is_silent() -> None:
-    bench = Bench()
-    bench.leave_the_silent_one_alone()
-    good, _ = bench.nodes
-    bench.open(good)
-    bench.publish()
-    assert bench.lose(good, FULL) is Again.SOON
-
-
 @pytest.mark.rule("PUB-2")
 def test_what_was_sent_elsewhere_does_not_end_with_the_connection_it_left() -> None:
     bench = Bench(retries=1)

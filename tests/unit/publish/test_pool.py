@@ -78,25 +78,6 @@ class Bench:
     def publish(self, timeout: float = 15.0) -> Any:
         return self.pool.publish("t", b"PUB t\n", timeout)
 
-    def within(self, publishes: int, act: Callable[[], Any]) -> Any:
-        """Call *act* while so many publishes have no answer; return what it returns."""
-        answers, outer = self.on_exchange, publishes
-        returned: list[Any] = []
-
-        def nest(connection: Connection) -> bytes:
-            nonlocal outer
-            outer -= 1
-            if outer:
-                self.publish()
-            else:
-                self.on_exchange = answers
-                returned.append(act())
-            return b"OK"
-
-        self.on_exchange = nest
-        self.publish()
-        return returned[0]
-
 
 def refuse(connection: Connection) -> None:
     raise errors.ConnectError(connection.endpoint.host, "refused")
@@ -120,11 +101,3 @@ def test_a_failed_node_rests_and_is_then_tried_by_one_publish(one: Bench) -> Non
     assert one.publish() is None
     assert [type(each) for each in others] == [Left]
     assert one.opened == 2
-
-
-def test_a_closed_pool_refuses_publishes_and_closes_what_comes_back(one: Bench) -> None:
-    one.within(2, lambda: one.pool.close(0.0))
-    assert all(each.is_closed for each in one.made)
-    assert one.pool.connections() == []
-    with pytest.raises(errors.ClosedError):
-        one.publish()

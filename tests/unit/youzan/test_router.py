@@ -286,17 +286,6 @@ def test_an_expired_publish_says_what_it_waited_for() -> None:
     assert "does it exist?" in str(empty.router.unavailable(lost))
 
 
-@pytest.mark.parametrize(
-    ("key", "partition"), [(None, -1), (None, 3), (None, "1"), (None, 1.0), (None, True), (b"k", 1)]
-)
-def test_a_bad_partition_is_refused(key: bytes | None, partition: Any) -> None:
-    host = Host()
-    publish = host.publish(partition, key=key)
-    assert host.router.leader(publish) is None
-    host.send(publish)
-    assert isinstance(publish._error, errors.OptionError)
-
-
 @pytest.mark.rule("YZ-9")
 def test_a_traced_publish_keeps_its_trace_id_when_it_is_sent_again() -> None:
     host = Host(trace=True)
