@@ -87,30 +87,6 @@ def test_the_deflate_level_is_capped(broker: ServerHandle, connect: Connect, ask
     client.sync()
 
 
-@pytest.mark.rule("SEC-1")
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["TLSv1.2", "TLSv1.3"])
-def test_tls_1_2_and_1_3_are_spoken(
-    make_broker: MakeBroker, certs: Certificates, connect: Connect, version: ssl.TLSVersion
-) -> None:
-    context = certs.client_context()
-    context.minimum_version = context.maximum_version = version
-    client = connect(_tls_broker(make_broker, certs))
-    _upgrade(client, context, "none")
-    client.sync()
-
-
-@pytest.mark.rule("SEC-1")
-@pytest.mark.parametrize("kind", ["wrong_host", "expired"])
-def test_a_certificate_that_is_not_good_is_refused_by_a_checking_client(
-    make_broker: MakeBroker, certs: Certificates, connect: Connect, kind: str
-) -> None:
-    pair = getattr(certs, kind)
-    client = connect(make_broker(tls_cert=pair.cert, tls_key=pair.key))
-    assert client.identify(tls_v1=True)["tls_v1"] is True
-    with pytest.raises(ssl.SSLCertVerificationError):
-        client.upgrade_tls(certs.client_context(), "localhost")
-
-
 @pytest.mark.rule("NEG-4")
 def test_where_tls_is_required_only_identify_is_taken_before(
     make_broker: MakeBroker, certs: Certificates, connect: Connect, topic: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,24 +11,15 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
-from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed
+from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, cluster, subscribed  # noqa: F401
 from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
-
-
-@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.youzan)])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    if request.param == "real":
-        yield Cluster(request.getfixturevalue("youzan_lookupd"), None)
-        return
-    with YouzanBroker(nsqds=2) as broker:
-        yield Cluster(broker.lookupd_http_address, broker)
 
 
 @pytest.mark.rule("YZ-8")
 @pytest.mark.rule("YZ-12")
 @pytest.mark.rule("YZ-18")
-def test_reader_and_writer_follow_a_leader_and_lose_nothing_nor_the_order_of_a_key(cluster: Cluster) -> None:
+def test_reader_and_writer_follow_a_leader_and_lose_nothing_nor_the_order_of_a_key(cluster: Cluster) -> None:  # noqa: F811
     topic, got = cluster.topic(2, replicas=2, orderedmulti="true"), []
     nodes = set(cluster.leaders(topic).values())
     assert len(nodes) == 2

@@ -14,6 +14,7 @@ import pytest
 from gnsq_lite import Reader, Writer
 from gnsq_lite.cli.demo import records, standard_library
 from gnsq_lite.spark.compat import supports_available_now
+from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 
@@ -35,9 +36,7 @@ def received(server: ServerHandle, topic: str, count: int, settle: float = 0.3) 
             found.append(message.body)
 
     with Reader(topic, "check", take, nsqd_tcp_addresses=server.tcp_address, max_in_flight=500):
-        deadline = time.monotonic() + 240
-        while len(found) < count and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: len(found) >= count, 240.0)
         time.sleep(settle)
     return found
 

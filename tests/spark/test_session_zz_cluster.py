@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Reader, Writer
+from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 
@@ -51,16 +52,11 @@ def test_executors_get_every_row_once_over_a_restart(
         frame = spark.readStream.format("nsq").options(**source).load()
         writer_of = frame.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer_of.start()
-        deadline = time.monotonic() + 120
-        while sum(map(len, batches.values())) < published and time.monotonic() < deadline and query.isActive:
-            time.sleep(0.1)
+        wait_for(lambda q=query, n=published: sum(map(len, batches.values())) >= n or not q.isActive, 120.0)  # type: ignore[misc]
         query.stop()
     assert sorted(row for rows in batches.values() for row in rows) == list(range(published))
     assert changed == []
-    deadline = time.monotonic() + 20
-    while nsqd.stats(topic, "c")["in_flight_count"] and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert nsqd.stats(topic, "c")["in_flight_count"] == 0
+    wait_for(lambda: nsqd.stats(topic, "c")["in_flight_count"] == 0, 20.0)
 
 
 ROWS = 15_000
@@ -123,9 +119,7 @@ def test_a_sink_task_tried_again_goes_on_behind_its_marker(
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     found: list[int] = []
     with Reader(topic, "check", lambda m: found.append(int(m.body.split()[0])), nsqd_tcp_addresses=nsqd.tcp_address):
-        deadline = time.monotonic() + 120
-        while len(found) < nsqd.stats(topic)["message_count"] and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: len(found) >= nsqd.stats(topic)["message_count"], 120.0)
     assert sorted(set(found)) == list(range(ROWS))
     again = len(found) - ROWS
     assert again <= 1000 if markers else again >= 9000

@@ -60,6 +60,3 @@ def test_an_answer_on_a_kept_connection_does_not_wait_for_an_acknowledgement(bro
         taken.append(time.monotonic() - start)
     connection.close()
     assert min(taken[2:]) < 0.03  # the delayed ACK of Linux is 40 ms, and then every answer takes them
-
-
-# -- nsqlookupd -----------------------------------------------------------------------------------------------------

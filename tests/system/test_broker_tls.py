@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,15 +24,6 @@ def secure(client: RawClient, certs: Certificates, pair: Pair | None = None, **f
     client.upgrade_tls(certs.client_context(client=pair), "localhost")
     assert client.frame() == OK
     return reply
-
-
-def test_an_older_tls_than_allowed_is_refused(certs: Certificates) -> None:
-    context = certs.client_context()
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with tls_broker(certs, tls_min_version="tls1.3") as broker, RawClient(broker.nsqd_tcp_address) as client:
-        client.identify(tls_v1=True)
-        with pytest.raises(ssl.SSLError):
-            client.upgrade_tls(context, "localhost")
 
 
 def test_commands_sent_with_the_last_bytes_of_the_handshake_are_carried_out(certs: Certificates) -> None:

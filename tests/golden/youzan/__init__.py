@@ -47,10 +47,6 @@ def conversation(name: str) -> Conversation:
     return Conversation(name, topic, int(partition), to.startswith("!"), sent, received, closed)
 
 
-def conversations() -> list[Conversation]:
-    return [conversation(path.stem) for path in sorted(HERE.glob("*.hex"))]
-
-
 def answer(name: str) -> Any:
     """A captured HTTP answer: path, accept, status, kind, body."""
     return json.loads((HERE / f"{name}.json").read_text())

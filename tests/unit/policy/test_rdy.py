@@ -343,14 +343,6 @@ def test_growing_one_by_one_changes_no_more_shares_than_evenness_demands(clock: 
         assert len(sent) <= needed + 2
 
 
-def test_the_hot_path_does_not_look_at_other_connections_while_nothing_is_pending(clock: FakeClock) -> None:
-    allocator = ready(clock, 100, range(100))
-    allocator._connections = {0: allocator._connections[0]}  # the others are not to be missed
-    for _ in range(10):
-        allocator.received(0, 1)
-        assert allocator.answered(0, 1) == []
-
-
 def test_what_is_told_about_a_connection_that_is_gone_is_ignored(clock: FakeClock) -> None:
     allocator = make(clock, 4)
     allocator.add("a", 2500)
