@@ -180,8 +180,8 @@ class Router(Protocol):
         """Resend a publish that an endpoint refused and another endpoint may accept."""
         return
 
-    def put_back(self, publishes: Iterable[Any], lost: Endpoint | None) -> None:
-        """Resend publishes that the lost endpoint did not confirm; None: a silent endpoint."""
+    def put_back(self, publishes: Iterable[Any], lost: Endpoint) -> None:
+        """Resend publishes that the lost endpoint did not confirm."""
 
     def look_again(self, endpoint: Endpoint) -> None:
         """Look up the topics of a silent endpoint, because its partitions may have another leader."""
@@ -189,9 +189,6 @@ class Router(Protocol):
 
     def on_room(self, endpoint: Endpoint) -> None:
         """Send held publishes to an endpoint that accepts publishes again."""
-
-    def goes_elsewhere(self, publish: RoutedPublish, endpoint: Endpoint) -> bool:
-        """Return whether another endpoint, which is not silent, may accept a publish."""
 
     def waiting(self) -> Sequence[Any]:
         """Return the held publishes."""

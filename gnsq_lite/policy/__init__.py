@@ -13,7 +13,6 @@ module                decides                                                rul
 ``attempts``          requeue delays, and when a message is given up         MSG-1, MSG-4, CFG-4
 ``rate``              messages in flight that keep a rate limit
 ``reconnect``         when to reconnect, and when to poll nsqlookupds        CONN-3, CFG-3, DISC-4
-``shunned``           nsqds to avoid while another nsqd is available         PUB-4
 ``ordered``           when a message of an ordered partition is handled      YZ-6
 ====================  =====================================================  ===============================
 """

@@ -34,7 +34,6 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import PAUSE, Loop, sleep
 from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
-from gnsq_lite.policy.shunned import Shunned
 from gnsq_lite.publish.coalescing import ONE_OF_MANY, Coalescing, Gathering
 from gnsq_lite.publish.node import Node, Rotation
 from gnsq_lite.publish.pool import Left, Pool
@@ -84,8 +83,8 @@ class WriterCore:
         self.nodes: dict[Endpoint, Node] = {}
         #: The nodes whose handshake is done.
         self.connected: list[Node] = []
-        #: Endpoints that get no publish that another endpoint can take.
-        self._shunned = Shunned()
+        #: Endpoints that are silent or were lost, and addresses of such nsqds: other endpoints are preferred.
+        self._avoided: set[Any] = set()
         #: Whether any handshake was ever done, so that the settings are right.
         self._proven = False
         self._discoveries: list[Discovery] = []
@@ -264,7 +263,8 @@ class WriterCore:
 
     def avoids(self, endpoint: Endpoint) -> bool:
         """Return whether the endpoint is silent or unreachable.  Thread-safe."""
-        return self._shunned.has(endpoint) or self.pool.avoids(endpoint)
+        avoided = endpoint in self._avoided or endpoint.address in self._avoided
+        return avoided or self.pool.avoids(endpoint)
 
     def load(self, endpoint: Endpoint) -> int:
         """Return the number of publishes that the endpoint has not answered.  Thread-safe."""
@@ -292,7 +292,7 @@ class WriterCore:
         for endpoint in endpoints:
             node = self.nodes.pop(endpoint, None)
             if node is not None:
-                self._shunned.discard(endpoint)
+                self._use_again(endpoint)
                 node.close()
 
     def _node(self, endpoint: Endpoint) -> Node:
@@ -307,7 +307,7 @@ class WriterCore:
         """Let the node take publishes, and send the publishes that wait."""
         self._proven, node.silent = True, False
         self.connected.append(node)
-        self._shunned.discard(node.endpoint)
+        self._use_again(node.endpoint)
         for discovery in self._discoveries:
             discovery.connected(node.endpoint)
         self.router.on_room(node.endpoint)
@@ -321,7 +321,9 @@ class WriterCore:
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
         """Send *unsent* again in order; fail all waiting publishes if no nsqd was reached and no retry can help."""
-        self._shunned.add(node.endpoint, whole_node=isinstance(error, NSQConnectionError))
+        self._avoided.add(node.endpoint)
+        if isinstance(error, NSQConnectionError):  # all partitions of the nsqd are unreachable
+            self._avoided.add(node.endpoint.address)
         self.router.put_back(unsent, node.endpoint)
         why = None if self._proven else hopeless([each.error for each in self.nodes.values()])
         if why is not None:
@@ -343,6 +345,14 @@ class WriterCore:
 
     # -- silent nodes
 
+    def has_other(self, node: Node) -> bool:
+        """Return whether another nsqd is connected and not silent."""
+        return any(not each.silent and each.endpoint.address != node.endpoint.address for each in self.connected)
+
+    def _use_again(self, endpoint: Endpoint) -> None:
+        """Send publishes to an endpoint that was avoided."""
+        self._avoided -= {endpoint, endpoint.address}
+
     def check_nodes(self) -> None:
         """Mark as silent each node with the same oldest publish as at the last call; called about once a second."""
         now = self.clock.now()
@@ -355,18 +365,18 @@ class WriterCore:
             node.seen = owed
 
     def _mark_silent(self, node: Node) -> None:
-        """Mark a node as silent until it answers, and send its publishes with retries left to other nodes."""
+        """Mark a node as silent until it answers; with retries, send its publishes to another nsqd."""
         node.silent = True
-        self._shunned.add(node.endpoint, whole_node=True)
+        self._avoided |= {node.endpoint, node.endpoint.address}
         self.router.look_again(node.endpoint)
-        movable = node.take_movable(lambda publish: self.router.goes_elsewhere(publish, node.endpoint))
-        self.router.put_back(movable, None)
+        if self._takes_turns and self.settings.retries and self.has_other(node):
+            node.disconnect_if_silent()
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
         """Use the node again if it answered before the deadline, or if it has answered all publishes."""
         if node in self.connected and (in_time or not node.unanswered):
             node.silent = False
-            self._shunned.discard(node.endpoint)
+            self._use_again(node.endpoint)
             self.router.on_room(node.endpoint)
 
     # -- deadlines

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Endpoint, RoutedPublish, Router
+from gnsq_lite.dialect import Endpoint, Router
 from gnsq_lite.errors import (
     ConnectionLost,
     NotLeaderError,
@@ -84,6 +84,9 @@ class NodeOwner(Protocol):
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
         """Handle an answer of a silent node; *in_time*: the deadline of the publish has not passed."""
+
+    def has_other(self, node: Node) -> bool:
+        """Return whether another nsqd is connected and not silent."""
 
 
 class Pipeline(Connection):
@@ -238,19 +241,6 @@ class Node:
         """Return the oldest unanswered publish, or None."""
         return self.unanswered[0] if self.unanswered else None
 
-    def take_movable(self, may_move: Callable[[Publish], bool]) -> list[Publish]:
-        """Remove and return, in order, the publishes that may be sent again to another node.
-
-        A stand-in takes the place of each publish, and receives its answer.
-        """
-        again: list[Publish] = []
-        for place, publish in enumerate(self.unanswered):
-            if publish.retries > 0 and not publish.done() and may_move(publish):
-                _spend_retry(publish)
-                self.unanswered[place] = publish.stand_in()
-                again.append(publish)
-        return again
-
     # -- life; the link's owner
 
     def make_connection(self) -> Connection:
@@ -284,8 +274,8 @@ class Node:
         An error frame answers the oldest publish, and nsqd has read nothing after it.  After any other end nsqd may
         have read everything: publishes with a retry left are sent again, and the others have an unknown outcome.
 
-        If nsqd closed because of a publish, for example with a full disk, and no other node can take the publish, the
-        node reconnects soon.  Otherwise its pauses grow.
+        If nsqd closed because of a publish, for example with a full disk, and no other nsqd answers, the node
+        reconnects soon.  Otherwise its pauses grow.
         """
         again = str(reason) == str(self.error) or self._is_logged(str(reason))  # log a repeated loss once
         self.error = reason
@@ -302,7 +292,8 @@ class Node:
                 publish.sent = publish.in_doubt
                 unsent.append(publish)
             elif publish.retries > 0:
-                _spend_retry(publish)
+                publish.retries -= 1
+                publish.sent = publish.in_doubt = True
                 unsent.append(publish)
             else:
                 why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
@@ -310,8 +301,7 @@ class Node:
         if refused is not None and isinstance(reason, NsqdError):
             self._owner.on_refused(refused, reason, self.endpoint)  # first, because it is the oldest publish
         self._owner.on_lost(self, reason, unsent)
-        is_soon = refused is not None and not self._owner.router.goes_elsewhere(refused, self.endpoint)
-        return Again.SOON if is_soon else Again.LATER
+        return Again.SOON if refused is not None and not self._owner.has_other(self) else Again.LATER
 
     def _is_logged(self, why: str) -> bool:
         """Return whether *why* was logged within a minute: nsqd may close the connection at each publish."""
@@ -330,9 +320,9 @@ class Node:
         self._owner.reconnects += 1
 
     def disconnect_if_silent(self) -> None:
-        """Close the connection of a silent node, which settles its publishes: their partition has another leader."""
+        """Close the connection of a silent node, which settles its publishes or sends them again."""
         if self.silent and self.connection is not None:
-            self.connection.close(ConnectionLost(self.connection.address, "silent, and no longer the leader"))
+            self.connection.close(ConnectionLost(self.connection.address, "silent, while another nsqd can be used"))
 
     def close(self) -> None:
         """Disconnect; unanswered publishes have an unknown outcome."""
@@ -396,8 +386,8 @@ class Rotation(Router):
             return None  # wait for a node that answers and is full now
         return min(with_room, key=lambda each: len(each.unanswered), default=None)
 
-    def put_back(self, publishes: Iterable[Any], lost: Endpoint | None) -> None:
-        """Send *publishes* of a lost or silent nsqd again, in order."""
+    def put_back(self, publishes: Iterable[Any], lost: Endpoint) -> None:
+        """Send *publishes* of a lost nsqd again, in order."""
         for publish in publishes:
             self.send(publish)
 
@@ -406,10 +396,6 @@ class Rotation(Router):
         waiting = self._waiting
         while waiting and (waiting[0].done() or self._send_now(waiting[0])):
             waiting.popleft()
-
-    def goes_elsewhere(self, publish: RoutedPublish, endpoint: Endpoint) -> bool:
-        """Return whether a node is connected and not silent."""
-        return any(not node.silent for node in self._connected)
 
     def waiting(self) -> list[Publish]:
         """Return the waiting publishes."""
@@ -420,8 +406,3 @@ class Rotation(Router):
         waiting = [publish for publish in self._waiting if not publish.done()]
         self._waiting.clear()
         self._waiting.extend(waiting)
-
-
-def _spend_retry(publish: Publish) -> None:
-    publish.retries -= 1
-    publish.sent = publish.in_doubt = True

@@ -152,13 +152,6 @@ class Publish(Completion):
                 self._error = NotSent(f"{why}: something blocks it")
             self.loop.call_soon(self.announce_again)
 
-    def stand_in(self) -> Publish:
-        """Return a settled publish to receive the answer to this publish, which goes to another node."""
-        other = Publish(self.loop, self.topic, (), self.timeout, self.deadline)
-        other.request = self.request
-        other.settle()
-        return other
-
     def timed_out(self) -> PublishTimeout:
         """Return the error for a deadline that has passed after the publish was sent."""
         return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")

@@ -301,10 +301,9 @@ class LeaderRouter:
         publish.last_error, publish.sent = error, publish.in_doubt
         self.put_back([publish], leader)
 
-    def put_back(self, publishes: Iterable[RoutedPublish], lost: Endpoint | None) -> None:
-        """Send *publishes* of the node *lost* again, in order; *lost* is None for a silent node."""
-        if lost is not None:
-            self.look_again(lost, doubt=True)
+    def put_back(self, publishes: Iterable[RoutedPublish], lost: Endpoint) -> None:
+        """Send *publishes* of the node *lost* again, in order."""
+        self.look_again(lost, doubt=True)
         changed: dict[_Topic, set[int]] = {}
         for publish in publishes:
             topic = self._topic(publish.topic)
@@ -335,15 +334,6 @@ class LeaderRouter:
             for partition in list(topic.held):
                 if partition < 0 or endpoint.partition in (None, partition):
                     self._flush(topic, partition)
-
-    def goes_elsewhere(self, publish: RoutedPublish, endpoint: Endpoint) -> bool:
-        """Return whether a leader other than *endpoint* that is reachable and not silent may take a publish."""
-        topic = self._topic(publish.topic)
-        try:
-            candidates = list(self._candidates(topic, publish, self._partition(topic, publish)))
-        except NSQError:
-            return False
-        return any(each != endpoint and not self._host.avoids(each) for each in candidates)
 
     # -- waiting publishes, and the end
 

@@ -55,9 +55,6 @@ class Wire:
     def oldest(self) -> Publish | None:
         return self.unanswered[0] if self.unanswered else None
 
-    def take_movable(self, may_move: Any) -> list[Publish]:
-        return []
-
     def close(self) -> None:
         pass
 

@@ -145,33 +145,13 @@ def test_an_nsqd_that_owes_one_publish_for_two_looks_gets_no_more_for_now() -> N
 
 
 @pytest.mark.rule("PUB-2")
-@pytest.mark.rule("PUB-4")
-def test_what_may_be_sent_again_is_sent_elsewhere_when_its_nsqd_is_silent() -> None:
-    bench = Bench(retries=1)
-    publications = [bench.publish(60.0) for _ in range(6)]
-    good, silent = bench.nodes
-    for _ in range(3):
-        bench.answer(good)
-    for _ in range(2):
-        bench.core.check_nodes()
-    assert bench.owed() == [3, 3]
-    for _ in range(3):
-        bench.answer(good)
-    assert [publication.result(0) for publication in publications] == [None] * 6
-    for _ in range(3):
-        bench.answer(silent)  # the late answers, to nobody
-    assert bench.core.outcomes.published == 6
-
-
-@pytest.mark.rule("PUB-2")
 def test_what_was_sent_elsewhere_and_got_no_answer_there_either_is_of_unknown_outcome() -> None:
     bench = Bench(retries=1)
     good, silent = bench.nodes
     publications = [bench.publish(3.0), bench.publish(3.0)]
     doubtful = next(each for each in publications if silent.unanswered[0] is each)
     bench.answer(good)
-    for _ in range(2):
-        bench.core.check_nodes()
+    bench.lose(silent, errors.HeartbeatTimeout("nsqd1", "silent"))
     good.unanswered.appendleft(publish_of(bench.core, b"bad", 3.0))
     bench.lose(good, errors.BadMessageError("E_BAD_MESSAGE"))  # nsqd read nothing behind the bad one
     bench.later(3.0)
@@ -271,20 +251,6 @@ def test_an_nsqd_that_refused_a_publish_is_asked_again_soon_where_no_other_is_th
     for _ in range(unanswered):
         bench.publish()
     assert bench.lose(bench.nodes[0], error) is again
-
-
-@pytest.mark.rule("PUB-2")
-def test_what_was_sent_elsewhere_does_not_end_with_the_connection_it_left() -> None:
-    bench = Bench(retries=1)
-    good, silent = bench.nodes
-    publications = [bench.publish(60.0), bench.publish(60.0)]
-    bench.answer(good)
-    for _ in range(2):
-        bench.core.check_nodes()
-    bench.lose(silent, errors.HeartbeatTimeout("nsqd1", "silent"))
-    assert bench.owed() == [1, 0]
-    bench.answer(good)
-    assert [publication.result(0) for publication in publications] == [None] * 2
 
 
 def test_an_nsqd_that_closes_at_each_publish_is_told_of_once_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:
