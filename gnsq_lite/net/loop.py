@@ -62,6 +62,8 @@ READ, WRITE = 1, 2
 
 #: Seconds that one task may run before it must let the loop do I/O.
 SLICE = 0.01
+#: Maximum calls of other threads that the loop makes before it polls its sockets again.
+_CALLS_AT_ONCE = 1000
 
 #: Seconds between a reset and new connections, so that an error at each attempt does not become a busy loop.
 PAUSE = 0.05
@@ -184,11 +186,17 @@ class Loop:
             self._async.send()
 
     def _drain(self) -> None:
-        """Run the queued callbacks.  Later callbacks wait for the next iteration, because threads may be faster."""
+        """Run at most _CALLS_AT_ONCE queued callbacks.  Later ones wait for a poll, because threads may be faster."""
         self._signalled = False
         inbox = self._inbox
-        for _ in range(len(inbox)):
+        for _ in range(min(len(inbox), _CALLS_AT_ONCE)):
             inbox.popleft()()
+        if inbox:
+            self._async.send()
+
+    def has_calls(self) -> bool:
+        """Return whether the loop has not made all calls of other threads yet."""
+        return bool(self._inbox)
 
     def start(self, watcher: Any, act: Callable[[], Any], **options: Any) -> None:
         """Start *watcher*, which belongs to this loop and calls *act* in the hub."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -42,8 +42,6 @@ from gnsq_lite.publish.settings import ProducerSettings, hopeless
 from gnsq_lite.stats import WriterStats
 
 _CHECK_EVERY = 1.0
-#: Maximum publishes of other threads that the loop submits in one iteration.
-_AT_ONCE = 1000
 #: Reason of connections and publishes that a reset ends.
 _RESET = "an unexpected exception has ended all connections"
 
@@ -70,9 +68,6 @@ class WriterCore:
         self.ended = False
         self.reconnects = 0
         self.outcomes = Outcomes(loop, clock, settings.max_pending, self._expired, self._on_expired)
-        #: Publishes of other threads that the loop has not submitted, and whether it submits more after its I/O.
-        self._entering: deque[Publish] = deque()
-        self._rests = False
         self._greenlets: list[Any] = []
         self._started = False
         self._set_up()
@@ -109,8 +104,6 @@ class WriterCore:
         self._greenlets = []
         self._set_up()
         self.outcomes.reset(_RESET)
-        self._rests = False
-        self.loop.soon(self._begin_some)
         if self._started:
             self._greenlets.append(self.loop.spawn("begin again", self._begin_again))
 
@@ -175,8 +168,7 @@ class WriterCore:
                 self.submit(publish)
             return
         self.loop.check()
-        self._entering.append(publish)
-        self.loop.call_soon(self._begin_some)
+        self.loop.call_soon(partial(self.submit, publish))
 
     def publish_to_leader(self, publish: Publish) -> Any:
         """Publish in a plain thread to the leader that the router chooses; return the receipt.
@@ -202,31 +194,12 @@ class WriterCore:
 
     # -- publishing, in the loop
 
-    def _begin_some(self) -> None:
-        """Submit publishes of other threads, at most _AT_ONCE between two polls: threads may outpace the loop."""
-        if not self._rests:
-            self._begin(_AT_ONCE)
-            if self._entering:
-                self._rests = True
-                self.loop.timer(0.0, self._go_on)
-
-    def _go_on(self) -> None:
-        self._rests = False
-        self._begin_some()
-
-    def _begin(self, most: int | None = None) -> None:
-        for _ in range(len(self._entering))[:most]:
-            publish = self._entering[0]
-            if not publish._done:
-                self.submit(publish)
-            elif publish._error is not None:  # its thread gave it up
-                self.outcomes.count_failure(publish, publish._error)
-            if self._entering and self._entering[0] is publish:  # a nested call may have submitted it
-                self._entering.popleft()
-
     def submit(self, publish: Publish) -> None:
         """Send a publish, or queue it until a node can take it."""
-        if self.closing:
+        if publish._done:  # its thread gave it up
+            self.outcomes.count_failure(publish, publish._error)
+            return
+        if self.ended or (self.closing and not publish.cost):  # a publish_nowait was reserved before close()
             self.outcomes.failed_with(publish, ClosedError("the Writer was closed"))
             return
         coalescing = self._coalescing
@@ -422,18 +395,17 @@ class WriterCore:
 
     def unsettled(self) -> list[Publish]:
         """Return the publishes without an outcome."""
-        return [*self.outcomes.open(), *(each for each in list(self._entering) if not each._done)]
+        return self.outcomes.open()
 
     def drain(self, timeout: float) -> bool:
         """Wait until every publish has an outcome, at most *timeout* seconds; return whether all have one."""
-        return self.outcomes.drain(timeout, lambda: not self._entering)
+        return self.outcomes.drain(timeout)
 
     def close(self, timeout: float) -> int:
         """Accept no more publishes, wait up to *timeout* seconds for outcomes, and disconnect.
 
         Return the number of messages that had no outcome by then.
         """
-        self._begin()  # earlier publishes
         self.closing = True  # before the wait: later publishes would prolong it
         self.drain(timeout)
         left = sum(each.count for each in self.unsettled())

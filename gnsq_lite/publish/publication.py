@@ -256,7 +256,7 @@ class Outcomes:
         else:
             self.forget(publish)
 
-    def count_failure(self, publish: Publish, error: BaseException) -> None:
+    def count_failure(self, publish: Publish, error: BaseException | None) -> None:
         """Count a publish that was settled with *error*."""
         self.forget(publish)
         if isinstance(error, OutcomeUnknown):
@@ -283,10 +283,10 @@ class Outcomes:
         self._groups.clear()
         self._set_timer(_NEVER)
 
-    def drain(self, timeout: float, is_empty: Callable[[], bool]) -> bool:
-        """Wait until no publish is open and *is_empty* returns True, at most *timeout* seconds; return whether so."""
+    def drain(self, timeout: float) -> bool:
+        """Wait until every publish has its outcome, at most *timeout* seconds; return whether each has one."""
         ends = self._clock.now() + timeout
-        while self.open() or not is_empty():
+        while self.open() or self._loop.has_calls():
             left = ends - self._clock.now()
             if left <= 0:
                 return False
