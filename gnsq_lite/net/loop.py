@@ -230,11 +230,6 @@ class Loop:
             self.soon(self._resume)
         self._ready.extend(greenlets)
 
-    def resume_once(self, greenlet: Any) -> None:
-        """Schedule *greenlet* to resume, unless that is already scheduled."""
-        if greenlet not in self._ready:
-            self.resume_soon((greenlet,))
-
     def _resume(self) -> None:
         """Resume ready greenlets, in the hub.  A greenlet that parks again switches directly to the next one."""
         ready = self._ready

@@ -91,17 +91,6 @@ class Gathering(Publish):
             self.loop.resume_soon(greenlets)
         self.waiters = []
 
-    def announce_again(self) -> None:
-        """Repeat :meth:`announce` in the loop, because an exception may have interrupted it."""
-        super().announce_again()
-        self.failed = self._error is not None
-        for who in self.waiters:
-            if type(who) is Publish:
-                who.settle(self._value, self._error)
-                who.announce_again()
-            elif who is not None:
-                self.loop.resume_once(who)
-
     def come_apart(self, error: BaseException) -> list[Publish]:
         """Split the MPUB into publishes to send alone, because nsqd refused all for one of them; skip settled ones."""
         apart = []

@@ -125,17 +125,11 @@ class Publish(Completion):
         return True
 
     def announce(self) -> None:
-        """Wake the waiters."""
-        if self.greenlet is not None:
-            self.loop.resume_soon((self.greenlet,))
+        """Wake the waiters.  Call it in the loop's thread."""
         if self._wakers:
             self.wake()
-
-    def announce_again(self) -> None:
-        """Repeat :meth:`announce` in the loop, because an exception may have interrupted it."""
-        if self.greenlet is not None:
-            self.loop.resume_once(self.greenlet)
-        self.wake()
+        if self.greenlet is not None:  # last: if a user's callback raises SystemExit, a reset calls announce() again
+            self.loop.resume_soon((self.greenlet,))
 
     def mark_sent(self) -> bool:
         """Mark the publish as sent; return False if it is already settled, so that it must not be sent."""
@@ -150,7 +144,7 @@ class Publish(Completion):
             if not self.sent:
                 why = f"the I/O loop did not send the publish to {self.topic} within {self.timeout:g} s"
                 self._error = NotSent(f"{why}: something blocks it")
-            self.loop.call_soon(self.announce_again)
+            self.loop.call_soon(self.announce)
 
     def timed_out(self) -> PublishTimeout:
         """Return the error for a deadline that has passed after the publish was sent."""
@@ -275,7 +269,7 @@ class Outcomes:
         """Settle each publish, because an exception has interrupted the code that would settle it."""
         for publish in [each for group in self._groups.values() for each in group]:
             if publish._done:
-                publish.announce_again()
+                publish.announce()  # an exception may have interrupted it
                 self.forget(publish)
             else:
                 unknown = OutcomeUnknown(f"{why}: its outcome is unknown") if publish.sent else NotSent(why)
