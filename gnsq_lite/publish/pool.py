@@ -51,8 +51,6 @@ SILENT_AFTER = 1.0
 REST = 5.0
 #: Seconds between two checks whether a node is silent.
 _LOOK_AGAIN = 0.1
-#: Seconds between two checks for connections that are idle for too long.
-_SWEEP = 1.0
 #: Seconds between two checks whether all publishes have an outcome.
 _POLL = 0.005
 
@@ -78,8 +76,6 @@ class PoolNode:
         self.rests_until = 0.0
         #: Whether the oldest publish is unanswered for too long; time of the next check of that.
         self.is_silent, self.look_at = False, 0.0
-        #: Time of the next check for connections that are idle for too long.
-        self.sweep_at = 0.0
         self.is_removed = False
 
     def busy(self) -> list[BlockingConnection]:
@@ -327,35 +323,36 @@ class Pool:
     # -- return
 
     def _check_in(self, node: PoolNode, connection: BlockingConnection, count: int = 0) -> None:
-        """Return an answered *connection* to the idle queue; close connections that were idle for too long."""
+        """Return an answered *connection* to the idle queue; close one connection that was idle for too long."""
         connection.published += count
         connection.busy_since = 0.0
         node.idle.append(connection)
         if self._closed or node.is_removed or node.rests_until:
             self._close(node, self._take_idle(node))
-        elif connection.read_at >= node.sweep_at:
-            node.sweep_at = connection.read_at + _SWEEP
-            taken = self._take_idle(node)
-            self._put_back(node, taken, [each.read_at >= connection.read_at - IDLE for each in taken])
+            return
+        try:
+            if node.idle[0].read_at < connection.read_at - IDLE:
+                self._close(node, [node.idle.popleft()])
+        except IndexError:  # another thread was faster
+            pass
 
     def _close_ended(self, node: PoolNode) -> None:
         """Close the idle connections that have ended or have unread bytes."""
-        taken = self._take_idle(node)
-        self._put_back(node, taken, [each.is_quiet() for each in taken])
+        for connection in self._take_idle(node):
+            if connection.is_quiet():
+                node.idle.append(connection)
+            else:
+                self._close(node, [connection])
 
     def _take_idle(self, node: PoolNode) -> list[BlockingConnection]:
         """Remove and return all idle connections, in order of use; other threads may return connections meanwhile."""
         taken: list[BlockingConnection] = []
         while node.idle:
             try:
-                taken.insert(0, node.idle.pop())
+                taken.append(node.idle.popleft())
             except IndexError:
                 break
         return taken
-
-    def _put_back(self, node: PoolNode, taken: list[BlockingConnection], keep: list[bool]) -> None:
-        node.idle.extend(each for each, stays in zip(taken, keep, strict=True) if stays)
-        self._close(node, [each for each, stays in zip(taken, keep, strict=True) if not stays])
 
     def _close(self, node: PoolNode, connections: Iterable[BlockingConnection]) -> None:
         """Close idle connections."""
