@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from gnsq_lite._core import columns, finish_open, keep_open, know_message
 from gnsq_lite.errors import AlreadyAnswered
@@ -263,22 +263,6 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} attempts={self.attempts} body={len(self.raw_body)} bytes>"
-
-
-class Tailed(NamedTuple):
-    """Factory for messages of *type*, whose frames have *tail* bytes before the body.
-
-    The C part fills the slots ``place`` and ``partition``.  *make* does so in Python, and refuses a frame that is too
-    short.
-    """
-
-    type: type[Message]
-    tail: int
-    partition: int
-    make: Callable[[Any, int, int, bytes, bytes], Message]
-
-    def __call__(self, owner: Any, timestamp_ns: int, attempts: int, id: bytes, rest: bytes) -> Message:
-        return self.make(owner, timestamp_ns, attempts, id, rest)
 
 
 def is_open(message: Message) -> bool:

@@ -9,8 +9,7 @@ The contract between C and Python:
 
 A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASYNC (:mod:`gnsq_lite.message`).  Only the
 thread that deletes the token sends the answer, so each message has one answer.  ``know_message(Message, NEW, ASYNC)``
-gives C the slots of Message, a :class:`gnsq_lite.message.Tailed` the slots of a subclass.  ``scan`` calls any other
-message factory.
+gives C the slots of Message.  ``scan`` fills the slots if the message factory is Message, and else calls the factory.
 
 ``Runner.drain(queue, seat)`` pops jobs from the left of the queue and stores the current job in ``seat[1]``, if *seat*
 is given.  C handles a job itself if the job is a Message, or of a subclass, with token NEW and at most *most* attempts.

@@ -101,84 +101,42 @@ know_classes(PyObject *module, PyObject *args)
 
 /* -- frames to messages --------------------------------------------------------------------------------------------- */
 
-/* The class of the messages of *make*.  For a gnsq_lite.message.Tailed, *tail* is the number of bytes before the body
-   that go into the slot "place", and *partition* goes into the slot "partition".  Without a type, scan() calls *make*. */
-typedef struct {
-    PyTypeObject *type;
-    PyObject *read_at, *partition;
-    Py_ssize_t tail, place_at, partition_at;
-} Kind;
-
-/* Fill *kind*; the caller owns the reference *read_at*.  Return -1 with an exception set. */
-static int
-know_kind(const State *state, PyObject *make, PyObject *owner, Kind *kind)
-{
-    PyTypeObject *message = state->message.type;
-    PyObject *type = make;
-    if (PyTuple_Check(make) && PyTuple_GET_SIZE(make) == 4) {
-        type = PyTuple_GET_ITEM(make, 0);
-        kind->tail = PyLong_AsSsize_t(PyTuple_GET_ITEM(make, 1));
-        kind->partition = PyTuple_GET_ITEM(make, 2);
-        if (kind->tail < 0 || message == NULL || !PyType_Check(type) ||
-            !PyType_IsSubtype((PyTypeObject *)type, message)) {
-            return PyErr_Occurred() ? -1 : (PyErr_SetString(PyExc_TypeError, "Tailed() of no messages"), -1);
-        }
-        if ((kind->place_at = slot_offset((PyTypeObject *)type, "place")) < 0 ||
-            (kind->partition_at = slot_offset((PyTypeObject *)type, "partition")) < 0) {
-            return -1;
-        }
-    }
-    else if (make != (PyObject *)message) {
-        return 0;
-    }
-    kind->type = (PyTypeObject *)type;
-    kind->read_at = PyObject_GetAttrString(owner, "read_at");
-    return kind->read_at == NULL ? -1 : 0;
-}
-
-/* Return the message of the complete frame at *at*, as make(owner, timestamp_ns, attempts, id, body) does. */
+/* Return the message of the complete frame at *at*, as make(owner, timestamp_ns, attempts, id, body) does.  With *read_at*,
+   the owner's, *make* is Message itself. */
 static PyObject *
 make_one(const State *state, const unsigned char *at, Py_ssize_t size, PyObject *make, PyObject *owner,
-         const Kind *kind)
+         PyObject *read_at)
 {
     const Known *known = &state->message;
-    const char *rest = (const char *)at + BODY_AT;
-    Py_ssize_t length = size - SMALLEST_SIZE;
-    Py_ssize_t tail = kind->type != NULL && kind->tail <= length ? kind->tail : 0;
-    PyObject *message = NULL, *place = tail == 0 ? NULL : PyBytes_FromStringAndSize(rest, tail);
+    PyObject *message = NULL;
     PyObject *fields[5] = {
         owner,
         PyLong_FromLongLong((int64_t)big_endian(at + TIMESTAMP_AT, 8)),
         PyLong_FromLong((long)big_endian(at + ATTEMPTS_AT, 2)),
         PyBytes_FromStringAndSize((const char *)at + ID_AT, ID_LENGTH),
-        PyBytes_FromStringAndSize(rest + tail, length - tail),
+        PyBytes_FromStringAndSize((const char *)at + BODY_AT, size - SMALLEST_SIZE),
     };
-    if (!fields[1] || !fields[2] || !fields[3] || !fields[4] || (tail != 0 && !place)) {
+    if (!fields[1] || !fields[2] || !fields[3] || !fields[4]) {
         goto done;
     }
-    if (kind->type == NULL || tail != kind->tail) {
+    if (read_at == NULL) {
         message = PyObject_Vectorcall(make, fields, 5, NULL);
         goto done;
     }
-    if ((message = kind->type->tp_alloc(kind->type, 0)) == NULL) {
+    if ((message = known->type->tp_alloc(known->type, 0)) == NULL) {
         goto done;
     }
     *slot(known, message, CONNECTION) = Py_NewRef(owner);
     for (int i = TIMESTAMP; i <= BODY; i++) { /* the slots and the arguments have the same order */
         *slot(known, message, i) = fields[i];
     }
-    *slot(known, message, RECEIVED_AT) = Py_NewRef(kind->read_at);
+    *slot(known, message, RECEIVED_AT) = Py_NewRef(read_at);
     *slot(known, message, TOKEN) = Py_NewRef(state->fresh);
-    if (place != NULL) {
-        *(PyObject **)((char *)message + kind->place_at) = place;
-        *(PyObject **)((char *)message + kind->partition_at) = Py_NewRef(kind->partition);
-    }
     return message;
 done:
     for (int i = 1; i < 5; i++) {
         Py_XDECREF(fields[i]);
     }
-    Py_XDECREF(place);
     return message;
 }
 
@@ -190,8 +148,8 @@ scan(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "scan(data: bytes, at: int, limit: int, make, owner, found: list)");
         return NULL;
     }
-    PyObject *data = args[0], *make = args[3], *owner = args[4], *found = args[5];
-    Kind kind = {NULL, NULL, NULL, 0, 0, 0};
+    PyObject *data = args[0], *make = args[3], *owner = args[4], *found = args[5], *read_at = NULL;
+    int is_known = make == (PyObject *)state->message.type;
     Py_ssize_t at = PyLong_AsSsize_t(args[1]);
     long long limit = PyLong_AsLongLong(args[2]);
     if (at < 0 || PyErr_Occurred()) {
@@ -206,19 +164,19 @@ scan(PyObject *module, PyObject *const *args, Py_ssize_t count)
             size > length - at - SIZE_LENGTH) {
             break;
         }
-        if (kind.type == NULL && know_kind(state, make, owner, &kind) < 0) {
+        if (is_known && read_at == NULL && (read_at = PyObject_GetAttrString(owner, "read_at")) == NULL) {
             return NULL;
         }
-        PyObject *message = make_one(state, frame, size, make, owner, &kind);
+        PyObject *message = make_one(state, frame, size, make, owner, read_at);
         if (message == NULL || PyList_Append(found, message) < 0) {
             Py_XDECREF(message);
-            Py_XDECREF(kind.read_at);
+            Py_XDECREF(read_at);
             return NULL;
         }
         Py_DECREF(message);
         at += SIZE_LENGTH + size;
     }
-    Py_XDECREF(kind.read_at);
+    Py_XDECREF(read_at);
     return PyLong_FromSsize_t(at);
 }
 

@@ -19,15 +19,13 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from gnsq_lite.errors import ProtocolError
-from gnsq_lite.message import Answers, Message, Tailed
+from gnsq_lite.message import Answers, Message
 from gnsq_lite.youzan.compression import CODEC_KEY, SIZE_KEY, codec_of, unpack
 from gnsq_lite.youzan.constants import EXT_JSON, EXT_NONE, EXT_TAG, PARTITION_SHIFT, TAG_KEY, TAIL_LENGTH
 
 _ids = Struct(">QQ").unpack
 _tail = Struct(">qI").unpack_from
 _trace = Struct(">2sQQqI")
-_new: Callable[[type[PlacedMessage]], PlacedMessage] = object.__new__
-_init = Message.__init__
 
 #: Bytes that the header of each compressed message contains.
 _COMPRESSED = CODEC_KEY.encode()
@@ -143,25 +141,6 @@ class YouzanMessage(Message):
         return tag if isinstance(tag, str) else None
 
 
-class PlacedMessage(YouzanMessage):
-    """A message without headers; its queue offset and size are parsed at each access."""
-
-    __slots__ = ("place",)
-
-    place: bytes
-    header_bytes = _headers = None
-
-    @property
-    def queue_offset(self) -> int:  # type: ignore[override]
-        """Offset of the message in the partition's queue."""
-        return int(_tail(self.place)[0])
-
-    @property
-    def raw_size(self) -> int:  # type: ignore[override]
-        """Size of the message in the partition's queue."""
-        return int(_tail(self.place)[1])
-
-
 class CompressedMessage(YouzanMessage):
     """A message with a compressed body (by its headers), which is decompressed at the first access.
 
@@ -228,20 +207,10 @@ def message_factory(
 
     *most_unpacked*: maximum bytes of a decompressed body; None: do not decompress.
     """
-    if not layout.ext and not layout.tail:
-
-        def make_plain(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
-            return YouzanMessage(connection, ns, attempts, id, Content(rest), partition)
-
-        return make_plain
-
-    def make_placed(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
-        if len(rest) < TAIL_LENGTH:
-            return YouzanMessage(connection, ns, attempts, id, decode_content(rest, layout), partition)
-        message = _new(PlacedMessage)
-        _init(message, connection, ns, attempts, id, rest[TAIL_LENGTH:])
-        message.place, message.partition = rest[:TAIL_LENGTH], partition
-        return message
+    if not layout.ext and not layout.tail:  # without the time of decode_content()
+        return lambda connection, ns, attempts, id, rest: YouzanMessage(
+            connection, ns, attempts, id, Content(rest), partition
+        )
 
     def make(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
         content = decode_content(rest, layout)
@@ -249,9 +218,7 @@ def message_factory(
             return CompressedMessage(most_unpacked, connection, ns, attempts, id, content, partition)
         return YouzanMessage(connection, ns, attempts, id, content, partition)
 
-    if layout.ext or partition is None:
-        return make
-    return Tailed(PlacedMessage, TAIL_LENGTH, partition, make_placed)  # type: ignore[return-value]
+    return make
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from gnsq_lite import _core
 from gnsq_lite.errors import ProtocolError
-from gnsq_lite.message import Message, Tailed, finish_new
+from gnsq_lite.message import finish_new
 from gnsq_lite.youzan.messages import (
     Content,
     Layout,
-    PlacedMessage,
     PublishReceipt,
     YouzanMessage,
     decode_content,
@@ -210,7 +209,7 @@ def test_a_message_with_its_place_is_the_same_by_either_scan() -> None:
         assert (first.queue_offset, first.raw_size, first.body, first.partition) == (100, 40, b"body", 5)
         assert (second.queue_offset, second.raw_size, second.body, second.partition) == (-1, 0, b"", 5)
         assert (first.id, first.attempts, first.timestamp_ns, first.received_at) == (b"i" * 16, 3, 7, 1.0)
-        assert (first.headers, first.header_bytes, type(first)) == (None, None, PlacedMessage)
+        assert (first.headers, first.header_bytes) == (None, None)
         assert finish_new(first)
 
 
@@ -221,26 +220,3 @@ def test_a_frame_too_short_for_a_place_is_refused_by_either_scan() -> None:
     for scan in (_core.scan, _core.pure_scan):
         with pytest.raises(ProtocolError, match="11 bytes where the place"):
             scan(data, 0, 1000, make, OWNER, [])
-
-
-def test_c_refuses_a_class_without_those_slots() -> None:
-    data = struct.pack(">iIqH16s", 30, 2, 7, 3, b"i" * 16)
-    if _core.is_accelerated:
-        for kind in (int, Message):
-            with pytest.raises((TypeError, AttributeError)):
-                _core.scan(data, 0, 1000, Tailed(kind, 0, 0, Message), OWNER, [])  # type: ignore[arg-type]
-
-
-def test_c_fills_the_slots_of_each_class_where_they_are() -> None:
-    class One(Message):
-        __slots__ = ("partition", "place")
-
-    class Other(Message):
-        __slots__ = ("_first", "partition", "place")
-
-    data = struct.pack(">iIqH16s", 30 + 6, 2, 7, 3, b"i" * 16) + b"atbody"
-    for kind in (One, Other, One, Other) if _core.is_accelerated else ():
-        found: list[Any] = []
-        _core.scan(data, 0, 1000, Tailed(kind, 2, 5, Message), SimpleNamespace(read_at=1.0), found)
-        assert (type(found[0]), found[0].place, found[0].partition, found[0].body) == (kind, b"at", 5, b"body")
-        assert not hasattr(found[0], "_first")
