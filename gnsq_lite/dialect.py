@@ -22,9 +22,6 @@ Role = Literal["read", "write"]
 #: Part of the version string of each nsqd of Youzan, and of no other nsqd.
 VERSION_MARK = "-HA."
 
-#: Turns (topic, body, headers) into the body and the headers to send.
-Packer: TypeAlias = Callable[[str, bytes, "Mapping[str, Any] | None"], "tuple[bytes, Mapping[str, Any] | None]"]
-
 #: Makes a message from (connection, timestamp_ns, attempts, id, rest of the frame).
 MessageFactory: TypeAlias = Callable[[Any, int, int, bytes, bytes], Message]
 
@@ -280,11 +277,6 @@ class Dialect:
     # -- publishing
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> Router | None:
         """Make the router that chooses the endpoint of each publish; None: round robin over the nsqds."""
-        return None
-
-    @property
-    def pack(self) -> Packer | None:
-        """Function that compresses bodies before they are checked; None: no compression."""
         return None
 
     def beside_bodies(

@@ -27,7 +27,6 @@ from gnsq_lite.publish.publication import GRACE, Publication, Publish
 from gnsq_lite.publish.settings import NOWHERE, ProducerSettings, WriterOptions, check_defer
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
-from gnsq_lite.wire.constants import MAX_INT32
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.youzan.dialect import resolve
 
@@ -63,7 +62,6 @@ class Writer:
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, own.lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self._dialect = resolve(own.dialect, **({"trace": True} if own.trace else {}))
-        self._packs = self._dialect.pack is not None
         self._settings = ProducerSettings(
             **{**vars(own), "dialect": self._dialect},
             endpoints=[Endpoint(host, port) for host, port in endpoints],
@@ -85,9 +83,8 @@ class Writer:
         if not (isinstance(given, Sequence) and all(isinstance(each, PublishMiddleware) for each in given)):
             raise OptionError("middleware", given, "must be a list of gnsq_lite.PublishMiddleware instances")
         if given:  # a Writer without middleware keeps its methods
-            most = MAX_INT32 if self._packs else own.max_msg_size
             for method in (self.publish, self.publish_nowait, self.multipublish):
-                setattr(self, method.__name__, wrap_method(given, method, most))
+                setattr(self, method.__name__, wrap_method(given, method, own.max_msg_size))
 
     # -- publishing
 
@@ -123,7 +120,7 @@ class Writer:
         core = self._core
         asks = trace_id is not None or headers is not None or defer or timeout is not None
         asks = asks or key is not None or partition is not None
-        if not (asks or self._packs or self._closed):  # A short path for the most common calls.
+        if not (asks or self._closed):  # A short path for the most common calls.
             if type(topic) is not str:
                 check_topic(topic)
             if type(body) is not bytes or not 0 < len(body) <= self._max_size:
@@ -195,7 +192,7 @@ class Writer:
         whole = b""
         asks = not (key is None and partition is None and headers is None and trace_ids is None)
         batch, extra = PublishRequest(topic=topic, bodies=listed, batch=True), self._dialect.batch_extra
-        if asks or self._packs or self._is_routed:
+        if asks or self._is_routed:
             batch.key, batch.partition = key_bytes(key), partition
             extra = fill_batch(self._dialect, batch, headers, trace_ids)
             commands.check_bodies(batch.bodies, self._max_size)
@@ -369,8 +366,6 @@ class Writer:
         if type(topic) is not str:
             check_topic(topic)
         commands.PUBLISH_HEADS[topic]  # raises InvalidName before a connection is opened
-        if self._dialect.pack is not None:
-            body, headers = self._dialect.pack(topic, body, headers)
         if type(body) is not bytes or not 0 < len(body) <= self._max_size:
             body = self._checked(body)
         seconds = self._settings.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +21,6 @@ def fill_batch(dialect: Dialect, batch: PublishRequest, headers: Any, trace_ids:
             raise OptionError(option, given, "must be None or a list with one for each body")
         if given is not None and len(given) != len(bodies):
             raise OptionError(option, given, f"are {len(given)} for {len(bodies)} bodies")
-    if dialect.pack is not None:
-        each_header: Sequence[Mapping[str, Any] | None] = [None] * len(bodies) if headers is None else headers
-        packed = [dialect.pack(batch.topic, body, header) for body, header in zip(bodies, each_header, strict=True)]
-        batch.bodies = [body for body, _ in packed]
-        if headers is not None or any(header is not None for _, header in packed):
-            headers = [header for _, header in packed]
     if headers is None and trace_ids is None:
         return dialect.batch_extra
     batch.batch_headers, batch.trace_ids, extra = dialect.beside_bodies(headers, trace_ids)

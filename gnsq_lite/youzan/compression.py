@@ -1,4 +1,4 @@
-"""Compresses and decompresses bodies like youzan/go-nsq (its option ``topics_for_compress``).
+"""Decompresses bodies that youzan/go-nsq compressed (its option ``topics_for_compress``).
 
 Two headers of an ext message hold the codec's number and the original size, both as decimal text.  gzip is a gzip file;
 snappy and lz4 are one block without a frame, and an lz4 block does not contain its size.  compress.go, message.go:295
@@ -7,39 +7,22 @@ snappy and lz4 are one block without a frame, and an lz4 block does not contain 
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import cramjam
 
 from gnsq_lite.errors import CompressedBodyError
 
-Codec = Literal["gzip", "snappy", "lz4"]
-
 #: Header names of a compressed message.
 CODEC_KEY = "nsq.client.compress"
 SIZE_KEY = "nsq.msg.size"
-#: Their values for each codec; "0" is no compression.
-NUMBERS: Mapping[str, str] = {"gzip": "1", "snappy": "2", "lz4": "3"}
-_NAMES = {number: name for name, number in NUMBERS.items()}
+#: Codec of each number; "0" is no compression.
+_NAMES = {"1": "gzip", "2": "snappy", "3": "lz4"}
 
 #: Maximum decompressed bytes per compressed byte; a larger declared size is not trusted.
 _MOST_OF_LZ4, _MOST_OF_SNAPPY = 255, 64
-
-
-def pack(body: bytes, codec: Codec) -> tuple[bytes, dict[str, str]] | None:
-    """Return the compressed *body* and the headers that name the codec, or None if it would not be smaller."""
-    if codec == "gzip":
-        packed = gzip.compress(body, 6, mtime=0)
-    elif codec == "snappy":
-        packed = bytes(cramjam.snappy.compress_raw(body))
-    else:
-        packed = bytes(cramjam.lz4.compress_block(body, store_size=False))
-    if len(packed) >= len(body):
-        return None
-    return packed, {CODEC_KEY: NUMBERS[codec], SIZE_KEY: str(len(body))}
 
 
 def codec_of(headers: Mapping[str, Any] | None) -> str | None:

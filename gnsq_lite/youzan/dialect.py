@@ -18,7 +18,6 @@ from gnsq_lite.dialect import (
     Endpoint,
     Lookup,
     MessageFactory,
-    Packer,
     PublishRequest,
     Role,
     RouterHost,
@@ -28,7 +27,6 @@ from gnsq_lite.option_fields import check_choice
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
-from gnsq_lite.youzan.compression import CODEC_KEY, pack
 from gnsq_lite.youzan.constants import HEADER_EXTRA, TRACE_ID_LENGTH
 from gnsq_lite.youzan.headers import check_trace_id, encode_headers, has_trace_id
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
@@ -195,23 +193,6 @@ class YouzanDialect(Dialect):
         for body, extra in zip(request.bodies, beside, strict=False):
             check_body(body, most - extra)
         return request
-
-    @property
-    def pack(self) -> Packer | None:
-        """Function that compresses long bodies of the topics in ``compress``; None without that option."""
-        return self._pack if self.options.compress else None
-
-    def _pack(
-        self, topic: str, body: bytes, headers: Mapping[str, Any] | None
-    ) -> tuple[bytes, Mapping[str, Any] | None]:
-        """Compress *body* if configured; return the body and headers to send.  Runs before all checks."""
-        codec = (self.options.compress or {}).get(topic)
-        if codec is None or not isinstance(body, bytes) or len(body) < self.options.compress_from:
-            return body, headers
-        if headers is not None and (not isinstance(headers, Mapping) or CODEC_KEY in headers):
-            return body, headers
-        packed = pack(body, codec)
-        return (body, headers) if packed is None else (packed[0], {**(headers or {}), **packed[1]})
 
     def beside_bodies(
         self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None

@@ -9,9 +9,7 @@ from typing import Any, Literal
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_choice, check_ranges, documented, size
-from gnsq_lite.wire.names import check_topic
 from gnsq_lite.youzan.commands import StartOffset, check_partition
-from gnsq_lite.youzan.compression import NUMBERS, Codec
 from gnsq_lite.youzan.headers import check_tag
 from gnsq_lite.youzan.partitions import KeyMapping
 
@@ -86,10 +84,6 @@ class YouzanOptions:
     max_decompressed_size: int = size(
         16 * 1024 * 1024, 1, 2**31 - 1, "a longer decompressed body fails its message with CompressedBodyError"
     )
-    compress: Mapping[str, Codec] | None = documented(
-        None, "codecs ('gzip', 'snappy', 'lz4') by topic, to compress bodies as youzan/go-nsq does; only ext topics"
-    )
-    compress_from: int = size(20480, 1, 2**31 - 1, "the shortest body to compress")
     balance: Literal["turn", "load"] = documented(
         "turn",
         "partition without key: 'turn': round robin; 'load': the one with the fewest unanswered publishes (YZ-4)",
@@ -113,16 +107,8 @@ class YouzanOptions:
         if self.ext_filter is not None and not isinstance(self.ext_filter, ExtFilter):
             raise OptionError("ext_filter", self.ext_filter, "must be an ExtFilter")
         check_ranges(self)
-        self._check_compress()
         check_choice("key_mapping", self.key_mapping, "go", "java")
         check_choice("balance", self.balance, "turn", "load")
-
-    def _check_compress(self) -> None:
-        if not (self.compress is None or isinstance(self.compress, Mapping)):
-            raise OptionError("compress", self.compress, "must be None or a mapping of topics to codecs")
-        for topic, codec in (self.compress or {}).items():
-            check_topic(topic)
-            check_choice("compress", codec, *NUMBERS)
 
     def is_ordered(self, topic: str, in_meta: bool) -> bool:
         """Return whether to consume *topic* in order; *in_meta* is the value of the topic's metainfo."""

@@ -12,7 +12,6 @@ from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
 from gnsq_lite.errors import OptionError
 from gnsq_lite.publish.batches import fill_batch, split_batch
-from gnsq_lite.youzan.compression import unpack
 from gnsq_lite.youzan.dialect import YouzanDialect
 
 AT = Endpoint("a", 1, 3)
@@ -84,14 +83,3 @@ def test_plain_nsq_takes_neither_headers_nor_trace_ids() -> None:
     for options in ([[None], None], [None, [1]]):
         with pytest.raises(OptionError, match="needs Youzan's NSQ"):
             batch_of(Dialect(), [b"x"], *options)
-
-
-@pytest.mark.rule("YZ-15")
-def test_long_bodies_of_a_batch_are_packed() -> None:
-    dialect = YouzanDialect(compress={"t": "gzip"}, compress_from=100)
-    long = b"x" * 1000
-    batch, _ = batch_of(dialect, [long, b"y"], None, None)
-    assert batch.batch_headers is not None
-    assert batch.batch_headers[1] == b""
-    assert unpack(batch.bodies[0], {"nsq.client.compress": "1"}, 1000) == long
-    assert batch_of(dialect, [b"y"], None, None)[0].batch_headers is None
