@@ -153,9 +153,6 @@ class RouterHost(Protocol):
     def avoids(self, endpoint: Endpoint) -> bool:
         """Return whether the endpoint is silent or unreachable.  Thread-safe."""
 
-    def load(self, endpoint: Endpoint) -> int:
-        """Return the number of unanswered publishes at the endpoint.  Thread-safe."""
-
     def owes(self, topic: str, partition: int) -> bool:
         """Return whether publishes to a partition are unanswered; disconnect silent nodes that have them."""
 

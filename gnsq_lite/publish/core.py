@@ -239,11 +239,6 @@ class WriterCore:
         avoided = endpoint in self._avoided or endpoint.address in self._avoided
         return avoided or self.pool.avoids(endpoint)
 
-    def load(self, endpoint: Endpoint) -> int:
-        """Return the number of publishes that the endpoint has not answered.  Thread-safe."""
-        node = self.nodes.get(endpoint)
-        return self.pool.busy_at(endpoint) + (0 if node is None else len(node.unanswered))
-
     def owes(self, topic: str, partition: int) -> bool:
         """Return whether a publish to a partition is unanswered; disconnect nodes that are silent."""
         nodes = [node for node in self.nodes.values() if node.endpoint.partition == partition]

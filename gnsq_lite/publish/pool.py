@@ -154,14 +154,6 @@ class Pool:
         with self._lock:
             return not node.is_usable(self._now())
 
-    def busy_at(self, endpoint: Endpoint) -> int:
-        """Return the number of unanswered publishes to an endpoint."""
-        node = self._nodes.get(endpoint.address)
-        if node is None:
-            return 0
-        with self._lock:
-            return len(node.busy())
-
     # -- publishing
 
     def publish(

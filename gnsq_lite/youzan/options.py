@@ -84,10 +84,6 @@ class YouzanOptions:
     max_decompressed_size: int = size(
         16 * 1024 * 1024, 1, 2**31 - 1, "a longer decompressed body fails its message with CompressedBodyError"
     )
-    balance: Literal["turn", "load"] = documented(
-        "turn",
-        "partition without key: 'turn': round robin; 'load': the one with the fewest unanswered publishes (YZ-4)",
-    )
     trace: bool = documented(False, "publish with a trace id and return receipts (YZ-9)")
 
     def __post_init__(self) -> None:
@@ -108,7 +104,6 @@ class YouzanOptions:
             raise OptionError("ext_filter", self.ext_filter, "must be an ExtFilter")
         check_ranges(self)
         check_choice("key_mapping", self.key_mapping, "go", "java")
-        check_choice("balance", self.balance, "turn", "load")
 
     def is_ordered(self, topic: str, in_meta: bool) -> bool:
         """Return whether to consume *topic* in order; *in_meta* is the value of the topic's metainfo."""

@@ -101,7 +101,7 @@ class LeaderRouter:
         options: YouzanOptions,
     ) -> None:
         self._host, self._encoder, self._clock, self._nsqds = host, encoder, clock, nsqds
-        self._mapping, self._traces, self._by_load = options.key_mapping, options.trace, options.balance == "load"
+        self._mapping, self._traces = options.key_mapping, options.trace
         self._topics: dict[str, _Topic] = {}
         self._numbers: Iterator[int] = itertools.count(1)
         self._closed = False
@@ -168,11 +168,10 @@ class LeaderRouter:
             first = publish.leader
             if first is None or first not in endpoints:  # else a thread chose it, or the publish was held
                 first = publish.leader = endpoints[next(topic.turns) % len(endpoints)]
-            if not (self._by_load or avoids(first)):
+            if not avoids(first):
                 yield first
             at = endpoints.index(first)
-            usable = [each for each in (*endpoints[at:], *endpoints[:at]) if not avoids(each)] or endpoints
-            yield from sorted(usable, key=self._host.load) if self._by_load else usable
+            yield from [each for each in (*endpoints[at:], *endpoints[:at]) if not avoids(each)] or endpoints
 
     def _command(self, topic: _Topic, publish: RoutedPublish, endpoint: Endpoint) -> bytes:
         number = endpoint.partition

@@ -9,41 +9,22 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer
-from gnsq_lite.errors import NSQError, OptionError
-from gnsq_lite.youzan.dialect import YouzanDialect
+from gnsq_lite.errors import NSQError
 from tests.contract.test_youzan_cluster import Cluster, a_writer
 from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
 
 
 @pytest.mark.rule("YZ-4")
-def test_by_load_a_partition_that_owes_an_answer_gets_no_more() -> None:
+def test_publishes_without_a_key_go_to_the_partitions_in_turn() -> None:
     with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2)
-        slow = broker.nodes[broker.youzan.leader("t", 1) or 0]
-        with a_writer(Cluster(broker.lookupd_http_address, broker), balance="load") as writer:
+        with a_writer(Cluster(broker.lookupd_http_address, broker)) as writer:
             for number in (0, 1):
                 writer.publish("t", b"connected", partition=number)
-            slow.faults.delay(3.0, "PUB", times=1)
-            owed = writer.publish_nowait("t", b"slow", partition=1)
-            while not owed.done():
-                writer.publish("t", b"x")
-            others = len(broker.youzan.bodies("t", 0)) - 1
-        assert others > 20
-        assert len(broker.youzan.bodies("t", 1)) <= 3  # one more may have gone there before the answer was read
-
-
-@pytest.mark.rule("YZ-4")
-def test_by_load_partitions_that_owe_as_much_take_turns() -> None:
-    with YouzanBroker(nsqds=2) as broker:
-        broker.youzan.create_topic("t", 2)
-        with a_writer(Cluster(broker.lookupd_http_address, broker), balance="load") as writer:
             for _ in range(20):
                 writer.publish("t", b"x")
-        # The first publish goes to the leader that is connected first.
-        assert sorted(len(broker.youzan.bodies("t", number)) for number in (0, 1)) in ([9, 11], [10, 10])
-    with pytest.raises(OptionError, match="'turn' or 'load'"):
-        YouzanDialect(balance="fast")
+        assert [len(broker.youzan.bodies("t", number)) for number in (0, 1)] == [11, 11]
 
 
 @pytest.mark.rule("YZ-8")

@@ -54,7 +54,6 @@ class Host:
         self.avoided: set[Endpoint] = set()
         self.full: set[Endpoint] = set()
         self.owed: set[int] = set()
-        self.loads: dict[Endpoint, int] = {}
         self.timers: list[Timer] = []
         self.router = YouzanDialect(clock=self.clock, **options).router(self, nsqds)
         if known:
@@ -81,9 +80,6 @@ class Host:
 
     def avoids(self, endpoint: Endpoint) -> bool:
         return endpoint in self.avoided
-
-    def load(self, endpoint: Endpoint) -> int:
-        return self.loads.get(endpoint, 0)
 
     def owes(self, topic: str, partition: int) -> bool:
         return partition in self.owed
@@ -191,13 +187,6 @@ def test_a_publish_without_a_key_goes_to_a_leader_that_takes_publishes(why: str)
     host.full.clear()
     host.router.on_room(LEADERS[0])
     assert (LEADERS[0], bound) in host.sent
-
-
-@pytest.mark.rule("YZ-4")
-def test_by_load_a_partition_that_owes_fewer_answers_is_chosen() -> None:
-    host = Host(balance="load")
-    host.loads = {LEADERS[0]: 3, LEADERS[1]: 1}
-    assert {host.router.leader(host.publish()) for _ in range(4)} == {LEADERS[1]}
 
 
 @pytest.mark.rule("DISC-2")
