@@ -1,8 +1,7 @@
 """Parses the answers of Youzan's nsqlookupd, without I/O: ``/lookup`` (YZ-2) and ``/listlookup`` (YZ-1).
 
-An answer may have the ``{"status_code", "data"}`` wrapper of older servers.  Empty values may be null, and the ports of
-``/listlookup`` are strings.  Unusable partitions and nodes are left out; if no usable one is left, and for all other
-errors, the parser raises HTTPResponseError.
+Empty values may be null, and the ports of ``/listlookup`` are strings.  Unusable partitions and nodes are left out; if
+no usable one is left, and for all other errors, the parser raises HTTPResponseError.
 """
 
 from __future__ import annotations
@@ -70,24 +69,22 @@ def lookup_path(topic: str, role: Role) -> str:
     return f"/lookup?topic={quote(topic, safe='')}&access={access}&metainfo=true"
 
 
-def parse_layout(document: Any) -> TopicLayout:
+def parse_layout(data: Any) -> TopicLayout:
     """Parse the decoded answer of ``/lookup``; null gives an empty layout.  Raises HTTPResponseError."""
-    data = _data(document)
-    if data is None:
-        return EMPTY
-    if not isinstance(data, Mapping):
-        raise _bad(f"the answer is {type(data).__name__}, not an object")
-    meta = _mapping(data, "meta")
-    listed, nodes = _mapping(data, "partitions"), _list(data, "producers")
+    data = _value({"answer": data}, "answer", {})
+    meta, listed, nodes = _value(data, "meta", {}), _value(data, "partitions", {}), _value(data, "producers", [])
+    count = _value(meta, "partition_num", 0)
+    if not 0 <= count <= MAX_PARTITIONS:
+        raise _bad(f"partition_num is {str(count)[:40]}")
     left_out: dict[str, None] = {}
     leaders = usable(listed.items(), _leader, left_out)
     producers = usable(nodes, node_endpoint, left_out)
     if left_out and not leaders and not producers:
         raise _bad(next(iter(left_out)))
     return TopicLayout(
-        partition_num=_count(meta, "partition_num"),
-        extend_support=_flag(meta, "extend_support"),
-        ordered=_flag(meta, "ordered"),
+        partition_num=count,
+        extend_support=_value(meta, "extend_support", False),
+        ordered=_value(meta, "ordered", False),
         partitions={endpoint.partition: endpoint for endpoint in leaders if endpoint.partition is not None},
         producers=tuple(dict.fromkeys(producers)),
         has_meta=bool(meta),
@@ -101,15 +98,10 @@ def parse_lookupds(data: Any) -> tuple[Address, ...]:
 
     Raises HTTPResponseError.
     """
-    data = _data(data)
-    if data is None:
-        return ()
-    if not isinstance(data, Mapping):
-        raise _bad(f"the answer is {type(data).__name__}, not an object")
-    nodes = list(_list(data, "lookupdnodes"))
-    leader = data.get("lookupdleader")
-    if isinstance(leader, Mapping) and leader.get("NodeIP"):
-        nodes.insert(0, leader)
+    data = _value({"answer": data}, "answer", {})
+    leader, nodes = _value(data, "lookupdleader", {}), _value(data, "lookupdnodes", [])
+    if leader.get("NodeIP"):
+        nodes = [leader, *nodes]
     return tuple(dict.fromkeys(_lookupd(node) for node in nodes))
 
 
@@ -118,12 +110,6 @@ def _lookupd(node: Any) -> Address:
         raise _bad("an nsqlookupd is not an object")
     endpoint = node_endpoint({"broadcast_address": node.get("NodeIP"), "tcp_port": node.get("HttpPort")})
     return endpoint.address
-
-
-def _data(document: Any) -> Any:
-    if isinstance(document, Mapping) and "status_code" in document and "data" in document:
-        return document["data"]
-    return document
 
 
 def _leader(listed: tuple[str, Any]) -> Endpoint:
@@ -136,35 +122,13 @@ def _partition(key: str) -> int:
     return int(key)
 
 
-def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _value(data: Any, key: str, empty: Any) -> Any:
+    """Return ``data[key]``, or *empty* if it is missing or null.  Raises HTTPResponseError for another JSON type."""
     value = data.get(key)
     if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise _bad(f"{key} is {type(value).__name__}, not an object")
-    return value
-
-
-def _list(data: Mapping[str, Any], key: str) -> list[Any]:
-    value = data.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise _bad(f"{key} is {type(value).__name__}, not a list")
-    return value
-
-
-def _count(meta: Mapping[str, Any], key: str) -> int:
-    value = meta.get(key, 0)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PARTITIONS:
-        raise _bad(f"meta.{key} is {str(value)[:40]!r}")
-    return value
-
-
-def _flag(meta: Mapping[str, Any], key: str) -> bool:
-    value = meta.get(key, False)
-    if not isinstance(value, bool):
-        raise _bad(f"meta.{key} is {str(value)[:40]!r}")
+        return empty
+    if type(value) is not type(empty):
+        raise _bad(f"{key} is {type(value).__name__}, not {type(empty).__name__}")
     return value
 
 
