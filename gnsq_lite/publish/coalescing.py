@@ -24,22 +24,20 @@ ONE_OF_MANY = (BadMessageError, BadBodyError)
 class Gathering(Publish):
     """An MPUB of the publishes of one loop iteration with the same topic and timeout; a single publish is a PUB."""
 
-    __slots__ = ("_apart", "_mixed", "failed", "joined", "room", "waiters")
+    __slots__ = ("_apart", "_mixed", "joined", "room")
 
     bodies: list[bytes]
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
         commands.PUBLISH_HEADS[topic]  # raises InvalidName before any publish is added
         super().__init__(loop, topic, [], timeout, deadline, retries)
-        #: Before the MPUB is sent: pairs of a waiter and a body.  The waiter is a greenlet of the loop, None if the
-        #: greenlet gave up, or a Publish of a handle or of another thread.  Adding a pair is atomic and needs no guard.
+        #: Pairs of a waiter and a body.  The waiter is a greenlet of the loop, None if the greenlet gave up, or a
+        #: Publish of a handle or of another thread.  Adding a pair is atomic and needs no guard.
         self.joined: list[tuple[Any, bytes]] = []
-        #: After the MPUB was sent: the waiter of each body.
-        self.waiters: list[Any] = []
         #: Whether Publish objects were added, and not only greenlets.
         self._mixed = False
+        #: After the MPUB came apart: the publish that replaces each greenlet's message.
         self._apart: dict[Any, Publish] = {}
-        self.failed = False
         #: Maximum bytes of another body.
         self.room = most - 8
 
@@ -47,13 +45,13 @@ class Gathering(Publish):
         """Add a Publish of a handle or of another thread."""
         body = publish.bodies[0]
         self._mixed = True
+        self.cost, publish.cost = self.cost + publish.cost, 0
         self.room -= len(body) + 4
         self.joined.append((publish, body))
 
     def drop_waiter(self, greenlet: Any) -> None:
         """Do not resume *greenlet*, which was killed or timed out.  Its message is still sent."""
         self.joined = [(None if each is greenlet else each, body) for each, body in self.joined]
-        self.waiters = [None if each is greenlet else each for each in self.waiters]
 
     def raise_in(self, greenlet: Any) -> Any:
         """Raise the error of the MPUB in *greenlet*; if its message was sent again alone, wait for that outcome."""
@@ -66,35 +64,29 @@ class Gathering(Publish):
         """Accept no more publishes, and drop the publishes that their threads gave up."""
         self.room = -1
         if self._mixed:
-            for who, _ in self.joined:
-                if type(who) is Publish:
-                    self.cost, who.cost = self.cost + who.cost, 0
             self.joined = [each for each in self.joined if type(each[0]) is not Publish or each[0].mark_sent()]
-        if self.joined:
-            self.waiters, self.bodies = map(list, zip(*self.joined, strict=True))
-            self.joined = []
+        self.bodies = [body for _, body in self.joined]
         self.count = len(self.bodies)
         self.batch = self.count > 1
 
     def announce(self) -> None:
         """Settle the Publish objects, and resume the greenlets that wait."""
-        if self.joined:
+        if not self.count:  # it was not sent
             self.finish()
         super().announce()
-        self.failed = self._error is not None
         self.bodies = []
         if self._mixed:
-            for publish in [who for who in self.waiters if type(who) is Publish]:
+            for publish in [who for who, _ in self.joined if type(who) is Publish]:
                 publish.settle(self._value, self._error)
-        greenlets = [who for who in self.waiters if who is not None and type(who) is not Publish]
+        greenlets = [who for who, _ in self.joined if who is not None and type(who) is not Publish]
         if greenlets:
             self.loop.resume_soon(greenlets)
-        self.waiters = []
+        self.joined = []
 
     def come_apart(self, error: BaseException) -> list[Publish]:
         """Split the MPUB into publishes to send alone, because nsqd refused all for one of them; skip settled ones."""
         apart = []
-        for who, body in zip(self.waiters, self.bodies, strict=True):
+        for who, body in self.joined:
             publish = who
             if type(who) is not Publish:
                 publish = self._apart[who] = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
@@ -102,7 +94,7 @@ class Gathering(Publish):
             publish.data = publish.command()
             publish.sent = publish.in_doubt = self.in_doubt
             apart.append(publish)
-        self.waiters = [who for who in self.waiters if type(who) is not Publish]
+        self.joined = [each for each in self.joined if type(each[0]) is not Publish]
         self.settle(error=error)
         return [publish for publish in apart if not publish.done()]
 
@@ -141,7 +133,7 @@ class Coalescing:
             if gathering is not None:
                 gathering.drop_waiter(greenlet)
             raise
-        return gathering.raise_in(greenlet) if gathering.failed else None
+        return gathering.raise_in(greenlet) if gathering._error is not None else None
 
     def add(self, publish: Publish) -> None:
         """Add a publish of one message without options."""
