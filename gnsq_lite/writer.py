@@ -186,7 +186,7 @@ class Writer:
             headers, trace_ids: One for each body (Youzan's NSQ); a batch with headers has no receipt.
         Raises:
             NSQError: As :meth:`publish`.  If a batch was split, it is the error of the first part that failed;
-                ``taken`` is how many of the ``total`` messages nsqd has confirmed, which need not be the first ones.
+                ``taken`` is how many of the ``total`` messages nsqd has confirmed, which may not be the first messages.
         """
         head, listed = commands.multipublish_head(topic), commands.listed(bodies)
         whole = b""
@@ -197,12 +197,11 @@ class Writer:
             extra = fill_batch(self._dialect, batch, headers, trace_ids)
             commands.check_bodies(batch.bodies, self._max_size)
             self._dialect.check(batch, self._settings.max_msg_size)
-            asks = asks or batch.batch_headers is not None
         else:
             whole = commands.multipublish_packed(head, listed, self._max_size)  # one pass checks and packs
         look_for_fork()
         seconds = self._settings.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
-        self._core_if_needed(seconds)  # starting it takes none of the time
+        self._core_if_needed(seconds)  # before the deadline is computed: the start costs none of the time
         deadline = SYSTEM_CLOCK.now() + seconds
         most = self._settings.max_body_size
         fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * extra <= most
@@ -239,7 +238,7 @@ class Writer:
         drained = self._pool.drain(seconds)
         if drained and (core := self._core) is not None:
             left = max(0.0, ends - SYSTEM_CLOCK.now())
-            drained = run_in_loop(core.loop, core.drain, left, timeout=left + GRACE)
+            drained = run_in_loop(core.loop, core.outcomes.drain, left, timeout=left + GRACE)
         if not drained:
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
@@ -285,7 +284,7 @@ class Writer:
     def _make_pool(self) -> Pool:
         pool = Pool(self._settings)
         settings = self._settings
-        #: Whether a leader takes each publish; whether the loop publishes, because of discovery, routing or coalescing.
+        #: Whether each publish goes to a leader; whether the loop publishes: for discovery, routing or coalescing.
         self._is_routed = settings.dialect.is_routed
         self._needs_loop = bool(settings.coalesce or settings.lookupds or self._is_routed)
         if not self._needs_loop:
@@ -314,10 +313,7 @@ class Writer:
         core = self._core_if_needed(publish.timeout)
         outcome: Any = Left(publish.retries)
         if self._uses_pool(core):
-            topic, timeout, count = publish.topic, publish.timeout, publish.count
-            outcome = self._pool.publish(
-                topic, publish.command(), timeout, count, publish.request, deadline=publish.deadline
-            )
+            outcome = self._pool.carry(publish)
         elif core is not None and self._is_routed and is_plain_thread() and not core.has_backlog():
             outcome = core.publish_to_leader(publish)
         return outcome if type(outcome) is not Left else self._leave_to_loop(publish, outcome)

@@ -76,9 +76,9 @@ class Gathering(Publish):
         super().announce()
         self.bodies = []
         if self._mixed:
-            for publish in [who for who, _ in self.joined if type(who) is Publish]:
+            for publish in [waiter for waiter, _ in self.joined if type(waiter) is Publish]:
                 publish.settle(self._value, self._error)
-        greenlets = [who for who, _ in self.joined if who is not None and type(who) is not Publish]
+        greenlets = [waiter for waiter, _ in self.joined if waiter is not None and type(waiter) is not Publish]
         if greenlets:
             self.loop.resume_soon(greenlets)
         self.joined = []
@@ -86,10 +86,10 @@ class Gathering(Publish):
     def come_apart(self, error: BaseException) -> list[Publish]:
         """Split the MPUB into publishes to send alone, because nsqd refused all for one of them; skip settled ones."""
         apart = []
-        for who, body in self.joined:
-            publish = who
-            if type(who) is not Publish:
-                publish = self._apart[who] = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
+        for waiter, body in self.joined:
+            publish = waiter
+            if type(waiter) is not Publish:
+                publish = self._apart[waiter] = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
             publish.retries = self.retries
             publish.data = publish.command()
             publish.sent = publish.in_doubt = self.in_doubt

@@ -5,7 +5,7 @@ has not read the publishes after it, so they are sent again elsewhere.  If a con
 sent publishes have an unknown outcome and are sent again only if the Writer has the option retries (PUB-2).
 
 A node is *silent* if it leaves its oldest publish unanswered past the deadline, or for a second or two.  Until it
-answers again, it gets no publish that another node can take (PUB-4).  The deadline timer and the ticker detect silent
+answers again, it gets no publish that another node can accept (PUB-4).  The deadline timer and the ticker detect silent
 nodes, so a publish need not check.
 """
 
@@ -76,7 +76,7 @@ class WriterCore:
     def _set_up(self) -> None:
         """Make, or replace after a reset, the nodes, the router, the lookups and the coalescing."""
         self.nodes: dict[Endpoint, Node] = {}
-        #: The nodes whose handshake is done.
+        #: Nodes after their handshake.
         self.connected: list[Node] = []
         #: Endpoints that are silent or were lost, and addresses of such nsqds: other endpoints are preferred.
         self._avoided: set[Any] = set()
@@ -84,7 +84,7 @@ class WriterCore:
         self._proven = False
         self._discoveries: list[Discovery] = []
         rotation = Rotation(self)
-        #: Chooses where each publish goes: the nodes in turn, or the leader of a partition.
+        #: Chooses the endpoint of each publish: the nodes in turn, or the leader of a partition.
         self.router: Router = self.settings.dialect.router(self, self.settings.endpoints) or rotation
         self._takes_turns = self.router is rotation
         self._coalescing: Coalescing | None = None
@@ -178,11 +178,8 @@ class WriterCore:
         leader = self.router.leader(publish)
         outcome: Any = Left(publish.retries)
         if leader is not None:
-            topic, timeout, count, request = publish.topic, publish.timeout, publish.count, publish.request
             try:
-                outcome = self.pool.publish(
-                    topic, publish.data, timeout, count, request, leader=leader, deadline=publish.deadline
-                )
+                outcome = self.pool.carry(publish, leader)
             except OutcomeUnknown:
                 self.loop.call_soon(lambda: self.router.look_again(leader))
                 raise
@@ -195,7 +192,7 @@ class WriterCore:
     # -- publishing, in the loop
 
     def submit(self, publish: Publish) -> None:
-        """Send a publish, or queue it until a node can take it."""
+        """Send a publish, or hold it until a node accepts it."""
         if publish._done:  # its thread gave it up
             self.outcomes.count_failure(publish, publish._error)
             return
@@ -214,7 +211,7 @@ class WriterCore:
     # -- the router's host
 
     def send_to(self, endpoint: Endpoint, publish: Publish) -> bool:
-        """Send a publish; return False if the endpoint takes none now.  Connects the endpoint if it is new."""
+        """Send a publish; return False if the endpoint cannot accept it yet.  Connect to a new endpoint."""
         connection = self._node(endpoint).connection
         return connection is not None and bool(connection.send_publish(publish))
 
@@ -250,7 +247,7 @@ class WriterCore:
     # -- nodes
 
     def _connect(self, endpoints: Sequence[Endpoint]) -> None:
-        """Connect to nsqds that may take any publish."""
+        """Connect to nsqds that accept any publish."""
         self.pool.add(endpoints)
         for endpoint in endpoints:
             self._node(endpoint)
@@ -272,7 +269,7 @@ class WriterCore:
         return node
 
     def on_connected(self, node: Node) -> None:
-        """Let the node take publishes, and send the publishes that wait."""
+        """Use the node for publishes, and send the held publishes."""
         self._proven, node.silent = True, False
         self.connected.append(node)
         self._use_again(node.endpoint)
@@ -381,20 +378,12 @@ class WriterCore:
         now = self.clock.now()
         return WriterStats(
             connections=tuple(connection_stats(each.connection, now) for each in self.connected),
-            pending=len(self.unsettled()),
+            pending=len(self.outcomes.open()),
             published=self.outcomes.published,
             failed=self.outcomes.failed,
             unknown=self.outcomes.unknown,
             reconnects=self.reconnects,
         )
-
-    def unsettled(self) -> list[Publish]:
-        """Return the publishes without an outcome."""
-        return self.outcomes.open()
-
-    def drain(self, timeout: float) -> bool:
-        """Wait until every publish has an outcome, at most *timeout* seconds; return whether all have one."""
-        return self.outcomes.drain(timeout)
 
     def close(self, timeout: float) -> int:
         """Accept no more publishes, wait up to *timeout* seconds for outcomes, and disconnect.
@@ -402,13 +391,13 @@ class WriterCore:
         Return the number of messages that had no outcome by then.
         """
         self.closing = True  # before the wait: later publishes would prolong it
-        self.drain(timeout)
-        left = sum(each.count for each in self.unsettled())
+        self.outcomes.drain(timeout)
+        left = sum(each.count for each in self.outcomes.open())
         if not self.ended:  # closed by another caller meanwhile
             self.ended = True
             for node in self.nodes.values():
                 node.close()
-            for publish in self.unsettled():
+            for publish in self.outcomes.open():
                 self.outcomes.failed_with(publish, NotSent("the Writer was closed before an nsqd could be reached"))
             self._stop()
         return left
@@ -421,9 +410,7 @@ class WriterCore:
             discovery.stop()
         self.loop.kill(self._greenlets)
 
-    def close_for_exit(self, timeout: float) -> int:
-        """Close when Python exits; return the number of messages that had no outcome by then."""
-        return self.close(timeout)
+    close_for_exit = close
 
     def abandon(self) -> None:
         """Drop connections and publishes in a forked child: they belong to the parent."""
@@ -431,7 +418,7 @@ class WriterCore:
         for node in self.nodes.values():
             node.link.abandon()
         if not self.loop.gone:  # monkey-patched: the child has copies of the loop and its greenlets
-            for publish in self.unsettled():
+            for publish in self.outcomes.open():
                 publish.settle(error=of_the_parent())
             self.router.close()
             for discovery in self._discoveries:

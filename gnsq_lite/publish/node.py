@@ -63,7 +63,7 @@ class NodeOwner(Protocol):
     outcomes: Outcomes
     error_log: ErrorLog
     router: Router
-    #: All nodes, and the nodes whose handshake is done.
+    #: All nodes, and the nodes after their handshake.
     nodes: dict[Endpoint, Node]
     connected: list[Node]
     #: All connections are closed permanently.
@@ -203,7 +203,7 @@ class Node:
         """Return the known reason why the node gets no publishes now, or None.  Thread-safe."""
         if self.connection is None:
             return self.error or f"{self.endpoint}: no connection yet"
-        return f"{self.endpoint}: connected, and takes no more bytes" if self.full else None
+        return f"{self.endpoint}: connected, and accepts no more bytes" if self.full else None
 
     # -- answers; the connection's owner
 
@@ -244,7 +244,7 @@ class Node:
     # -- life; the link's owner
 
     def make_connection(self) -> Connection:
-        """Return a new connection.  Raises what the user's address map raises."""
+        """Return a new connection.  Raises the errors of the user's address map."""
         settings = self._owner.settings
         target = Target(
             endpoint=self.endpoint,
@@ -259,7 +259,7 @@ class Node:
         return self._owner.ended or self._owner.nodes.get(self.endpoint) is not self
 
     def on_connected(self, connection: Connection) -> None:
-        """Use *connection*, whose handshake is done."""
+        """Use *connection* after its handshake."""
         self.connection, self.error, self.full = connection, None, False
         self._owner.on_connected(self)
 
@@ -344,7 +344,7 @@ class Rotation(Router):
     def __init__(self, owner: NodeOwner) -> None:
         self._owner, self._settings, self._outcomes = owner, owner.settings, owner.outcomes
         self._loop, self._now, self._connected = owner.loop, owner.clock.now, owner.connected
-        #: Publishes, in order, that no node takes now.
+        #: Held publishes, in order: no node accepts them now.
         self._waiting: deque[Publish] = deque()
         self._turn = 0
 
@@ -361,7 +361,7 @@ class Rotation(Router):
         return publish.wait_in(current_greenlet())
 
     def send(self, publish: Any) -> None:
-        """Send a publish to the next node, or keep the publish until a node takes it."""
+        """Send a publish to the next node, or hold the publish until a node accepts it."""
         if not self._send_now(publish):
             self._waiting.append(publish)
 
@@ -392,7 +392,7 @@ class Rotation(Router):
             self.send(publish)
 
     def on_room(self, endpoint: Endpoint) -> None:
-        """Send the waiting publishes, in order, as long as a node takes them."""
+        """Send the held publishes, in order, as long as a node accepts them."""
         waiting = self._waiting
         while waiting and (waiting[0].done() or self._send_now(waiting[0])):
             waiting.popleft()

@@ -38,7 +38,7 @@ from gnsq_lite.net.os_threads import native_lock, start_native_thread
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.options import Address
-from gnsq_lite.publish.publication import not_reached
+from gnsq_lite.publish.publication import Publish, not_reached
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire.constants import OK
@@ -83,7 +83,7 @@ class PoolNode:
         return [each for each in self.connections if each.busy_since]
 
     def is_usable(self, now: float) -> bool:
-        """Return whether to send publishes to the node that other nodes can take too."""
+        """Return whether to send the node publishes that other nodes can accept too."""
         if now >= self.look_at:
             self.look_at = now + _LOOK_AGAIN
             oldest = min((each.busy_since for each in self.busy()), default=now)
@@ -111,7 +111,7 @@ class Pool:
         self.max_connections = settings.max_connections
         self._lock = native_lock()
         self._nodes: dict[Address, PoolNode] = {}
-        #: Nodes that take any publish, in turn; other nodes take only publishes to their partitions.
+        #: Nodes that accept any publish, in turn; other nodes accept only publishes to their partitions.
         self._in_turn: list[PoolNode] = []
         self._turn = 0
         _pools.add(self)
@@ -147,7 +147,7 @@ class Pool:
         return node
 
     def avoids(self, endpoint: Endpoint) -> bool:
-        """Return whether a publish that another node can take should not go to this endpoint now."""
+        """Return whether to prefer other nodes for a publish that another node can accept too."""
         node = self._nodes.get(endpoint.address)
         if node is None:
             return False
@@ -155,6 +155,11 @@ class Pool:
             return not node.is_usable(self._now())
 
     # -- publishing
+
+    def carry(self, publish: Publish, leader: Endpoint | None = None) -> Any:
+        """Do :meth:`publish` for a Publish object."""
+        topic, timeout, count, request = publish.topic, publish.timeout, publish.count, publish.request
+        return self.publish(topic, publish.command(), timeout, count, request, leader=leader, deadline=publish.deadline)
 
     def publish(
         self,
@@ -171,7 +176,7 @@ class Pool:
 
         Args:
             request: The options of the publish; None: a message or batch without options.
-            leader: The only node that may take the publish; None: any node.
+            leader: The only node that can accept the publish; None: any node.
             deadline: Monotonic time at which the *timeout* seconds end; None: they begin now.
         Raises:
             ClosedError, NotSent, OutcomeUnknown, PublishTimeout, NsqdError: as ``Writer.publish()``.

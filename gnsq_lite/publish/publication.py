@@ -196,7 +196,7 @@ class Outcomes:
 
     Args:
         max_pending: Maximum bytes of background publishes without an outcome.
-        error: Function that returns the error of a publish whose deadline has passed.
+        error: Returns the error of a publish after its deadline.
         on_expired: Called after each check of the deadlines.
     """
 
@@ -384,11 +384,11 @@ class Publication:
 
         def call() -> None:
             try:
-                taken = left.pop()
+                callback = left.pop()
             except IndexError:
                 return  # another thread was faster
             try:
-                taken(self)
+                callback(self)
             except Exception as error:
                 log_safely(log, logging.ERROR, "a callback of a publish to %s failed", publish.topic, exc_info=error)
 

@@ -86,7 +86,7 @@ def _snappy(data: bytes, most: int) -> bytes:
     if size > most:
         raise _too_large("snappy", most)
     if size > len(data) * _MOST_OF_SNAPPY:
-        raise CompressedBodyError(f"its snappy block of {len(data)} bytes says that it unpacks to {size}")
+        raise CompressedBodyError(f"its snappy block of {len(data)} bytes claims to decompress to {size}")
     return bytes(cramjam.snappy.decompress_raw(data))
 
 

@@ -69,7 +69,7 @@ def decode_content(data: bytes, layout: Layout) -> Content:
     if not layout.tail:
         return Content(data[at:], header, version)
     if len(data) < at + TAIL_LENGTH:
-        raise ProtocolError(f"{len(data) - at} bytes where the place in the queue takes {TAIL_LENGTH}")
+        raise ProtocolError(f"{len(data) - at} bytes for the queue offset and size, which have {TAIL_LENGTH}")
     offset, size = _tail(data, at)
     return Content(data[at + TAIL_LENGTH :], header, version, offset, size)
 

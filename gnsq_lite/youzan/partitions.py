@@ -100,7 +100,7 @@ def partition_for(
             raise OptionError("partition", partition, f"{topic} has {layout.partition_num} partitions, numbered from 0")
         return partition
     if not layout.partition_num:
-        raise NotSent(f"{topic}: nsqlookupd does not say how many partitions it has; a key needs that")
+        raise NotSent(f"{topic}: nsqlookupd does not report how many partitions it has; a key needs that")
     return partition_of(key or b"", layout.partition_num, mapping)
 
 

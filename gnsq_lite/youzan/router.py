@@ -56,8 +56,6 @@ class _Topic:
         self.doubted: set[Endpoint] = set()
         #: For each partition with publishes that wait, a heap of (number, publish).
         self.held: dict[int, list[tuple[int, RoutedPublish]]] = {}
-        #: The line of a PUB to each partition.
-        self.heads: dict[int, bytes] = {}
         #: Numbers of the publishes without a key and partition; drawn in any thread.
         self.turns = itertools.count()
         self.timer: Timer | None = None
@@ -83,7 +81,7 @@ class _Topic:
     def hold(self, partition: int, publish: RoutedPublish) -> None:
         """Hold a publish until its partition can accept it."""
         held = self.held.setdefault(partition, [])
-        if len(held) >= 1024 and len(held) & (len(held) - 1) == 0:  # at each power of two: drop what has expired
+        if len(held) >= 1024 and len(held) & (len(held) - 1) == 0:  # at each power of two: drop settled ones
             held[:] = [each for each in held if not each[1].done()]
             heapify(held)
         heappush(held, (publish.number, publish))
@@ -111,7 +109,7 @@ class LeaderRouter:
     def leader(self, publish: RoutedPublish) -> Endpoint | None:
         """Encode the publish and return its leader.  Thread-safe.
 
-        Returns None if the loop must send it, for example because another publish to its partition waits.
+        Return None if the loop must send the publish, for example because an earlier one to its partition waits.
         """
         topic = self._topics.get(publish.topic)
         if topic is None:
@@ -156,7 +154,7 @@ class LeaderRouter:
             return _UNKNOWN
 
     def _candidates(self, topic: _Topic, publish: RoutedPublish, partition: int) -> Iterator[Endpoint]:
-        """Yield the endpoints that may take a publish, the best first."""
+        """Yield the endpoints that can accept a publish, the best first."""
         if partition >= 0:
             leader = topic.leaders.get(partition)
             if leader is None and len(topic.nodes) == 1:  # a single nsqd without listed partitions
@@ -176,8 +174,7 @@ class LeaderRouter:
     def _command(self, topic: _Topic, publish: RoutedPublish, endpoint: Endpoint) -> bytes:
         number = endpoint.partition
         if publish.request is None and not (publish.batch or self._traces or number is None):
-            head = topic.heads.get(number) or topic.heads.setdefault(number, publish_head(topic.name, number))
-            return publish.command_behind(head)
+            return publish.command_behind(publish_head(topic.name, number))
         publish.request = request = self._encoder.prepare(publish.asked())  # a retry keeps the trace id
         return self._encoder.encode(request, endpoint, topic.lookup)
 
@@ -252,7 +249,7 @@ class LeaderRouter:
     def _choose(self, topic: _Topic, number: int, listed: list[Endpoint], answer: Lookup) -> Endpoint | None:
         """Return the leader of a partition that an nsqlookupd lists.
 
-        Return None while a publish to the partition is unanswered: if refused, it must precede waiting ones (YZ-5).
+        Return None while a publish to the partition is unanswered: if nsqd refuses it, it precedes held ones (YZ-5).
         """
         leaders = [each for each in listed if each.partition == number]
         current = topic.leaders.get(number)
@@ -289,7 +286,7 @@ class LeaderRouter:
         if topic.held:
             topic.timer = self._host.call_later(_LOOK_AGAIN, lambda: self._ask(topic))
 
-    # -- what happens to nodes and publishes
+    # -- lost nodes and refused publishes
 
     def refused(self, publish: RoutedPublish, error: NSQError, leader: Endpoint) -> None:
         """Send the publish to the new leader, until its deadline, because *leader* refused it as not the leader."""
@@ -351,7 +348,7 @@ class LeaderRouter:
                     del topic.held[partition]
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
-        """Return why a publish has no leader; None if there is a leader, or if no nsqlookupd has answered."""
+        """Return the reason why a publish has no leader; None if it has one, or if no nsqlookupd has answered."""
         topic = self._topics.get(publish.topic)
         if topic is None or (topic.lookup is None and topic.lookups is not None):
             return None
@@ -362,7 +359,7 @@ class LeaderRouter:
         if next(self._candidates(topic, publish, partition), None) is not None:
             return None
         if topic.lookup is not None and not topic.lookup.endpoints:
-            why = "no nsqlookupd lists a partition of it that takes writes and may be connected to; does it exist?"
+            why = "no nsqlookupd lists a writable partition of it that may be connected to; does it exist?"
             return NotSent(f"{topic.name}: {why}")
         return NotSent(_NO_LEADER)
 

@@ -142,7 +142,7 @@ def test_what_an_nsqd_that_takes_nothing_is_not_sent_leaves_with_its_deadline() 
     outcomes = [type(each._error) for each in made]
     assert outcomes.count(errors.PublishTimeout) == len(bench.nodes[0].unanswered) <= FULL + 1
     assert outcomes == sorted(outcomes, key=[errors.PublishTimeout, errors.NotSent].index)
-    with pytest.raises(errors.NotSent, match="within 5 s: nsqd0:4150: connected, and takes no more bytes"):
+    with pytest.raises(errors.NotSent, match="within 5 s: nsqd0:4150: connected, and accepts no more bytes"):
         made[-1].result(0)
     assert bench.core.router.waiting() == []
 

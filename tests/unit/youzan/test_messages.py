@@ -129,9 +129,9 @@ def test_a_tag_that_is_no_text_is_none() -> None:
         (b"\x04", Layout(ext=True), "an ext header"),
         (b"\x04\x00", Layout(ext=True), "an ext header"),
         (b"\x04\x00\x02a", Layout(ext=True), "header of 2 bytes in 1"),
-        (b"x" * 11, Layout(tail=True), "11 bytes where"),
-        (b"\x00" + b"x" * 11, Layout(True, True), "11 bytes where"),
-        (b"\x04\x00\x01{" + b"x" * 11, Layout(True, True), "11 bytes where"),
+        (b"x" * 11, Layout(tail=True), "11 bytes for the queue offset"),
+        (b"\x00" + b"x" * 11, Layout(True, True), "11 bytes for the queue offset"),
+        (b"\x04\x00\x01{" + b"x" * 11, Layout(True, True), "11 bytes for the queue offset"),
     ],
 )
 def test_a_message_shorter_than_it_says_is_a_frame_error(data: bytes, layout: Layout, why: str) -> None:
@@ -218,5 +218,5 @@ def test_a_frame_too_short_for_a_place_is_refused_by_either_scan() -> None:
     make = message_factory(Layout(tail=True), 5)
     data = struct.pack(">iIqH16s", 30 + 11, 2, 7, 3, b"i" * 16) + b"x" * 11
     for scan in (_core.scan, _core.pure_scan):
-        with pytest.raises(ProtocolError, match="11 bytes where the place"):
+        with pytest.raises(ProtocolError, match="11 bytes for the queue offset"):
             scan(data, 0, 1000, make, OWNER, [])
