@@ -139,7 +139,6 @@ class Loop:
         self._report_other_error: Callable[..., Any] = hub.handle_error
         hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
         self._inbox: deque[Callable[[], Any]] = deque()
-        self._signalled = False
         #: Greenlets to resume; each removes itself.
         self._ready: deque[Any] = deque()
         #: Suspends the current greenlet until other code switches to it; returns the argument of that switch.
@@ -181,13 +180,10 @@ class Loop:
             self.soon(act)
             return
         self._inbox.append(act)
-        if not self._signalled:  # set before the send, cleared before the drain: no wake-up is lost
-            self._signalled = True
-            self._async.send()
+        self._async.send()
 
     def _drain(self) -> None:
         """Run at most _CALLS_AT_ONCE queued callbacks.  Later ones wait for a poll, because threads may be faster."""
-        self._signalled = False
         inbox = self._inbox
         for _ in range(min(len(inbox), _CALLS_AT_ONCE)):
             inbox.popleft()()
