@@ -1,6 +1,6 @@
-"""Handles AUTH: a function or an auth server grants permissions (internal/auth/authorizations.go @v1.3.0).
+"""Handles AUTH: gets permissions from a function or an auth server (internal/auth/authorizations.go @v1.3.0).
 
-A request to an auth server blocks the client's greenlet.  Logs and errors never contain the secret.
+A request to an auth server blocks the client's greenlet.  Error texts never contain the secret.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gnsq_lite.broker.commands import CommandError, quoted
 from gnsq_lite.clock import Clock
 
 _LONGEST_ANSWER = 1 << 20
-#: Time limit of a request to an auth server, in seconds; nsqd's default.
+#: Time limit of a request to an auth server, in seconds (nsqd's default).
 _TIMEOUT = 5.0
 
-#: Reply of an auth server as a dictionary; True grants every permission; None or False: AUTH fails.
+#: Decoded reply of an auth server.  True grants every permission.  None or False makes AUTH fail.
 AuthAnswer = Mapping[str, Any] | bool | None
 
 
@@ -44,14 +44,14 @@ class AuthServerError(Exception):
 
 @dataclass(frozen=True)
 class Authorization:
-    """One entry of a grant: permissions, and Python regular expressions, which may match anywhere, as in nsqd."""
+    """One entry of a grant.  Its regular expressions may match anywhere in a name, as in nsqd."""
 
     topic: re.Pattern[str]
     channels: tuple[re.Pattern[str], ...]
     permissions: tuple[str, ...]
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Whether the entry allows publishing to *topic* (*channel* is "") or subscribing."""
+        """Whether the entry allows subscribing to *channel* of *topic*; if *channel* is "", publishing to *topic*."""
         if ("subscribe" if channel else "publish") not in self.permissions or not self.topic.search(topic):
             return False
         return any(pattern.search(channel) for pattern in self.channels)
@@ -59,7 +59,7 @@ class Authorization:
 
 @dataclass(frozen=True)
 class Grant:
-    """Permissions of one client, until ``expires_at`` of the monotonic clock."""
+    """Permissions of one client.  They expire at ``expires_at``, in seconds of the monotonic clock."""
 
     identity: str
     identity_url: str
@@ -72,7 +72,7 @@ class Grant:
         return len(self.authorizations)
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Whether any authorization allows publishing to *topic* (*channel* is "") or subscribing."""
+        """Whether any entry allows subscribing to *channel* of *topic*; if *channel* is "", publishing to *topic*."""
         return any(line.allows(topic, channel) for line in self.authorizations)
 
 
@@ -107,7 +107,7 @@ def _authorization(entry: Any) -> Authorization:
 
 
 class _Connection(http.client.HTTPConnection):
-    """An HTTP connection on a gevent socket, so that waiting does not block the broker's hub."""
+    """HTTP connection on a gevent socket, so that a slow auth server does not block the broker's hub."""
 
     context: Any = None
 
@@ -118,7 +118,10 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Authorizer:
-    """Gets grants from *auth*, a function or the URL of an auth server; *ca_file* has the CAs for an https URL."""
+    """Gets grants from *auth*: a function, or the URL of an auth server.
+
+    *ca_file* is a PEM file of the CAs that verify the server of an https URL; "" uses the system's CAs.
+    """
 
     def __init__(self, auth: str | Callable[[AuthRequest], AuthAnswer], clock: Clock, ca_file: str = "") -> None:
         self._auth, self._clock, self._ca_file = auth, clock, ca_file
@@ -151,7 +154,10 @@ class Authorizer:
         return json.loads(body)
 
     def check(self, grant: Grant | None, request: AuthRequest, verb: str, topic: str, channel: str) -> Grant:
-        """Check that *grant* allows *verb*; return it, renewed if it had expired.  Raises CommandError."""
+        """Check that *grant* allows *verb*; request a new grant first if *grant* has expired.
+
+        Returns the checked grant.  Raises CommandError.
+        """
         if grant is None or not grant.permission_count:
             raise CommandError("E_AUTH_FIRST", f"AUTH required before {verb}")
         if grant.expires_at < self._clock.now():

@@ -1,6 +1,6 @@
-"""Channels: queued, in-flight and deferred messages, and the choice of the client for the next message.
+"""Channels: keep queued, in-flight and deferred messages, and choose the client for the next message.
 
-This module does no I/O and never blocks: the time is an argument, and clients are :class:`Subscriber` objects.
+This module does no I/O and never blocks.  The time is an argument, and clients are :class:`Subscriber` objects.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from gnsq_lite.broker.messages import MESSAGE_OVERHEAD, MemoryMeter, StoredMessage, Subscriber
 from gnsq_lite.broker.options import BrokerOptions
 
-#: Bytes delivered to one client before the next client's turn.
+#: Number of bytes after which the channel delivers to the next client.
 _BATCH_BYTES = 1 << 20
 
 
@@ -36,7 +36,7 @@ class Shared:
         self.on_dirty: Callable[[], None] = lambda: None
 
     def wake(self, channel: Channel) -> None:
-        """Mark that *channel* may have messages to deliver; the owner then calls :meth:`pump` soon."""
+        """Mark that *channel* may have messages to deliver.  The nsqd calls :meth:`pump` soon."""
         if not self.dirty:
             self.on_dirty()
         self.dirty[channel] = None
@@ -49,7 +49,7 @@ class Shared:
 
 
 class Channel:
-    """One queue of one topic.  Times are seconds of the caller's monotonic clock."""
+    """One channel of a topic.  Times are seconds of the caller's monotonic clock."""
 
     def __init__(self, topic_name: str, name: str, shared: Shared) -> None:
         self.topic_name, self.name = topic_name, name
@@ -140,7 +140,7 @@ class Channel:
             client.deliver(batch)
 
     def _drop_stale_timeouts(self) -> None:
-        """Remove timeouts of answered and touched messages, so that the heap stays about as large as ``in_flight``."""
+        """Remove timeouts of answered and touched messages, which would let the heap grow without limit."""
         held = self.in_flight.get
         self._timeouts = [e for e in self._timeouts if held(e[2].id) is e[2] and e[2].deadline == e[0]]
         heapify(self._timeouts)
@@ -166,7 +166,7 @@ class Channel:
             self._shared.wake(self)
 
     def requeue(self, client: Subscriber, message_id: bytes, delay: float, now: float) -> None:
-        """Requeue a message in flight; it is ready *delay* seconds after *now*.  Raises AnswerRefused."""
+        """Requeue a message in flight, to be ready *delay* seconds after *now*.  Raises AnswerRefused."""
         message = self._take(client, message_id)
         del self.in_flight[message_id]
         self.requeue_count += 1
@@ -181,7 +181,10 @@ class Channel:
             self._shared.wake(self)
 
     def touch(self, client: Subscriber, message_id: bytes, now: float) -> None:
-        """Restart a message's timeout, up to ``max_msg_timeout`` after its delivery.  Raises AnswerRefused."""
+        """Restart a message's timeout.  Raises AnswerRefused.
+
+        The message still times out ``max_msg_timeout`` seconds after its delivery at the latest.
+        """
         message = self._take(client, message_id)
         longest = message.delivered_at + self._shared.options.max_msg_timeout
         deadline = min(now + client.msg_timeout, longest)
@@ -244,7 +247,7 @@ class Channel:
 
     @property
     def backend_depth(self) -> int:
-        """Number of those messages that nsqd would keep on disk."""
+        """Number of ready messages that nsqd would keep on disk."""
         return 0 if self.ephemeral else max(0, len(self.queue) - self._shared.options.mem_queue_size)
 
     def pause(self) -> None:
@@ -257,7 +260,7 @@ class Channel:
         self.wake()
 
     def empty(self) -> None:
-        """Drop every message: ready, in flight and deferred."""
+        """Drop all ready, in-flight and deferred messages."""
         for held in (self.queue, self.in_flight.values(), self.deferred.values()):
             for message in held:
                 self._discard(message)
@@ -270,7 +273,7 @@ class Channel:
             client.in_flight_count = 0
 
     def close(self, *, delete: bool) -> None:
-        """Disconnect every client; with *delete*, drop every message too."""
+        """Disconnect every client; if *delete* is true, drop every message."""
         self.exiting = True
         for client in list(self.clients.values()):
             client.disconnect()
@@ -278,7 +281,7 @@ class Channel:
             self.empty()
 
     def remains(self) -> list[StoredMessage]:
-        """Return all messages that are not finished, as nsqd would write them to disk when it exits."""
+        """Return all unfinished messages, which nsqd would write to disk when it exits."""
         return [*self.queue, *self.in_flight.values(), *self.deferred.values()]
 
 

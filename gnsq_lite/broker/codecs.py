@@ -1,7 +1,7 @@
 """Compresses and decompresses the server's side of a connection: framed snappy and raw DEFLATE.
 
-A codec's :meth:`decode` yields pieces of at most about 1 MiB, and the caller processes each piece before the next one.
-So a small input that expands without limit cannot exhaust the memory.
+:meth:`Codec.decode` yields pieces of about 1 MiB or less, and the caller processes each piece before the next piece is
+decompressed.  So a small input that expands to a huge output cannot exhaust the memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SNAPPY_CHUNKS = 16  # chunks decoded in one step: at most 1 MiB
 
 
 class CodecError(Exception):
-    """Bytes that the negotiated compression cannot decode, or the end of the compressed stream."""
+    """The client's bytes are invalid for the negotiated compression, or the compressed stream has ended."""
 
 
 class Codec(Protocol):
@@ -44,7 +44,7 @@ class Deflate:
         return self._packer.compress(data) + self._packer.flush(zlib.Z_SYNC_FLUSH)
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the bytes that *data* completes.  Raises CodecError, also if the compressed stream ends."""
+        """Yield the bytes that *data* completes.  Raises CodecError for invalid data or the end of the stream."""
         while data:
             try:
                 piece = self._unpacker.decompress(data, _PIECE)
@@ -58,7 +58,7 @@ class Deflate:
 
 
 class Snappy:
-    """The snappy framing format, checksums verified."""
+    """The snappy framing format, with verified checksums."""
 
     def __init__(self) -> None:
         self._packer = cramjam.snappy.Compressor()
@@ -66,7 +66,7 @@ class Snappy:
         self._begun = False
 
     def encode(self, data: bytes) -> bytes:
-        """Encode *data* as chunks of the framing format; the first call puts the stream header before them."""
+        """Encode *data* as chunks of the framing format; the first call puts the stream header before its chunks."""
         self._packer.compress(data)
         return bytes(self._packer.flush())
 

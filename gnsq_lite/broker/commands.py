@@ -1,8 +1,8 @@
 """Parses the bytes of a client into commands.
 
 The parser shares no code with the client's encoder, and tests check both against the same golden bytes, so that a bug
-in one cannot hide a bug in the other.  Any bytes give a command, None (more bytes needed), :class:`CommandError` with
-nsqd's text, or :class:`LineTooLong`.  Sizes are checked before a body is buffered.
+in the parser cannot hide a bug in the encoder.  The parser returns a command, or None if it needs more bytes.  It
+raises :class:`CommandError` with nsqd's text, or :class:`LineTooLong`.  It checks sizes before it buffers a body.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CommandError(Exception):
 
 
 class LineTooLong(Exception):
-    """No newline in the first 16 KiB of a command, for which nsqd closes the connection without an error."""
+    """A command has no newline in its first 16 KiB; nsqd then closes the connection without an error."""
 
 
 class Command(NamedTuple):
@@ -86,8 +86,8 @@ def body_rules(max_msg_size: int, max_body_size: int) -> dict[bytes, BodyRule]:
 class CommandReader:
     """Splits a client's bytes into commands.
 
-    ``begin`` is called with the words of a command that has a body, before the body's size is read: nsqd refuses some
-    commands before it reads their bodies.  ``begin`` may raise CommandError.
+    It calls *begin* with the words of each command that has a body, before it reads the body's size.  *begin* may
+    raise CommandError, because nsqd refuses some commands before it reads their bodies.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class CommandReader:
         self._at = 0
         self._chunks: list[bytes] = []
         self._pending = 0  # bytes in _chunks
-        self._need = 1  # bytes that next() needs to make progress
-        self._words: list[bytes] | None = None  # of the command whose body is incomplete
+        self._need = 1  # number of unread bytes that next() needs to make progress
+        self._words: list[bytes] | None = None  # words of the command whose body is incomplete
         self._rule: BodyRule | None = None
         self._size = -1
         self._batch: _Batch | None = None

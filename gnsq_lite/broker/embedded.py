@@ -32,7 +32,7 @@ _abandoned: list[Broker] = []
 
 
 class Node:
-    """Controls one nsqd of a broker.  Call the methods from any thread or greenlet."""
+    """Controls one nsqd of a broker.  Thread-safe."""
 
     def __init__(self, broker: Broker, nsqd: Nsqd) -> None:
         self._broker, self._nsqd = broker, nsqd
@@ -65,13 +65,13 @@ class Node:
         return self._broker.alive and self._nsqd.running
 
     def stop(self) -> None:
-        """Stop the nsqd as SIGTERM does; keep its unfinished messages for :meth:`restart`."""
+        """Stop the nsqd as SIGTERM does.  :meth:`restart` restores its unfinished messages."""
         self._broker.call(self._nsqd.stop)
 
     def kill(self, *, stay_registered: bool = False) -> None:
-        """Stop the nsqd and reset every connection, like a crash; keep its unfinished messages for :meth:`restart`.
+        """Stop the nsqd and reset every connection, like a crash.  :meth:`restart` restores its unfinished messages.
 
-        With *stay_registered* lookups still list the nsqd for ``inactive_producer_timeout`` seconds.
+        If *stay_registered* is true, lookups list the nsqd for further ``inactive_producer_timeout`` seconds.
         """
         self._broker.call(lambda: self._nsqd.stop(abrupt=True, stay_registered=stay_registered))
 
@@ -94,7 +94,7 @@ class Node:
 
 
 class LookupdNode:
-    """Controls one nsqlookupd of a broker.  Call the methods from any thread or greenlet."""
+    """Controls one nsqlookupd of a broker.  Thread-safe."""
 
     def __init__(self, broker: Broker, lookupd: Lookupd) -> None:
         self._broker, self._lookupd = broker, lookupd
@@ -111,7 +111,7 @@ class LookupdNode:
         return self._broker.alive and self._lookupd.running
 
     def stop(self) -> None:
-        """Stop the nsqlookupd; it keeps the registrations of the broker's own nsqds for :meth:`restart`."""
+        """Stop the nsqlookupd.  It keeps the registrations of the broker's nsqds until :meth:`restart`."""
         self._broker.call(self._lookupd.stop)
 
     def restart(self) -> None:
@@ -125,13 +125,12 @@ class LookupdNode:
 
 
 class Broker:
-    """One or more embedded nsqds, with nsqlookupd, in memory.
+    """Embedded nsqds and nsqlookupds, in memory.
 
     ``with Broker() as broker:`` starts and stops the broker.  The broker has its own native thread, even in a
-    monkey-patched process, so the caller's code cannot block the broker.  Port 0 picks a free port.  The first node has
-    the given port, and each further node the next port.
-    Further keywords are the fields of :class:`~gnsq_lite.broker.options.BrokerOptions`: nsqd's flags, in seconds and
-    bytes.
+    monkey-patched process, so the caller's code cannot block the broker.  Port 0 picks a free port.  Any other port is
+    the first node's port, and each further node uses the next port.  The other keywords are the fields of
+    :class:`~gnsq_lite.broker.options.BrokerOptions`.
 
     Raises:
         OptionError: at construction; no port is open.
@@ -187,11 +186,11 @@ class Broker:
 
     @property
     def alive(self) -> bool:
-        """Whether the broker runs and was started in this process, not in its parent."""
+        """Whether the broker runs; False in a forked child of the process that started the broker."""
         return self._thread.alive and self._pid == os.getpid()
 
     def start(self) -> Broker:
-        """Start the broker; return when every port is open.  If this raises OSError, no port is open."""
+        """Start the broker; return when every port is open.  Raises OSError, and then leaves no port open."""
         if self.alive:
             raise ClosedError("the broker is already running")
         self._thread = LoopThread()
@@ -213,7 +212,7 @@ class Broker:
             nsqd.start()
 
     def stop(self) -> None:
-        """Stop the broker, close its connections and drop its messages.  No effect unless it runs in this process."""
+        """Stop the broker, close its connections and drop its messages.  No effect if ``alive`` is False."""
         if not self.alive:
             return
         _running.discard(self)
@@ -237,7 +236,7 @@ class Broker:
         self.stop()
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Run *function* in the broker's thread; return its result.  Raises ClosedError if the broker does not run."""
+        """Run *function* in the broker's thread; return the result.  Raises ClosedError if the broker does not run."""
         if not self.alive:
             raise ClosedError("the broker is not running")
         return self._thread.call(function)
@@ -304,9 +303,9 @@ def _stop_all() -> None:
 
 
 def _abandon() -> None:
-    """Close a forked child's copies of the sockets: they would keep the connections of the parent's broker open.
+    """Close a forked child's copies of the sockets, which would keep the connections of the parent's broker open.
 
-    ``_abandoned`` keeps the objects alive, because freeing them would touch the hub of a thread that the child lacks.
+    ``_abandoned`` keeps the brokers alive: to free them would touch the hub of a thread that does not run in the child.
     """
     for broker in list(_running):
         for sock in broker.sockets():

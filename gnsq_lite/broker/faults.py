@@ -1,8 +1,8 @@
 """Makes an nsqd refuse commands, cut connections, or reply late or not at all, for tests of clients.
 
-The interface is ``node.faults``; ``broker.faults`` belongs to the first node.  :class:`FaultState` decides in the
-broker's thread, and the sessions apply the decisions.  A fault stays until :meth:`Faults.clear`, or until it was
-applied ``times`` times.  Faults also apply to open connections.
+Tests use ``node.faults``; ``broker.faults`` belongs to the first node.  Sessions look up the active faults in
+:class:`FaultState` and apply them.  A fault is active until :meth:`Faults.clear`, or until it was applied ``times``
+times.  Faults apply to open and to new connections.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class FaultState:
         self.cuts_left: int | None = None
 
     def rule_for(self, verb: bytes) -> Rule | None:
-        """Return the rule that replaces the command *verb*, if any, and count its use."""
+        """Return the rule for the command *verb*, and count its use; None if no rule applies."""
         rule = next((rule for rule in self.rules if rule.applies_to(verb)), None)
         if rule is not None and rule.times is not None:
             rule.times -= 1
         return rule
 
     def bytes_until_cut(self, sent: int, size: int) -> int | None:
-        """Return how many of *size* bytes to send before the cut, and count the cut; None: send all, do not cut."""
+        """Return how many of *size* bytes to send before the cut, and count the cut; None if there is no cut."""
         return self._until_cut(self.cut_after_bytes, sent, size)
 
     def messages_until_cut(self, sent: int, count: int) -> int | None:
-        """Return how many of *count* messages to send before the cut, and count the cut; None: do not cut."""
+        """Return how many of *count* messages to send before the cut, and count the cut; None if there is no cut."""
         return self._until_cut(self.cut_after_messages, sent, count)
 
     def _until_cut(self, limit: int | None, sent: int, more: int) -> int | None:
@@ -79,7 +79,7 @@ class FaultState:
         return max(limit - sent, 0)
 
     def pieces(self, data: bytes) -> Iterator[tuple[float, bytes]]:
-        """Split *data*; yield (seconds from now, piece)."""
+        """Split *data*; yield pairs of a delay in seconds from now and a piece."""
         step = self.piece or max(len(data), 1)
         for count, start in enumerate(range(0, len(data), step)):
             yield self.output_delay + count * _BETWEEN_PIECES, data[start : start + step]
@@ -88,8 +88,8 @@ class FaultState:
 class Faults:
     """Makes one nsqd misbehave.  Thread-safe; each method returns when the fault is active.
 
-    *verb* is the name of a command, such as "PUB", or "*" for any command.  *times* is how often the fault applies;
-    None: until :meth:`clear`.  *manner* is "close" to close a connection, or "reset" to reset it (RST) like a crash.
+    *verb* is the name of a command, such as "PUB", or "*" for any command.  The fault applies *times* times; None means
+    until :meth:`clear`.  *manner* "close" closes a connection, and "reset" resets the connection (RST), like a crash.
     """
 
     def __init__(
@@ -115,23 +115,26 @@ class Faults:
     # -- commands ---------------------------------------------------------------------------------------------------
 
     def refuse(self, verb: str, text: str = "refused by a fault", *, times: int | None = 1) -> None:
-        """Reply to *verb* with nsqd's error, for PUB ``E_PUB_FAILED PUB failed`` and *text*, without executing it.
+        """Do not execute *verb*, and reply with nsqd's error, such as ``E_PUB_FAILED PUB failed`` and *text*.
 
-        As in nsqd, the connection stays open after a refused FIN, REQ or TOUCH, and closes after any other command.
+        As in nsqd, a refused FIN, REQ or TOUCH leaves the connection open, and any other command closes it.
         """
         reply = f"E_{verb}_FAILED {verb} failed {text}".encode()
         self.answer(verb, reply, close=verb not in ("FIN", "REQ", "TOUCH"), times=times)
 
     def answer(self, verb: str, reply: bytes, *, error: bool = True, close: bool = True, times: int | None = 1) -> None:
-        """Reply to *verb* with *reply*, without executing it; *error*: as an error frame; *close*: then close."""
+        """Do not execute *verb*, and reply with *reply*.
+
+        If *error* is true, the reply is an error frame, and *close* decides whether the connection is then closed.
+        """
         self._rule(verb, times, reply=(1 if error else 0, reply), end="close" if error and close else None)
 
     def answer_frame(self, verb: str, kind: int, data: bytes, *, times: int | None = 1) -> None:
-        """Reply to *verb* with a frame of the type *kind*, which may be an unknown type, without executing it."""
+        """Do not execute *verb*, and reply with a frame of type *kind*, which may be an unknown type."""
         self._rule(verb, times, reply=(kind, data))
 
     def ignore(self, verb: str, *, times: int | None = 1) -> None:
-        """Neither execute *verb* nor reply to it."""
+        """Do not execute *verb*, and send no reply."""
         self._rule(verb, times)
 
     def drop_answer(self, verb: str, *, times: int | None = 1) -> None:
@@ -139,13 +142,13 @@ class Faults:
         self._rule(verb, times, carry_out=True, reply=None)
 
     def delay(self, seconds: float, verb: str = "*", *, times: int | None = None) -> None:
-        """Execute *verb* and the commands after it *seconds* late.  Heartbeats continue."""
+        """Execute *verb* after *seconds*; the client's next commands wait meanwhile.  Heartbeats continue."""
         self._rule(verb, times, delay=seconds, carry_out=True)
 
     def disconnect_on(
         self, verb: str, *, carry_out: bool = False, manner: Manner = "reset", times: int | None = 1
     ) -> None:
-        """Disconnect when *verb* arrives, without a reply; *carry_out*: execute it first."""
+        """Disconnect when *verb* arrives, without a reply; if *carry_out* is true, execute *verb* first."""
         self._rule(verb, times, carry_out=carry_out, end=manner)
 
     # -- connections ------------------------------------------------------------------------------------------------
@@ -155,11 +158,11 @@ class Faults:
         self._set(refuse_connections=True)
 
     def cut_after_messages(self, count: int, *, manner: Manner = "close", times: int | None = 1) -> None:
-        """Disconnect a client after it was sent *count* messages."""
+        """Disconnect a client after *count* messages were sent to the client."""
         self._set(cut_after_messages=count, cut_manner=manner, cuts_left=times)
 
     def cut_after_bytes(self, size: int, *, manner: Manner = "close", times: int | None = 1) -> None:
-        """Disconnect a client after it was sent *size* bytes, counted before compression and TLS."""
+        """Disconnect a client after *size* bytes, counted before compression and TLS, were sent to the client."""
         self._set(cut_after_bytes=size, cut_manner=manner, cuts_left=times)
 
     def go_silent(self) -> None:
@@ -171,7 +174,7 @@ class Faults:
         self._set(heartbeats=False)
 
     def refuse_features(self, *names: str) -> None:
-        """Refuse the features *names* ("tls_v1", "snappy", "deflate", "sample_rate") in replies to IDENTIFY."""
+        """Grant no client the features *names*: "tls_v1", "snappy", "deflate" or "sample_rate"."""
         self._set(refused_features=frozenset(names))
 
     def skip_negotiation(self) -> None:
@@ -181,11 +184,11 @@ class Faults:
     # -- output -----------------------------------------------------------------------------------------------------
 
     def delay_output(self, seconds: float) -> None:
-        """Send all bytes *seconds* late, as a slow network does."""
+        """Delay all sent bytes by *seconds*, as a slow network does."""
         self._set(output_delay=seconds)
 
     def send_in_pieces(self, size: int = 1) -> None:
-        """Send pieces of *size* bytes, about a millisecond apart."""
+        """Send bytes in pieces of *size* bytes, about a millisecond apart."""
         self._set(piece=size)
 
     def send_raw(self, data: bytes) -> None:

@@ -23,10 +23,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Decode *data* into the values of a struct's *fields*, given as name -> "str", "bool", "int" or "int32".
+    """Decode *data* into a dict with a value for each of *fields*.  Raises NotDecodable.
 
-    As in Go, names match case-insensitively, null gives the zero value, and unknown names are ignored.  Raises
-    NotDecodable.
+    *fields* maps the names of a Go struct's fields to "str", "bool", "int" or "int32".  As in Go, names match
+    case-insensitively, null gives the zero value, and unknown names are ignored.
     """
     try:
         loaded = json.loads(data.decode("utf-8", "replace"), parse_constant=_refuse_constant)

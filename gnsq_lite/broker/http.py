@@ -1,4 +1,4 @@
-"""HTTP server of the broker, on gevent's WSGI server: routing, parameters and replies as in nsqd's HTTP server."""
+"""HTTP server of the broker, on gevent's WSGI server.  Routing, parameters and replies are those of nsqd's server."""
 
 from __future__ import annotations
 
@@ -56,13 +56,16 @@ class Request:
 
     @property
     def params(self) -> dict[str, list[str]]:
-        """The query's values.  Raises HTTPFailure if Go could not parse the query."""
+        """Values of the query by parameter name.  Raises HTTPFailure if Go could not parse the query."""
         if self._params is None:
             self._params = parse_query(self.query)
         return self._params
 
     def get(self, name: str, missing: str | None = None) -> str:
-        """Return a parameter's first value, or ""; with *missing*, raise HTTPFailure with it if there is none."""
+        """Return the first value of a parameter.
+
+        If the query lacks the parameter, return "", or raise HTTPFailure with the error text *missing* if given.
+        """
         values = self.params.get(name)
         if values is None and missing is not None:
             raise HTTPFailure(400, missing)
@@ -114,7 +117,7 @@ Handler = Callable[[Request], Answer]
 
 @dataclass
 class Fault:
-    """A wrong or late reply, for tests; without a body the reply is correct but late."""
+    """A wrong or late reply, for tests.  If ``body`` is None, the correct reply is sent ``delay`` seconds late."""
 
     path: str
     status: int = 200
@@ -139,7 +142,11 @@ class Fault:
 
 
 class HTTPFaults:
-    """Makes one HTTP API misbehave.  Thread-safe; ``path`` is a path such as "/lookup", or "*" for any path."""
+    """Makes one HTTP API misbehave.  Thread-safe.
+
+    ``path`` is a path such as "/lookup", or "*" for any path.  The fault applies ``times`` times; None means until
+    :meth:`clear`.
+    """
 
     def __init__(self, call: Callable[[Callable[[], Any]], Any], app: Callable[[], App]) -> None:
         self._call, self._app = call, app
@@ -168,7 +175,7 @@ class HTTPFaults:
         self._add(Fault(path, delay=seconds, times=times))
 
     def flood(self, path: str = "*", *, chunk: bytes = b" " * 65536, chunks: int = 1 << 20) -> None:
-        """Reply 200 with a body of *chunks* times *chunk*."""
+        """Reply 200 with a body that repeats *chunk* *chunks* times."""
         self._add(Fault(path, 200, chunk, repeat=chunks))
 
     def clear(self) -> None:
@@ -187,7 +194,7 @@ class App:
         self.faults: list[Fault] = []
 
     def add(self, method: str, path: str, handler: Handler, *, plain: bool = False) -> None:
-        """Serve *path* with *handler*; *plain*: the reply is text without nsqd's header."""
+        """Serve *path* with *handler*; if *plain* is true, the reply is text without nsqd's header."""
         self._routes.setdefault(path, {})[method] = handler
         if plain:
             self._plain.add(handler)
@@ -247,7 +254,7 @@ def _version_1(status: int, value: object) -> tuple[int, bytes, list[tuple[str, 
 
 
 class _Handler(WSGIHandler):
-    """Ignores a client that disconnects during its request, for which gevent would print a traceback."""
+    """Ignores clients that disconnect during their request; gevent would print a traceback."""
 
     def read_request(self, raw_requestline: str) -> Any:
         try:
@@ -257,7 +264,7 @@ class _Handler(WSGIHandler):
 
 
 class _Server(WSGIServer):
-    """Sets TCP_NODELAY, and ignores a client that disconnects before it has received the reply."""
+    """Sets TCP_NODELAY, and ignores clients that disconnect before they receive the reply."""
 
     handler_class = _Handler
 
@@ -270,7 +277,10 @@ class _Server(WSGIServer):
 
 
 class HTTPListener:
-    """An HTTP or HTTPS server in the calling thread's hub.  It listens at once, and serves after start()."""
+    """An HTTP or HTTPS server in the calling thread's hub.
+
+    The constructor opens the port, and :meth:`start` begins to accept connections.
+    """
 
     def __init__(self, host: str, port: int, app: App, context: ssl.SSLContext | None = None) -> None:
         self._socket = listen(host, port)
@@ -280,7 +290,7 @@ class HTTPListener:
         self._server = _Server(self._socket, app, log=None, error_log=None, spawn=pool, **tls)
 
     def start(self) -> None:
-        """Start to accept connections.  This switches greenlets, because gevent looks up the host's name."""
+        """Start to accept connections.  The call may switch greenlets, because gevent looks up the host's name."""
         self._server.start()
 
     def sockets(self) -> list[Any]:

@@ -31,7 +31,7 @@ _DEFAULT_BUFFER = 16 * 1024
 
 
 class Profile:
-    """Settings of a client, in seconds and bytes: nsqd's defaults until the client sends IDENTIFY."""
+    """Settings of a client, in seconds and bytes.  They are nsqd's defaults until the client sends IDENTIFY."""
 
     def __init__(self, options: BrokerOptions, host: str) -> None:
         self._options = options
@@ -75,7 +75,7 @@ class Profile:
             raise _invalid("output buffer size", size)
 
     def negotiate(self, data: dict[str, Any], *, has_tls: bool, auth_required: bool) -> dict[str, Any]:
-        """Return nsqd's reply.  Raises CommandError if the client requests both compressions."""
+        """Return nsqd's reply to IDENTIFY.  Raises CommandError if the client requests both compressions."""
         options = self._options
         deflate = options.deflate and data["deflate"]
         snappy = options.snappy and data["snappy"]

@@ -32,7 +32,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 class HeldPorts:
-    """Reserved ports of a stopped server: connections are refused, and no other process can bind the ports."""
+    """Ports of a stopped server.  Connections to them are refused, and no other process can bind them."""
 
     def __init__(self) -> None:
         self._bound: list[socket.socket] = []
@@ -44,7 +44,7 @@ class HeldPorts:
                 self._bound.append(_bound(host, port))
 
     def free(self) -> None:
-        """Release the ports, before the server listens again or when the broker stops."""
+        """Release the ports.  Call it before the server listens again, and when the broker stops."""
         for bound in self._bound:
             bound.close()
         self._bound = []

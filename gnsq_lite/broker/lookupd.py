@@ -38,7 +38,7 @@ class Lookupd:
         self._http.start()
 
     def stop(self) -> None:
-        """Stop listening.  Registrations of the broker's own nsqds stay, as they would register again anyway."""
+        """Stop listening.  Keep the registrations of the broker's nsqds, which would register again anyway."""
         if self._http is None:
             return
         self._http.close()
@@ -51,7 +51,7 @@ class Lookupd:
 
 
 class DirectPeer:
-    """Registers an nsqd of this broker with a lookupd of this broker by direct calls, without a connection."""
+    """Registers an nsqd with an nsqlookupd of the same broker by method calls, without a connection."""
 
     def __init__(self, db: RegistrationDB, peer: Peer) -> None:
         self._db, self._peer = db, peer
@@ -74,12 +74,12 @@ class DirectPeer:
         self._peer.last_update = self._db.clock.now()
 
     def leave(self) -> None:
-        """Remove the registrations of the nsqd, which stops."""
+        """Remove all registrations of the nsqd.  Call it when the nsqd stops."""
         self._db.forget(self._peer)
 
 
 def own_peer(number: int, address: str, tcp_port: int, http_port: int) -> Peer:
-    """Make the peer entry of the broker's nsqd with that *number*."""
+    """Make the peer entry of the broker's nsqd *number*."""
     remote = f"127.0.0.1:{tcp_port}"
     return Peer(f"{number}:{remote}", remote, socket.gethostname(), address, tcp_port, http_port, NSQD_VERSION)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Bytes that :class:`MemoryMeter` counts for a message besides its body.
+#: Bytes that :class:`MemoryMeter` counts for a message in addition to its body.
 MESSAGE_OVERHEAD = 256
 
 _NODE_SHIFT, _TIME_SHIFT, _SEQUENCE_LIMIT = 12, 22, 1 << 12
@@ -25,17 +25,17 @@ class StoredMessage:
         self.deadline = 0.0
 
     def copy(self) -> StoredMessage:
-        """Copy the message for another channel, which delivers and counts the copy separately."""
+        """Copy the message for another channel.  Each channel delivers its copy and counts its attempts separately."""
         return StoredMessage(self.id, self.body, self.timestamp_ns, self.deferred)
 
     @property
     def cost(self) -> int:
-        """Bytes that the message counts for in the broker's memory limit."""
+        """Number of bytes that the message uses of the broker's memory limit."""
         return len(self.body) + MESSAGE_OVERHEAD
 
 
 class Subscriber:
-    """Interface of a subscribed client for its channel; the connection's session is a subclass."""
+    """Interface through which a channel uses a subscribed client.  Sessions are subclasses."""
 
     def __init__(self, client_id: int, msg_timeout: float) -> None:
         self.client_id = client_id
@@ -56,15 +56,15 @@ class Subscriber:
         raise NotImplementedError
 
     def disconnect(self) -> None:
-        """Close the connection: the channel is being deleted or the broker stops."""
+        """Close the connection, because the channel is being deleted or the nsqd stops."""
         raise NotImplementedError
 
 
 class IdFactory:
-    """Generates unique ids that grow with time: 16 lower-case hex digits, as nsqd's ids.
+    """Generates unique ids of 16 lower-case hex digits that grow with time, in nsqd's layout.
 
-    The layout is nsqd's: time in units of 2**20 ns, 10 bits node, 12 bits sequence.  After 4,096 ids in one unit nsqd
-    sleeps; this class uses ids of the next unit.
+    An id consists of the time in units of 2**20 ns, 10 bits for the node, and 12 bits for the sequence number.  After
+    4,096 ids in one unit of time, nsqd sleeps, but this class uses ids of the next unit.
     """
 
     __slots__ = ("_node", "_sequence", "_unit")

@@ -1,4 +1,4 @@
-"""One nsqd of the broker: listeners, sessions and topics, which run in the loop of the broker's thread."""
+"""One nsqd of the broker: its listeners, sessions and topics.  They run in the loop of the broker's thread."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
 
 _PING_INTERVAL = 15.0  # nsqd/lookup.go:81 @v1.3.0
-#: Seconds within which connections must send their last bytes when an nsqd stops.
+#: Seconds for which a stopping nsqd waits until its connections have sent their last bytes.
 _STOP_TIMEOUT = 1.0
 
 
 class LoopTimer:
-    """A timer of the loop.  A one-shot timer frees its watcher when it fires; stop() frees it too."""
+    """A timer of the loop.  stop() frees its watcher; a one-shot timer calls stop() when it fires."""
 
     __slots__ = ("_callback", "_once", "_watcher")
 
@@ -100,7 +100,7 @@ class Nsqd:
         return self._tcp is not None
 
     def start(self) -> None:
-        """Listen, register, and restore the topics of an earlier run.  If this raises OSError, no port is open."""
+        """Listen, register, and restore the topics of an earlier run.  Raises OSError, and then leaves no port open."""
         self._loop = gevent.get_hub().loop
         try:
             self._listen()
@@ -117,7 +117,7 @@ class Nsqd:
             self.every(self.options.queue_scan_interval, self.topics.scan),
             self.every(_PING_INTERVAL, self._ping),
         ]
-        for listener in (self._tcp, self._https, self._http):  # last: an earlier client would get the old topics
+        for listener in (self._tcp, self._https, self._http):  # last, so that no client gets the old topics
             if listener is not None:
                 listener.start()
 
@@ -138,11 +138,10 @@ class Nsqd:
         self._peers = [DirectPeer(lookupd.db, dataclasses.replace(peer)) for lookupd in self._lookupds]
 
     def stop(self, *, abrupt: bool = False, stay_registered: bool = False) -> None:
-        """Stop listening and close every connection; *abrupt* resets the connections, like a crash.
+        """Stop listening, close every connection, and keep the unfinished messages for :meth:`start`.
 
-        With *stay_registered* the lookupds keep listing the nsqd, as after a power cut.
-
-        Messages are kept for :meth:`start`, which makes messages in flight and deferred messages ready again.
+        If *abrupt* is true, connections are reset, like in a crash.  If *stay_registered* is true, the lookupds
+        continue to list the nsqd, as after a power cut.  After :meth:`start`, all kept messages are ready.
         """
         if self._tcp is None:
             return
@@ -206,9 +205,9 @@ class Nsqd:
     # -- connections ------------------------------------------------------------------------------------------------
 
     def _serve(self, sock: Any, address: tuple[Any, ...]) -> None:
-        """Serve one client.  Called in the client's greenlet."""
+        """Serve one client.  gevent's server calls it in a new greenlet for each client."""
         connection = Connection(sock, address)
-        is_stopped = self._tcp is None or self._tcp.closed  # stopped just after the connection was accepted
+        is_stopped = self._tcp is None or self._tcp.closed  # true if the nsqd stopped just after accept()
         if is_stopped or self.faults.refuse_connections or len(self._connections) >= self.options.max_connections:
             connection.reset()
             return
@@ -218,7 +217,7 @@ class Nsqd:
             connection.close()
             connection.wait_until_gone()
         except (OSError, CodecError):
-            pass  # the client has disconnected, or its bytes do not decompress
+            pass  # the client has disconnected, or sent invalid compressed bytes
         finally:
             connection.drop()
             self._connections.discard(connection)
@@ -259,9 +258,9 @@ class Nsqd:
             self._loop.run_callback(self._end_turn)
 
     def _end_turn(self) -> None:
-        """Deliver messages and flush, once for all commands read in this loop iteration."""
+        """Deliver messages and flush output.  Runs once for all commands that were read in this loop iteration."""
         self._turn_scheduled = False
-        self._flush_all()  # first: as in nsqd, a reply neither waits for messages nor flushes later messages
+        self._flush_all()  # first: as in nsqd, replies do not wait for messages, and do not flush later messages
         self.topics.shared.pump(self.clock.now())
         self._flush_all()
 
@@ -279,7 +278,7 @@ class Nsqd:
         return LoopTimer(self._loop, seconds, callback, repeat=True)
 
     def sleep(self, seconds: float) -> None:
-        """Block the calling greenlet, which belongs to a session."""
+        """Block the calling session's greenlet for *seconds*."""
         gevent.sleep(seconds)
 
     def ended(self, session: Session) -> None:

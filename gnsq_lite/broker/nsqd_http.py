@@ -16,7 +16,10 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def nsqd_app(nsqd: Nsqd, *, encrypted: bool = True) -> App:
-    """Make the application that serves *nsqd*; with ``tls_required`` it refuses all unencrypted requests."""
+    """Make the application that serves *nsqd*.
+
+    If *encrypted* is false and ``tls_required`` is True, the application refuses all requests.
+    """
     app = App("gnsq_lite broker (in memory)")
     api = _Api(nsqd)
     if not encrypted and nsqd.options.tls_required is True:
@@ -114,7 +117,7 @@ class _Api:
         return self._put(topic, bodies)
 
     def _binary_bodies(self, body: bytes) -> list[bytes]:
-        """Parse a binary batch: the body of MPUB without its size.  Raises HTTPFailure with nsqd's error text."""
+        """Parse a binary batch, which has the format of MPUB's body.  Raises HTTPFailure with nsqd's error text."""
         reader = CommandReader(self._options.max_msg_size, self._options.max_body_size)
         reader.feed(b"MPUB t\n" + (1).to_bytes(4, "big") + body)
         try:

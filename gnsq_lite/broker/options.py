@@ -1,7 +1,7 @@
 """Options of the embedded broker, named after the flags of nsqd and nsqlookupd.
 
-Durations are seconds (floats), sizes are bytes.  A value out of range raises
-:class:`~gnsq_lite.errors.OptionError` at construction, before anything listens.
+Durations are seconds (floats), and sizes are bytes.  The constructor raises :class:`~gnsq_lite.errors.OptionError` for
+a value out of range.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def _plain(default: Any, doc: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerOptions:
-    """Options of one nsqd of the broker.  Names are nsqd's flags with underscores; the defaults are nsqd's.
+    """Options of a broker.  Names are nsqd's flags with underscores, and defaults are nsqd's defaults.
 
-    Only the broker has ``max_connections`` and ``max_memory``: they limit the resources that a test run uses.
-    ``max_memory`` counts each queued, deferred or in-flight message once per channel, as its body plus 256 bytes.
+    nsqd has no ``max_connections`` and ``max_memory``.  They limit the resources that a test run uses.  ``max_memory``
+    counts the body and 256 bytes for each queued, deferred or in-flight message of each channel.
     """
 
     msg_timeout: float = _range(
         60.0, 0.001, 86400.0, "seconds until a message times out, unless the client requests another timeout"
     )
-    max_msg_timeout: float = _range(900.0, 0.001, 86400.0 * 30, "longest timeout after TOUCH, from delivery on")
+    max_msg_timeout: float = _range(900.0, 0.001, 86400.0 * 30, "most seconds from delivery to timeout, despite TOUCH")
     max_msg_size: int = _range(1024 * 1024, 1, 2**31 - 64, "largest message, in bytes")
     max_body_size: int = _range(5 * 1024 * 1024, 1, 2**31 - 64, "largest body of a command, in bytes")
-    max_req_timeout: float = _range(3600.0, 0.0, 86400.0 * 365, "longest delay of REQ and DPUB")
+    max_req_timeout: float = _range(3600.0, 0.0, 86400.0 * 365, "longest delay of REQ and DPUB, in seconds")
     client_timeout: float = _range(60.0, 0.1, 86400.0, "twice the default heartbeat interval")
     mem_queue_size: int = _range(10000, 0, 2**31, "messages that an ephemeral topic or channel keeps")
     max_heartbeat_interval: float = _range(60.0, 1.0, 86400.0, "longest heartbeat interval a client may request")
@@ -68,7 +68,7 @@ class BrokerOptions:
         "", "whether nsqd requires client certificates"
     )
     tls_required: bool | Literal["tcp-https"] = _plain(
-        False, "refuse clients without TLS; 'tcp-https': but serve plain HTTP"
+        False, "refuse clients without TLS; 'tcp-https' allows plain HTTP"
     )
     tls_min_version: str = _plain("tls1.2", "lowest version of TLS: tls1.0 to tls1.3")
 
@@ -81,16 +81,16 @@ class BrokerOptions:
     )
 
     broadcast_address: str = _plain("127.0.0.1", "host that nsqlookupd reports to clients")
-    node_id: int = _range(0, 0, 1023, "part of every message id; further nsqds have the following node ids")
+    node_id: int = _range(0, 0, 1023, "node id of the first nsqd, part of every message id; later nsqds count up")
 
     inactive_producer_timeout: float = _range(
         300.0, 0.01, 86400.0, "nsqlookupd: seconds without a ping after which an nsqd is no longer listed"
     )
     tombstone_lifetime: float = _range(45.0, 0.0, 86400.0, "nsqlookupd: seconds a tombstone lasts")
 
-    max_connections: int = _range(10_000, 1, 1_000_000, "most concurrent connections; only in the broker")
+    max_connections: int = _range(10_000, 1, 1_000_000, "most concurrent connections; nsqd has no such option")
     max_memory: int = _range(
-        512 * 1024 * 1024, 0, 2**50, "most bytes of queued messages; publishing fails above it; only in the broker"
+        512 * 1024 * 1024, 0, 2**50, "most bytes of messages; further publishes fail; nsqd has no such option"
     )
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Executes the commands of nsqd's TCP protocol: checks of state and arguments, effects, and nsqd's error texts.
+"""Executes the commands of nsqd's TCP protocol, after checks of the client's state and of the arguments.
 
-Source: nsqd/protocol_v2.go @v1.3.0.
+Errors have nsqd's texts.  Source: nsqd/protocol_v2.go @v1.3.0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gnsq_lite.broker.commands import Command, CommandError, as_int64, base10, q
 from gnsq_lite.broker.session import CLOSING, INIT, RESPONSE, SUBSCRIBED, Session
 from gnsq_lite.broker.topics import PutRefused, Topic, is_valid_name
 
-#: Seconds after which a client without heartbeats that reads no bytes is disconnected; nsqd would wait forever.
+#: Write timeout, in seconds, of clients that have disabled heartbeats.  nsqd would wait forever.
 _WRITE_TIMEOUT = 60.0
 
 
@@ -24,7 +24,7 @@ class ProtocolV2(Session):
     # -- before a body is read --------------------------------------------------------------------------------------
 
     def _begin(self, words: list[bytes]) -> None:
-        """Refuse a command that nsqd refuses before it reads the body.  Raises CommandError."""
+        """Raise CommandError if nsqd refuses the command before it reads the command's body."""
         verb = words[0]
         if verb == b"IDENTIFY":
             if self.state != INIT:
@@ -99,7 +99,7 @@ class ProtocolV2(Session):
         return None
 
     def _adjust(self, answer: dict[str, Any], data: dict[str, Any]) -> None:
-        """Change the reply to IDENTIFY; subclasses emulate other kinds of nsqd."""
+        """Change the reply to IDENTIFY.  Subclasses that emulate other servers override it."""
 
     def _upgrade(self, answer: dict[str, Any]) -> None:
         context = self.server.tls_context
@@ -115,7 +115,7 @@ class ProtocolV2(Session):
                 self.compression = kind
                 self.link.start_compression(kind, answer["deflate_level"], self._reader.take_rest())
                 self.respond(RESPONSE, b"OK")
-                self.flush()  # before the client's first bytes, which may fail to decompress
+                self.flush()  # before the client's first compressed bytes, which may be invalid
 
     def _auth(self, command: Command) -> bytes:
         if self.grant is not None and self.grant.permission_count:
@@ -230,7 +230,7 @@ class ProtocolV2(Session):
         return b"CLOSE_WAIT"
 
     def _nop(self, command: Command) -> None:
-        """Do nothing: any command shows that the client is alive."""
+        """Do nothing.  The session has already noted that the client is alive."""
 
     def _pub(self, command: Command) -> bytes:
         name = command.words[1].decode("ascii")  # _begin() has checked the name

@@ -1,4 +1,4 @@
-"""nsqlookupd's registrations: the topics and channels of each nsqd (nsqlookupd/registration_db.go @v1.3.0).  No I/O."""
+"""nsqlookupd's database: the topics and channels of each nsqd (nsqlookupd/registration_db.go @v1.3.0).  No I/O."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Peer:
 
 @dataclass
 class Registrant:
-    """A peer under one registration, with the tombstone of this peer and registration."""
+    """A peer of one registration, and the peer's tombstone for this registration."""
 
     peer: Peer
     tombstoned_at: float | None = None
@@ -68,11 +68,11 @@ class RegistrationDB:
         self._map.setdefault(key, {})
 
     def add_producer(self, key: Registration, peer: Peer) -> None:
-        """Register *peer* under *key*; a peer that is registered already keeps its tombstone."""
+        """Register *peer* under *key*.  If *peer* is registered already, it keeps its tombstone."""
         self._map.setdefault(key, {}).setdefault(peer.id, Registrant(peer))
 
     def remove_producer(self, key: Registration, peer_id: str) -> int:
-        """Remove a peer from *key* and return how many peers are left; an empty *key* stays."""
+        """Remove a peer from *key*, and return the number of remaining peers.  *key* stays even without peers."""
         producers = self._map.get(key, {})
         producers.pop(peer_id, None)
         return len(producers)
@@ -97,7 +97,7 @@ class RegistrationDB:
         return [key for key, producers in self._map.items() if peer_id in producers]
 
     def active(self, producers: list[Registrant], *, tombstones: bool = True) -> list[Registrant]:
-        """Return the producers that pinged recently; with *tombstones*, omit tombstoned ones."""
+        """Return the producers that pinged recently; if *tombstones* is true, omit tombstoned producers."""
         now = self.clock.now()
         lifetime = self.tombstone_lifetime if tombstones else 0.0
         return [

@@ -1,7 +1,7 @@
-"""The session of one client: input, output, heartbeats and closing.  The server provides sockets and clock.
+"""The session of one client: input, output, heartbeats and closing.
 
-The server passes in the bytes that a :class:`~gnsq_lite.broker.tcp.Connection` reads.  The commands are implemented in
-:mod:`gnsq_lite.broker.protocol`.  Source: nsqd/protocol_v2.go and nsqd/client_v2.go @v1.3.0.
+The nsqd reads bytes from a :class:`~gnsq_lite.broker.tcp.Connection` and passes them to the session.
+:mod:`gnsq_lite.broker.protocol` implements the commands.  Source: nsqd/protocol_v2.go, nsqd/client_v2.go @v1.3.0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INIT, SUBSCRIBED, CLOSING = 0, 3, 4  # nsqd/client_v2.go:21 @v1.3.0; /stats show
 _FRAME = Struct(">ii")
 _MESSAGE_HEAD = Struct(">iiqH16s")
 
-#: Unsent bytes above which a client receives no further messages, and its commands wait.
+#: If more bytes than this are unsent, the client receives no further messages, and its commands wait.
 HIGH_WATER = 1 << 20
 
 
@@ -40,7 +40,7 @@ class Timer(Protocol):
 
 
 class Server(Protocol):
-    """Interface of an nsqd for its sessions."""
+    """Interface through which sessions use their nsqd."""
 
     options: BrokerOptions
     topics: Topics
@@ -58,7 +58,7 @@ class Server(Protocol):
         """Call *callback* every *seconds* seconds."""
 
     def sleep(self, seconds: float) -> None:
-        """Block the calling greenlet, which belongs to a session."""
+        """Block the calling session's greenlet for *seconds*."""
 
     def ended(self, session: Session) -> None:
         """Remove a closed session."""
@@ -70,7 +70,7 @@ class Session(Subscriber):
     verbs: ClassVar[dict[bytes, Callable[[Any, Command], bytes | None]]] = {}
 
     def _begin(self, words: list[bytes]) -> None:
-        """Refuse a command with a body before the body is read.  Raises CommandError."""
+        """Raise CommandError to refuse a command before its body is read."""
 
     def __init__(self, server: Server, link: Connection, client_id: int, connected_at: float) -> None:
         options = server.options
@@ -95,13 +95,13 @@ class Session(Subscriber):
         self._heartbeat: Timer | None = None
         self._deadline: Timer | None = None
         self._sent = 0
-        self._busy = False  # in receive(), which may block
+        self._busy = False  # whether receive() runs, which may block
         self._wait_for_client()
 
     # -- input ------------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Execute the commands in bytes that the client sent; this may block the greenlet."""
+        """Execute the commands in *data*, which the client sent.  The call may block the greenlet."""
         self._reader.feed(data)
         self._busy = True
         try:
@@ -191,7 +191,7 @@ class Session(Subscriber):
         self._flush_this_turn()
 
     def deliver(self, messages: list[StoredMessage]) -> None:
-        """Buffer messages, and flush when nsqd would: buffer full, as many messages in flight as RDY, or timer."""
+        """Buffer messages; flush when the buffer is full, RDY messages are in flight, or the timer fires, as nsqd."""
         faults = self.server.faults
         sent = self.message_count - len(messages)
         left = faults.messages_until_cut(sent, len(messages)) if faults.active else None
@@ -210,7 +210,7 @@ class Session(Subscriber):
         elif self._out_size >= self.profile.output_buffer_size or self.in_flight_count >= self.ready_count:
             self._flush_this_turn()
         elif self._flush_timer is None and self.profile.output_buffer_timeout > 0:
-            # nsqd's ticker runs from IDENTIFY on, independent of messages
+            # nsqd's ticker starts at IDENTIFY and ticks whether or not there are messages
             timeout = self.profile.output_buffer_timeout
             passed = (self.server.topics.now() - self._ticks_from) % timeout
             self._flush_timer = self.server.after(timeout - passed, self._flush_now)
@@ -239,7 +239,7 @@ class Session(Subscriber):
                 self.channel.wake()
 
     def _send(self, data: bytes) -> None:
-        """Send *data*, changed by the active faults."""
+        """Send *data*; active faults may delay, split, cut or drop *data*."""
         faults = self.server.faults
         before = self._sent
         self._sent += len(data)
@@ -266,7 +266,7 @@ class Session(Subscriber):
     # -- time -------------------------------------------------------------------------------------------------------
 
     def _wait_for_client(self) -> None:
-        """Start the heartbeats, and the deadline for the client's next command: two heartbeat intervals."""
+        """Start the heartbeats, and the timer that closes silent clients after two heartbeat intervals."""
         for timer in (self._heartbeat, self._deadline):
             if timer is not None:
                 timer.stop()
@@ -283,7 +283,7 @@ class Session(Subscriber):
     def _check_deadline(self) -> None:
         now = self.server.topics.now()
         if self._busy:
-            self._heard_at = now  # the client waits for its reply
+            self._heard_at = now  # a client that waits for its reply is not silent
         left = self._heard_at + 2 * self.profile.heartbeat_interval - now
         if left > 0.001:
             self._deadline = self.server.after(left, self._check_deadline)
@@ -305,14 +305,14 @@ class Session(Subscriber):
         self.close()
 
     def _cut(self, manner: Manner) -> None:
-        """Disconnect because of a fault, and drop buffered bytes."""
+        """Drop buffered bytes and disconnect, because of a fault."""
         self._out.clear()
         self._out_size = 0
         self.lost()
         self.link.close(reset=manner == "reset")
 
     def lost(self) -> None:
-        """Stop the timers and leave the channel, after the connection was lost or closed."""
+        """Stop the timers and leave the channel.  Called when the connection is lost or closed."""
         if self.closed:
             return
         self.closed = True

@@ -1,4 +1,4 @@
-"""A client's connection, with TLS and compression; one greenlet reads, a second greenlet sends queued bytes."""
+"""A client's connection, with TLS and compression.  One greenlet reads, and a second greenlet sends queued bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gevent import ssl
 from gnsq_lite.broker.codecs import Codec, CodecError, codec_for
 from gnsq_lite.broker.tls import info_of
 
-_READ_SIZE = 1 << 14  # nsqd's size, so that unread bytes at the end cause a reset as in nsqd
+_READ_SIZE = 1 << 14  # nsqd's size, so that a close with unread bytes resets the connection as in nsqd
 _RESET = struct.pack("ii", 1, 0)
 _HANDSHAKE_TIMEOUT = 5.0  # nsqd/client_v2.go:606 @v1.3.0
 
@@ -28,7 +28,7 @@ class Connection:
         host, port = address[:2]
         self.remote_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.tls_info: dict[str, Any] = {}
-        #: Seconds without progress after which a peer that does not read is disconnected.
+        #: Seconds after which a client that reads no bytes is disconnected.
         self.write_timeout = 30.0
         #: Called when all bytes were sent.
         self.on_drained: Callable[[], None] = lambda: None
@@ -36,7 +36,7 @@ class Connection:
         self.on_gone: Callable[[], None] = lambda: None
         self._sock = sock
         self._codec: Codec | None = None
-        self._received = b""  # compressed bytes that arrived together with the command before them
+        self._received = b""  # compressed bytes that arrived together with the last uncompressed command
         self._to_send: deque[tuple[float, bytes]] = deque()
         self._unsent = 0
         self._changed, self._drained = gevent.event.Event(), gevent.event.Event()
@@ -69,7 +69,7 @@ class Connection:
                     yield piece
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """Do the server's side of the TLS handshake.  Closes the connection before it raises OSError."""
+        """Do the server's side of the TLS handshake.  If it fails, close the connection and raise OSError."""
         self.wait_until_drained()
         self._is_tls = self._in_handshake = True
         try:
@@ -85,13 +85,13 @@ class Connection:
         self._changed.set()
 
     def start_compression(self, kind: str, level: int, received: bytes) -> None:
-        """Use "snappy" or "deflate" from now on, in both directions; *received* has bytes that are compressed."""
+        """Use "snappy" or "deflate" from now on, in both directions; *received* are compressed bytes to decode."""
         self._codec, self._received = codec_for(kind, level), received
 
     # -- output -----------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, delay: float = 0.0) -> None:
-        """Send *data* after *delay* seconds; queue bytes that would block for the writing greenlet."""
+        """Send *data* after *delay* seconds.  The writing greenlet sends bytes that cannot be sent without blocking."""
         if self._gone or self._ending or not data:
             return
         if self._codec is not None:
@@ -134,7 +134,7 @@ class Connection:
                     self._changed.clear()
                     self._changed.wait()
         except OSError:
-            pass  # the peer has disconnected, or does not read
+            pass  # the peer has disconnected, or reads no bytes
         finally:
             self.drop()
 
@@ -155,7 +155,7 @@ class Connection:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self, *, reset: bool = False) -> None:
-        """Close after all bytes are sent; with *reset*, send RST."""
+        """Close after all bytes are sent; if *reset* is true, close with RST."""
         if reset and not self._gone:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._ending = True

@@ -1,7 +1,7 @@
 """The broker's native thread with a separate gevent hub.
 
-The thread is native even in a monkey-patched process.  So a handler that blocks the main hub does not block the broker,
-and a broker can close connections of clients in the same process that miss heartbeats.
+The thread is native even in a monkey-patched process.  A handler that blocks the main hub does not block the broker:
+the broker can still close a connection of the same process that misses heartbeats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _thread_id: Callable[[], int] = get_original("_thread", "get_ident")
 
 
 class _Call:
-    """A function that runs in the loop's thread, and its outcome."""
+    """A function to run in the loop's thread, and its outcome."""
 
     __slots__ = ("done", "error", "function", "value")
 
@@ -45,7 +45,7 @@ class _Call:
 
 
 class LoopThread:
-    """A native thread that runs a gevent hub, and calls functions in it for other threads."""
+    """A native thread that runs a gevent hub, and runs functions for other threads."""
 
     def __init__(self) -> None:
         self._calls: deque[_Call] = deque()
@@ -61,7 +61,7 @@ class LoopThread:
         return self._id is not None
 
     def start(self) -> None:
-        """Start the thread; return when its hub runs.  Raises ClosedError if the hub does not start."""
+        """Start the thread; return when the thread's hub runs.  Raises ClosedError if the hub does not start."""
         started, self._ended = _new_lock(), _new_lock()
         started.acquire()
         self._ended.acquire()
@@ -103,8 +103,8 @@ class LoopThread:
     def call(self, function: Callable[[], _T]) -> _T:
         """Run *function* in a new greenlet of the broker's thread; return its result or raise its exception.
 
-        Thread-safe, and callable in any greenlet; it blocks the calling thread.  Raises ClosedError if the broker's
-        thread does not run.
+        Thread-safe.  The call blocks the calling thread.  In the broker's thread it calls *function* directly.  Raises
+        ClosedError if the broker's thread does not run.
         """
         if self._id == _thread_id():
             return function()

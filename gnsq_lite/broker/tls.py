@@ -27,9 +27,10 @@ _NO_COMPRESSED_CERTIFICATES = 3 << 32
 
 
 def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
-    """Build the context for ``--tls-cert``, ``--tls-key`` and the client-certificate policy; None without them.
+    """Build the TLS context, or return None if there is no ``tls_cert``.
 
-    "require-verify" trusts the CAs of ``tls_root_ca_file``, or else the system's; "require" accepts any certificate.
+    The policy "require-verify" trusts the CAs of ``tls_root_ca_file``, or else the system's CAs.  The policy "require"
+    accepts any client certificate.
     """
     if not options.tls_cert:
         return None
@@ -38,12 +39,12 @@ def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
     context.set_ciphers("@SECLEVEL=0:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL")  # Go's list; short keys allowed
     context.minimum_version = _VERSIONS[options.tls_min_version]
     if ssl.OPENSSL_VERSION_INFO >= (3, 2):
-        context.options |= _NO_COMPRESSED_CERTIFICATES  # Go has none, and _trust_what_comes() cannot read one
-    context.num_tickets = 0  # Go sends its ticket during the handshake, and no bytes between the handshake and its OK
+        context.options |= _NO_COMPRESSED_CERTIFICATES  # Go sends none, and _trust_any_certificate() cannot read them
+    context.num_tickets = 0  # OpenSSL sends tickets after the handshake; Go sends nothing there before nsqd's OK
     if options.tls_client_auth_policy:
         context.verify_mode = ssl.CERT_REQUIRED
     if options.tls_client_auth_policy == "require":
-        _trust_what_comes(context)
+        _trust_any_certificate(context)
     elif options.tls_root_ca_file:
         context.load_verify_locations(options.tls_root_ca_file)
     elif options.tls_client_auth_policy:
@@ -51,10 +52,10 @@ def server_context(options: BrokerOptions) -> ssl.SSLContext | None:
     return context
 
 
-def _trust_what_comes(context: ssl.SSLContext) -> None:
+def _trust_any_certificate(context: ssl.SSLContext) -> None:
     """Accept any client certificate, regardless of its issuer, purpose and dates.
 
-    Python's ssl cannot require a certificate without verifying it, so this adds each received certificate as trusted.
+    Python's ssl always verifies a required certificate, so a callback adds each received certificate as trusted.
     """
 
     def arrived(conn: object, direction: str, version: int, content_type: int, kind: int, message: bytes) -> None:
@@ -72,13 +73,16 @@ def _trust_what_comes(context: ssl.SSLContext) -> None:
 
 
 def _first_certificate(message: bytes, *, has_context: bool) -> bytes:
-    """Return the peer's own certificate (DER) from a Certificate message; TLS 1.3 has a context before the list."""
+    """Return the peer's own certificate (DER) from a Certificate message.
+
+    In TLS 1.3 (*has_context*), a context precedes the list of certificates.
+    """
     at = 4 + 3 + (1 + message[4] if has_context else 0)
     return message[at + 3 : at + 3 + int.from_bytes(message[at : at + 3], "big")]
 
 
 def info_of(sock: ssl.SSLSocket) -> dict[str, Any]:
-    """Return the TLS fields that /stats shows for a connection, and the peer's common name."""
+    """Return the TLS fields of a connection for /stats, and the common name of the peer's certificate."""
     cipher = sock.cipher()
     name = cipher[0] if cipher else ""
     certificate: dict[str, Any] = dict(sock.getpeercert() or {})

@@ -41,7 +41,7 @@ class Observer(Protocol):
 
 
 class Topic:
-    """One topic: copies each message to every channel, or keeps it in a backlog while there is no channel."""
+    """One topic.  It copies each message to every channel.  Without channels, or paused, it keeps a backlog."""
 
     def __init__(self, name: str, shared: Shared) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Topic:
             raise PutRefused(f"memory limit of {self._shared.meter.limit} bytes reached")
         self.message_count += len(messages)
         self.message_bytes += size
-        if self.channels and not self.paused:  # the backlog is empty: see drain()
+        if self.channels and not self.paused:  # drain() has emptied the backlog
             for message in messages:
                 self._spread(message, now)
             return
@@ -99,11 +99,11 @@ class Topic:
 
     @property
     def backend_depth(self) -> int:
-        """Number of those messages that nsqd would keep on disk."""
+        """Number of backlog messages that nsqd would keep on disk."""
         return 0 if self.ephemeral else max(0, len(self.queue) - self._shared.options.mem_queue_size)
 
     def empty(self) -> None:
-        """Drop the backlog; the channels keep their messages."""
+        """Drop the backlog, but not the messages of the channels."""
         for message in self.queue:
             self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
         self.queue.clear()
@@ -130,7 +130,7 @@ class Topics:
         return self._clock.now()
 
     def get(self, name: str) -> Topic:
-        """Return the topic; create a missing topic with the channels that the lookupds have for it."""
+        """Return the topic *name*; create a missing topic, with its channels that the lookupds know."""
         topic = self.by_name.get(name)
         if topic is None:
             topic = self.by_name[name] = Topic(name, self.shared)
@@ -143,7 +143,7 @@ class Topics:
         return topic
 
     def get_channel(self, topic: Topic, name: str) -> Channel:
-        """Return the channel; create a missing channel, to which the topic's backlog moves."""
+        """Return the channel *name*; create a missing channel, and move the topic's backlog to the new channel."""
         channel = topic.channels.get(name)
         if channel is None:
             channel = topic.channels[name] = Channel(topic.name, name, self.shared)
@@ -153,7 +153,7 @@ class Topics:
         return channel
 
     def publish(self, topic: Topic, bodies: Iterable[bytes], defer: float = 0.0) -> int:
-        """Publish all *bodies* to *topic* and return their number, or raise PutRefused and publish none."""
+        """Publish all *bodies* to *topic*; return their number.  If it raises PutRefused, it has published none."""
         wall_ns = int(self._clock.wall() * 1e9)
         next_id = topic.ids.next
         messages = [StoredMessage(next_id(wall_ns), body, wall_ns, defer) for body in bodies]
@@ -176,7 +176,7 @@ class Topics:
         return True
 
     def delete_channel(self, topic: Topic, name: str) -> bool:
-        """Delete a channel, and an ephemeral topic with its last channel; return whether the channel existed."""
+        """Delete a channel, and an ephemeral topic without channels.  Return whether the channel existed."""
         channel = topic.channels.get(name)
         if channel is None or channel.exiting:
             return False
@@ -192,7 +192,7 @@ class Topics:
             observer.unregistered(topic, channel)
 
     def leave(self, channel: Channel, client: Subscriber) -> None:
-        """Remove *client* from its channel; delete an ephemeral channel after its last client."""
+        """Remove *client* from *channel*; delete an ephemeral channel that has no client left."""
         if channel.remove_client(client):
             topic = self.by_name.get(channel.topic_name)
             if topic is not None and topic.channels.get(channel.name) is channel:
@@ -224,7 +224,7 @@ class Topics:
         return saved
 
     def restore(self, saved: Saved) -> None:
-        """Restore the messages that :meth:`close` returned; all are ready, none is in flight or deferred."""
+        """Restore the messages that :meth:`close` returned.  All restored messages are ready."""
         for name, (paused, backlog, channels) in saved.items():
             topic = self.get(name)
             topic.paused = paused
