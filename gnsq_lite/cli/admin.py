@@ -127,7 +127,7 @@ def topic_delete(cluster: Cluster, topic: str) -> list[Step]:
     steps = cluster.on_lookupds("delete topic", lambda client: client.delete_topic(topic))
     if cluster.is_youzan or not cluster.has_nsqds(topic):  # Youzan's nsqlookupd deletes the topic on its nsqds
         return steps
-    # Find the nsqds now: the first steps make the nsqlookupds forget the topic.
+    # Find the nsqds now: after the first steps, the nsqlookupds do not list them.
     return steps + cluster.on_nsqds(topic, "delete topic", lambda client, partition: client.delete_topic(topic))
 
 

@@ -200,7 +200,7 @@ def show(store: str, key: str, **given: Any) -> int:
 @_selection
 @click.option("--to", "to_topic", metavar="TOPIC", help="Publish to this topic, not to the letter's topic.")
 @click.option("--rate", metavar="N/s", help="Maximum rate, such as 100/s or 30/m.")
-@click.option("--dry-run", is_flag=True, help="Only print how many letters would be published to which topic.")
+@click.option("--dry-run", is_flag=True, help="Only print the number of letters that would be published to each topic.")
 def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **given: Any) -> int:
     """Publish letters to their topic again, and remove each letter after nsqd's OK.
 

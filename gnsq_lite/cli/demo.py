@@ -139,18 +139,12 @@ def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
 @click.option("--lookupd", metavar="HOST:PORT", help="Find the nsqd through this nsqlookupd (HTTP address).")
 @click.option("--topic", help="Topic to use; default: a new ephemeral topic on your nsqd, 'demo' on the embedded nsqd.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Publish at most N lines.")
-@click.option("--max-in-flight", type=click.IntRange(1), default=1000, show_default=True)
-@click.option(
-    "--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Number of concurrent handlers."
-)
 def command(
     file: BinaryIO | None,
     nsqd: str | None,
     lookupd: str | None,
     topic: str | None,
     limit: int | None,
-    max_in_flight: int,
-    concurrency: int,
 ) -> int:
     """Publish the lines of FILE ('-' is standard input), consume them, and prove that no line was lost.
 
@@ -178,8 +172,8 @@ def command(
             topic,
             "demo",
             handler,
-            max_in_flight=max_in_flight,
-            concurrency=concurrency,
+            max_in_flight=1000,
+            concurrency=4,
             lookupd_poll_interval=1.0,
             max_attempts=0,
             **where,

@@ -41,7 +41,7 @@ def drain(node: str, timeout: float, idle: float, lookupds: tuple[str, ...], htt
 
     Writers that use nsqlookupds then publish to other nsqds.  Consumers stay connected and handle the messages of NODE.
 
-    Exit codes: 0 no message is left; 1 not within --timeout, or a server failed.
+    Exit codes: 0 no message is left; 1 messages are left after --timeout, or a server failed.
     """
     http = HTTPOptions(http_timeout=http_timeout)
     cluster = Cluster(flags.lookupd_urls(lookupds), [], http)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gnsq_lite.worker.intervals import parse_duration
+
 if TYPE_CHECKING:
     _Seconds = click.ParamType[float]
     _Bytes = click.ParamType[int]
@@ -15,21 +17,8 @@ else:  # before click 8.3, ParamType is not generic
     _Seconds = click.ParamType
     _Bytes = click.ParamType
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(us|ms|s|m|h|d)", re.ASCII)
-_WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
-
 #: Headings of ``--help``, in their order; an option names its heading with ``section=``.
 CONNECTION, SECURITY, OUTPUT = "Connection", "TLS, compression, AUTH", "Output"
-
-
-def seconds(text: str) -> float:
-    """Convert ``1h30m``, ``250ms`` or a number to seconds.  Raises ValueError."""
-    if _WHOLE.fullmatch(text):
-        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", text, re.ASCII):
-        raise ValueError(f"{text!r} is not a duration: write 5m, 250ms, 1h30m or a number of seconds")
-    return float(text)
 
 
 class Duration(_Seconds):
@@ -43,7 +32,7 @@ class Duration(_Seconds):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the seconds.  Raises click.BadParameter."""
         try:
-            found = float(value) if isinstance(value, (int, float)) else seconds(value.strip())
+            found = float(value) if isinstance(value, (int, float)) else parse_duration(value.strip())
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not self._low <= found <= self._high:

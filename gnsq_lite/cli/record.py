@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +17,8 @@ from gnsq_lite.cli.params import CONNECTION, OUTPUT, Duration, Size, option
 from gnsq_lite.cli.params import command as tool
 from gnsq_lite.cli.recording import opened, storage
 from gnsq_lite.errors import NSQConnectionError
-from gnsq_lite.net.signals import in_main_thread
+from gnsq_lite.net.signals import Stages, in_main_thread
+from gnsq_lite.net.waiting import wait_any
 from gnsq_lite.options import format_address, parse_address
 from gnsq_lite.supervise import logs
 from gnsq_lite.supervise.merged import Document, empty
@@ -96,33 +96,25 @@ def command(
     client = {**flags.where(nsqds, lookupds), **flags.secured(given)}
     options = RecorderOptions(topic=topic, channel=channel, client=client, include_youzan=youzan, **chosen)
     recording = opened(url, storage)
-    stop = threading.Event()
-    before = _on_signals(stop.set)
-    try:
-        with running_recorder(recording, options) as recorder, Progress(recorder.log.name) as progress:
-            if metrics:
-                serve(metrics, RecorderPages(recorder, recording))
-            record(
-                recorder,
-                recording,
-                options,
-                stop.wait,
-                until_empty=until_empty,
-                show=lambda: progress.show(rows=recorder.stored, bytes=recorder.stored_bytes),
-            )
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    stages, numbers = Stages(), (signal.SIGTERM, signal.SIGINT) if in_main_thread() else ()
+    with (
+        stages.listening((number, stages.ask_to_drain) for number in numbers),
+        running_recorder(recording, options) as recorder,
+        Progress(recorder.log.name) as progress,
+    ):
+        if metrics:
+            serve(metrics, RecorderPages(recorder, recording))
+        record(
+            recorder,
+            recording,
+            options,
+            functools.partial(wait_any, [stages.drain]),
+            until_empty=until_empty,
+            show=lambda: progress.show(rows=recorder.stored, bytes=recorder.stored_bytes),
+        )
     rows = f"{recorder.stored:,} rows, {recorder.stored_bytes:,} bytes, {recorder.dropped():,} copies dropped"
     errors.print(f"record: log {recorder.log.name}: {rows}", markup=False)
     return 0
-
-
-def _on_signals(stop: Callable[[], None]) -> dict[int, Any]:
-    """Call *stop* at SIGTERM and SIGINT, in the main thread only; return the earlier signal handlers."""
-    if not in_main_thread():
-        return {}
-    return {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
 
 
 class RecorderPages:

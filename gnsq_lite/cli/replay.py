@@ -17,11 +17,12 @@ from gnsq_lite.cli import flags
 from gnsq_lite.cli.completion import topic_names
 from gnsq_lite.cli.output import Progress, errors
 from gnsq_lite.cli.params import command as tool
-from gnsq_lite.cli.params import option, seconds
+from gnsq_lite.cli.params import option
 from gnsq_lite.cli.pub import Rate, Stopped, stoppable
 from gnsq_lite.cli.recording import existing, storage
 from gnsq_lite.recording.files import Files
 from gnsq_lite.wire.names import check_topic
+from gnsq_lite.worker.intervals import parse_duration
 
 #: Messages, and bytes of bodies, of one MPUB.
 MOST, MOST_BYTES = 1000, 1 << 20
@@ -30,7 +31,7 @@ MOST, MOST_BYTES = 1000, 1 << 20
 def moment(text: str) -> float:
     """Return seconds since 1970 for ``2h`` (ago) or an ISO time (UTC without a zone).  Raises ValueError."""
     try:
-        return time.time() - seconds(text)
+        return time.time() - parse_duration(text)
     except ValueError:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()

@@ -79,7 +79,6 @@ def addresses(nsqd_http: tuple[str, ...], lookupds: tuple[str, ...], http: HTTPO
 @option("--channel", shell_complete=channel_names, help="Only this channel.")
 @option("--interval", type=Duration(low=0.01), default="2s", show_default=True, help="Time between samples.")
 @option("--count", type=click.IntRange(1), help="Exit after this many samples.")
-@option("--once", is_flag=True, help="Print one sample and exit.")
 @flags.http_timeout
 @option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print each sample as a line of JSON.")
 def command(
@@ -89,7 +88,6 @@ def command(
     channel: str | None,
     interval: float,
     count: int | None,
-    once: bool,
     http_timeout: float,
     as_json: bool,
 ) -> int:
@@ -100,7 +98,7 @@ def command(
     if channel and not topic:
         raise click.UsageError("--channel needs --topic")
     http = HTTPOptions(http_timeout=http_timeout)
-    history, left = History(), 1 if once else count
+    history, left = History(), count
     live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
     try:
         with stoppable(signal.SIGHUP), live if console.is_terminal and not as_json else nullcontext():

@@ -38,7 +38,7 @@ FIELD = "trace_context"
 
 
 class Tracing(Middleware):
-    """Makes a span "process TOPIC" for each handler call; as first middleware of a Worker it includes the others.
+    """Makes a span "process TOPIC" for each handler call, which includes the middleware that follows this one.
 
     The parent is the span that published the message.  The span of a batch has links to the spans of all publishes.
 

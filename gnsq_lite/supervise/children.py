@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +65,7 @@ class Child:
         """Fields of the process for a log line."""
         return {"worker": self.number, "pid": self.pid}
 
-    def start(self, command: Sequence[str], environ: Mapping[str, str], socket: str) -> None:
+    def start(self, command: Sequence[str], socket: str) -> None:
         """Start the process.  Raises OSError."""
         self.start_at, self.kill_at, self.replace_at, self.replaced = NEVER, NEVER, NEVER, False
         self.socket = socket
@@ -75,7 +75,7 @@ class Child:
         self.pid = os.posix_spawn(
             command[0],
             tuple(command),
-            {**environ, VARIABLE: Slot(os.getpid(), self.number, socket).text()},
+            {**os.environ, VARIABLE: Slot(os.getpid(), self.number, socket).text()},
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
             setpgroup=0,  # Ctrl-C reaches only the supervisor, which forwards one signal to each process
             setsigmask=(),

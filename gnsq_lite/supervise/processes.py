@@ -7,7 +7,7 @@ import os
 import queue
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +50,6 @@ class Supervisor:
     grace: float = GRACE
     #: Seconds within which a new process must become ready; otherwise the old processes stay.
     ready_timeout: float = READY_TIMEOUT
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = SYSTEM_CLOCK
     notifier: Notifier = field(default_factory=lambda: Notifier({}))
 
@@ -235,7 +234,7 @@ class Supervisor:
     def _start(self, child: Child) -> None:
         self._started += 1
         try:
-            child.start(self.command, self.environ, os.path.join(self._folder, f"{self._started}.sock"))
+            child.start(self.command, os.path.join(self._folder, f"{self._started}.sock"))
         except OSError as error:
             child.start_at = self.clock.now() + child.restarts.ended()
             log.error("process %d could not be started: %s", child.number, error, extra=child.extra)

@@ -154,9 +154,9 @@ class Worker:
         Args:
             decode: A function of the body's bytes; the handler is then called with (value, message).  If it raises, the
                 message is given up at once.
-            options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``, or stores:
-                ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``.  The first store of a list with
-                commas that accepts a message keeps it.  ``max_in_flight`` defaults to ``concurrency``.
+            options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``, or name stores with
+                commas: ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``; the first store that
+                accepts a message keeps it.  ``max_in_flight`` defaults to ``concurrency``.
                 ``give_up_on``: exception classes that give a message up at once; a dict maps classes to attempts.
                 ``retry_delay``: seconds that a failed message waits; or a function of (error, attempts) that returns
                 seconds; or a dict of seconds and functions by exception class.

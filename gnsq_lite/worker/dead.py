@@ -195,7 +195,7 @@ class Topic:
     """Publishes letters to a topic: as JSON, or with *bare* the bodies alone.
 
     Args:
-        writer: Makes the Writer, at the first letter.
+        writer: Function that returns the Writer; called for each letter.
         reader: Keywords of the Reader that :meth:`letters` uses.
     """
 

@@ -17,7 +17,7 @@ log = logging.getLogger("gnsq_lite.worker")
 
 
 class Failures:
-    """Decide whether a message whose handler raised is given up, or requeued and with which delay.
+    """Decides whether a failed message is given up or requeued, and chooses the delay.
 
     Args:
         max_attempts: Attempts after which any failure gives the message up; 0: no limit.

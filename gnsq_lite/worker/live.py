@@ -102,7 +102,7 @@ class WorkerPages:
         return True, {"pid": os.getpid()}
 
     def ready(self) -> Verdict:
-        """Return whether every Reader has RDY above 0; a Reader that starts, drains or backs off has not."""
+        """Return whether every Reader has RDY above 0; it is 0 while a Reader starts, drains or backs off."""
         if self._worker.stages.drain.done():
             return False, {"why": "draining"}
         if len(self._worker.readers) < len(self._worker.handlers):

@@ -71,7 +71,7 @@ class _Job:
     #: The due time being published, and the start of its thread, in monotonic seconds; None: no thread runs.
     when: float = 0.0
     began: float | None = None
-    #: Whether its last error, or its hanging, was logged.
+    #: Whether the last error, or the hanging publish, was logged.
     is_logged: bool = False
 
 
@@ -113,7 +113,7 @@ class Publishing:
         for job in self._jobs:
             try:
                 self._check(job, done.get(job.name, self._began))
-            except Exception as error:  # of the user's schedule, or no thread could be started
+            except Exception as error:  # of the user's next_after(), or of starting a thread
                 job.began = None
                 self._log_error(job, error)
 
@@ -158,7 +158,7 @@ class Publishing:
             try:
                 self._publish(entry.topic, entry.body if isinstance(entry.body, bytes) else entry.body(when))
                 job.is_logged = False
-            except Exception as error:  # also of the user's code
+            except Exception as error:  # of nsqd, or of the user's function
                 self._log_error(job, error)
                 if isinstance(error, NSQError):
                     return  # retried until the next time is due
@@ -168,7 +168,7 @@ class Publishing:
             job.began = None
 
     def _log_error(self, job: _Job, error: Exception) -> None:
-        if not job.is_logged and not isinstance(error, ClosedError):  # closed: Python exits
+        if not job.is_logged and not isinstance(error, ClosedError):  # the Writer is closed when Python exits
             job.is_logged = True
             text = "publishing schedule %r to %s failed: %s: %s"
             topic = job.entry.topic
@@ -189,7 +189,7 @@ def start(
             ends = SYSTEM_CLOCK.now() + _FINISH
             while publishing.is_busy() and SYSTEM_CLOCK.now() < ends:
                 time.sleep(0.05)
-        except ClosedError:  # Python exits
+        except ClosedError:  # the Writer is closed when Python exits
             pass
         finally:
             elected.resign()

@@ -18,7 +18,7 @@ from gnsq_lite.worker.failures import Failures
 if TYPE_CHECKING:
     from gnsq_lite.arguments import InBatches, OneByOne, WithValue
 
-#: Reader options that a Writer to the same nsqds has too.
+#: Reader options that a Writer also has.
 _SHARED = (
     {"nsqd_tcp_addresses"}
     | {spec.name for kind in (SharedOptions, ConnectionOptions, LookupOptions) for spec in fields(kind)}

@@ -55,9 +55,9 @@ class Supervised(Middleware[Any]):
             sleep(TICK)
 
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
-        """Wrap *call* to record its message before the handler begins: a process that hangs cannot do it later.
+        """Wrap *call* to record its message before the handler begins; a hung process could not record it later.
 
-        The first attempt counts as begun without being recorded, so that a message that does not fail costs little.
+        The first attempt is not recorded, and counts as begun, so that a message that does not fail costs little.
         """
         record, where, add = self._own.begin, f"{handler.topic}/{handler.channel} ".encode(), self._group.add
         most = handler.merged(self._worker.defaults).get("max_attempts", RetryOptions.max_attempts)

@@ -57,7 +57,7 @@ class _PendingPublishes:
     """Publishes that wait for the commit of one database connection."""
 
     def __init__(self) -> None:
-        #: Publishes not tried yet.  Django and this weak set drop the publishes of a savepoint that is rolled back.
+        #: Publishes to try.  Django and this weak set drop the publishes of a savepoint that is rolled back.
         self.waiting: weakref.WeakSet[_Publish] = weakref.WeakSet()
         self.error: Exception | None = None
 

@@ -9,8 +9,9 @@ import pytest
 
 from gnsq_lite.cli.app import COMMANDS, main
 from gnsq_lite.cli.hints import in_flags
-from gnsq_lite.cli.params import Command, seconds
+from gnsq_lite.cli.params import Command
 from gnsq_lite.errors import OptionError
+from gnsq_lite.worker.intervals import parse_duration
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ from gnsq_lite.errors import OptionError
     ],
 )
 def test_durations_have_units_or_are_seconds(text: str, found: float) -> None:
-    assert seconds(text) == pytest.approx(found)
+    assert parse_duration(text) == pytest.approx(found)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_durations_have_units_or_are_seconds(text: str, found: float) -> None:
 )
 def test_other_texts_are_refused_as_durations(text: str) -> None:
     with pytest.raises(ValueError, match="not a duration"):
-        seconds(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -79,7 +80,7 @@ def test_help_is_grouped_and_has_an_example_that_parses(name: str, tmp_path: Any
 # -- go-nsq's options
 
 
-def test_an_error_speaks_of_this_programs_flags() -> None:
+def test_an_error_names_flags_instead_of_options() -> None:
     assert in_flags(OptionError("http_timeout", 0.0, "too short")).startswith("--http-timeout 0.0")
     assert in_flags(OptionError("msg_timeout", 0, "must be more")).startswith("--msg-timeout")
     assert "--tls-cert" in in_flags(OptionError("key_file", "k", "needs cert_file"))
