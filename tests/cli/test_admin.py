@@ -60,7 +60,7 @@ def state(cluster: Cluster, topic: str) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_a_topic_and_its_channel_live_and_die_on_all_nodes(cluster: Cluster, topic: str) -> None:
+def test_a_topic_and_a_channel_are_created_and_deleted_on_all_nodes(cluster: Cluster, topic: str) -> None:
     where = cluster.lookupd_http_address
     for node in cluster.nodes:
         with NsqdClient(node.http_address) as nsqd:
@@ -91,7 +91,7 @@ def test_a_topic_and_its_channel_live_and_die_on_all_nodes(cluster: Cluster, top
         wait_for(lambda: topic not in lookupd.topics(), what="the end of the topic")
 
 
-def test_a_topic_is_created_at_the_nsqlookupd_and_on_the_nsqds_that_are_named(cluster: Cluster, topic: str) -> None:
+def test_a_topic_is_created_at_the_nsqlookupd_and_on_nsqds_given_by_flags(cluster: Cluster, topic: str) -> None:
     where = cluster.lookupd_http_address
     assert [each["act"] for each in act(where, "topic", "create", topic)] == ["create topic"]
     assert state(cluster, topic) == []
@@ -111,7 +111,7 @@ def test_a_node_is_tombstoned_and_its_topic_deleted(cluster: Cluster, topic: str
     assert len(state(cluster, topic)) == 1
 
 
-def test_what_is_nowhere_is_a_failure_and_what_is_on_some_nodes_only_is_none(cluster: Cluster, topic: str) -> None:
+def test_a_topic_on_no_node_is_a_failure_and_a_topic_on_some_nodes_is_not(cluster: Cluster, topic: str) -> None:
     where = cluster.lookupd_http_address
     for words in (("topic", "delete"), ("topic", "pause")):
         assert act(where, *words, topic, code=1) == []
@@ -130,7 +130,7 @@ def test_what_is_nowhere_is_a_failure_and_what_is_on_some_nodes_only_is_none(clu
     assert NOWHERE in failed["error"]
 
 
-def test_nothing_is_done_without_a_yes() -> None:
+def test_without_yes_and_without_a_terminal_no_step_runs() -> None:
     with Broker() as broker:
         with NsqdClient(broker.node.http_address) as nsqd:
             nsqd.create_topic("t")
@@ -143,7 +143,7 @@ def test_nothing_is_done_without_a_yes() -> None:
         assert done.returncode == 2
 
 
-def test_on_a_terminal_it_shows_what_it_would_do_and_asks() -> None:
+def test_on_a_terminal_the_steps_are_shown_and_confirmed() -> None:
     from tests.cli.test_terminal import Terminal
 
     with Broker() as broker:
@@ -173,7 +173,9 @@ def youzan(request: pytest.FixtureRequest) -> Iterator[str]:
         yield broker.lookupd_http_address
 
 
-def test_a_topic_of_youzans_lives_and_dies_on_all_its_partitions(youzan: str, request: pytest.FixtureRequest) -> None:
+def test_a_topic_of_youzans_nsq_is_created_and_deleted_on_all_partitions(
+    youzan: str, request: pytest.FixtureRequest
+) -> None:
     topic = f"admin{uuid.uuid4().hex[:10]}"
     assert act(youzan, "topic", "create", topic, code=2) == []
     act(youzan, "topic", "create", topic, "--partition-num", "2", "--replicator", "1")

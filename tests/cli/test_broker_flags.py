@@ -14,18 +14,10 @@ def flags(*arguments: str) -> dict[str, Any]:
     return command.make_context("broker", list(arguments)).params
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("1m30s", 90.0), ("250ms", 0.25), ("1h0m0.5s", 3600.5), ("1.5", 1.5), ("60", 60.0), ("10us", 1e-5)],
-)
-def test_a_duration_has_units_or_is_a_number_of_seconds(text: str, seconds: float) -> None:
-    assert flags(f"--max-req-timeout={text}")["max_req_timeout"] == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "1x", "s", "1m30", "1 s"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_flags_accept_durations() -> None:
+    assert flags("--max-req-timeout=1m30s")["max_req_timeout"] == 90.0
     with pytest.raises(click.BadParameter, match="is not a duration: write 5m"):
-        flags(f"--msg-timeout={text}")
+        flags("--msg-timeout=1x")
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def dead(folder: Path, nsqd: Broker, *arguments: str, code: int = 0) -> str:
 
 
 @pytest.mark.timeout(300)
-def test_a_thousand_messages_of_three_kinds_are_grouped_and_redriven(nsqd: Broker, tmp_path: Path) -> None:
+def test_a_thousand_letters_are_grouped_and_retried(nsqd: Broker, tmp_path: Path) -> None:
     poison(tmp_path, nsqd, "directory:letters", 1000)
     found = json.loads(dead(tmp_path, nsqd, "list", "letters", "--group-by", "error", "--json"))
     assert found == {"ValueError": 334, "KeyError": 333, "GiveUp": 333}
@@ -130,7 +130,7 @@ def test_letters_of_a_topic_are_listed_retried_and_dropped(nsqd: Broker, tmp_pat
     assert depth(nsqd) == 10
 
 
-def test_wrong_uses_are_refused_and_an_nsqd_that_is_away_leaves_the_letters(nsqd: Broker, tmp_path: Path) -> None:
+def test_wrong_usage_is_refused_and_letters_stay_while_no_nsqd_is_reachable(nsqd: Broker, tmp_path: Path) -> None:
     poison(tmp_path, nsqd, "directory:letters", 3)
     assert "there is no directory 'nowhere'" in dead(tmp_path, nsqd, "list", "directory:nowhere", code=2)
     assert "is not one of directory:PATH" in dead(tmp_path, nsqd, "list", "nowhere", code=2)

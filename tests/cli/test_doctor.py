@@ -106,42 +106,42 @@ def test_each_difference_is_found_at_its_line(source: str, at: str, said: str) -
     assert any(said in text for text in found(source)[line_of(source, at)]), found(source)
 
 
-def test_what_is_the_same_is_not_told_of() -> None:
+def test_code_that_works_unchanged_is_not_listed() -> None:
     assert line_of(PYNSQ, "has_responded") not in found(PYNSQ)
     assert line_of(GNSQ, "consumer.start") not in found(GNSQ)
     assert found("import os\nfrom gnsq_lite import Reader\n\ndef handler(message):\n    return False\n") == {}
 
 
-def test_another_name_for_a_module_or_a_class_hides_nothing() -> None:
+def test_an_alias_of_a_module_or_class_is_recognized() -> None:
     lines = found("import nsq as queue\nfrom gnsq import Producer as P\n\nqueue.run()\nP('x')\n")
     assert "reader.start()" in lines[4][0]
     assert "Writer" in lines[5][0]
 
 
-def test_a_module_imported_by_a_call_is_known() -> None:
+def test_a_module_imported_by_a_call_is_recognized() -> None:
     lines = found('import importlib\nq = importlib.import_module("gnsq")\nr = q.Reader("t", "c", "h:1")\nr.conns\n')
     assert any("Reader(topic" in text for text in lines[3])
     assert lines[4] == ["conns: reader.stats()"]
 
 
-def test_return_false_is_found_where_it_requeued_the_message_only() -> None:
+def test_return_false_is_listed_only_for_pynsq() -> None:
     source = "import {}\n\ndef h(message):\n    return False\n\nr = {}.Reader('t', 'c', message_handler=h)\n"
     assert "[silent] return False" in found(source.format("nsq", "nsq"))[4][0]
-    assert 4 not in found(source.format("gnsq", "gnsq"))  # gnsq finishes it
+    assert 4 not in found(source.format("gnsq", "gnsq"))  # gnsq finishes the message
 
 
-def test_a_part_of_a_program_is_read_without_its_imports() -> None:
+def test_a_program_without_its_imports_is_examined() -> None:
     assert "Reader" in found('c = gnsq.Consumer("t", "c", "localhost:4150")\n')[1][0]
 
 
-def test_a_program_of_python_2_is_read_as_far_as_it_goes() -> None:
+def test_a_program_for_python_2_is_examined_up_to_a_syntax_error() -> None:
     lines = found('import nsq\n\ndef h(m):\n    print "got", m\n    return True\n\nnsq.Reader(message_handler=h)\n')
     assert lines[4] == ["print is a function: print(...)"]
     assert 7 in lines
     assert list(found("import nsq\nexec 'x'\n")) == [2]
 
 
-def test_it_lists_lines_and_ends_with_1_or_says_nothing_and_ends_with_0(tmp_path: Path) -> None:
+def test_doctor_exits_with_1_if_it_lists_lines_and_with_0_otherwise(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text(PYNSQ)
     (tmp_path / "new.py").write_text("from gnsq_lite import Reader\n")
     done = program("doctor", str(tmp_path / "old.py"), str(tmp_path / "new.py"))

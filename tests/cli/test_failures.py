@@ -22,7 +22,7 @@ from tests.youzan_broker import YouzanBroker
 NOWHERE = "127.0.0.1:1"
 
 
-def test_tail_ends_with_the_reason_where_its_reader_cannot_go_on() -> None:
+def test_tail_exits_with_the_error_that_ended_its_reader() -> None:
     with Broker(lookupd=False) as broker:  # it offers no TLS
         done = program("tail", "--topic", "t", "--tls", "--nsqd-tcp-address", broker.nsqd_tcp_address)
     assert done.returncode == 1
@@ -59,7 +59,7 @@ def test_youzans_nsqd_needs_the_flag_dialect(kind: str) -> None:
         (("stat", "--interval", "5 minutes"), b"'5 minutes'"),
     ],
 )
-def test_what_can_be_seen_to_be_wrong_is_refused_at_once(arguments: tuple[str, ...], said: bytes) -> None:
+def test_invalid_arguments_are_refused_before_connecting(arguments: tuple[str, ...], said: bytes) -> None:
     done = program(*arguments, timeout=20.0)
     assert done.returncode == 2
     assert said in done.stderr
@@ -75,7 +75,7 @@ def test_a_closed_standard_input_is_wrong_usage() -> None:
     assert b"standard input is closed" in done.stderr
 
 
-def test_a_broker_whose_port_is_taken_names_it() -> None:
+def test_a_broker_names_the_port_that_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = program("broker", "--tcp-address", address, "--http-address", "127.0.0.1:0", "--no-lookupd")
@@ -84,7 +84,7 @@ def test_a_broker_whose_port_is_taken_names_it() -> None:
     assert address.encode() in done.stderr
 
 
-def test_a_reader_of_the_output_that_goes_is_no_failure_and_its_message_goes_back() -> None:
+def test_a_closed_pipe_is_no_failure_and_the_message_is_requeued() -> None:
     with Broker(lookupd=False) as broker:
         on = ("--nsqd-tcp-address", broker.nsqd_tcp_address)
         assert program("pub", "--topic", "t", *on, stdin=b"one\ntwo\n").returncode == 0
@@ -99,7 +99,7 @@ def test_a_reader_of_the_output_that_goes_is_no_failure_and_its_message_goes_bac
         wait_for(lambda: broker.node.stats()["topics"][0]["channels"][0]["depth"] == 2, what="the messages")
 
 
-def test_a_list_whose_reader_has_gone_is_no_failure() -> None:
+def test_a_list_into_a_closed_pipe_is_no_failure() -> None:
     with Broker() as broker:
         read, write = os.pipe()
         os.close(read)
@@ -112,7 +112,7 @@ def test_a_list_whose_reader_has_gone_is_no_failure() -> None:
 
 
 @pytest.mark.parametrize(("output", "code", "said"), [(">/dev/full", 1, b"No space left"), (">&-", 2, b"closed")])
-def test_tail_without_a_place_for_its_output_ends_and_keeps_the_message(output: str, code: int, said: bytes) -> None:
+def test_tail_whose_output_fails_exits_and_requeues_the_message(output: str, code: int, said: bytes) -> None:
     with Broker(lookupd=False) as broker:
         on = ("--nsqd-tcp-address", broker.nsqd_tcp_address)
         assert program("pub", "--topic", "t", *on, stdin=b"one\n").returncode == 0
@@ -150,18 +150,18 @@ def test_a_delimiter_is_found_wherever_the_reads_end(delimiter: bytes, size: int
     assert list(pieces([source], delimiter, Read([]))) == wanted
 
 
-def test_stat_cuts_no_name_off_where_a_program_reads_it() -> None:
+def test_stat_cuts_no_name_off_a_terminal() -> None:
     topic = "a-topic-with-quite-a-long-name." + "x" * 33
     with Broker(lookupd=False) as broker:
         on = ("--nsqd-tcp-address", broker.nsqd_tcp_address)
         assert program("pub", "--topic", topic, *on, stdin=b"one\n").returncode == 0
         at = broker.node.http_address
-        done = program("stat", "--once", "--nsqd-http-address", at, COLUMNS="80")
+        done = program("stat", "--count", "1", "--nsqd-http-address", at, COLUMNS="80")
     assert topic.encode() in done.stdout
     assert b"in_flight" in done.stdout
 
 
-def test_a_demo_that_could_not_publish_everything_proves_nothing(tmp_path: Path) -> None:
+def test_a_demo_that_cannot_publish_every_line_fails(tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"a line\n" * 300 + b"x" * 2_000_000 + b"\n")  # nsqd takes 1 MiB
     done = program("demo", str(lines))
@@ -171,7 +171,7 @@ def test_a_demo_that_could_not_publish_everything_proves_nothing(tmp_path: Path)
     assert done.stderr.splitlines()[-1].startswith(b"gnsq-lite: ")
 
 
-def test_an_ipv6_address_is_printed_as_it_is_and_columns_are_apart_by_tabs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ipv6_address_is_printed_unchanged_in_columns_with_tabs(capsys: pytest.CaptureFixture[str]) -> None:
     address = "[2001:db8:a::b:1]:4150"
     show("nsqds", ["tcp", "version"], [[address, "1.3.0"]], False)
     console.print(address, markup=False)

@@ -133,7 +133,7 @@ def fill(broker: Broker, topic: str, count: int, *channels: str) -> tuple[str, s
     return "--lookupd-http-address", broker.lookupd_http_address
 
 
-def test_stat_reads_well_at_80_columns_and_has_one_header_after_ctrl_c(broker: Broker, terminal: Any) -> None:
+def test_stat_fits_80_columns_and_leaves_one_header_after_ctrl_c(broker: Broker, terminal: Any) -> None:
     for number in range(3):
         on = fill(broker, f"a_topic_of_some_length_{number}", 20_000, "archive", "a-channel-of-more-length")
     running = terminal("stat", "--interval=100ms", *on)
@@ -149,7 +149,7 @@ def test_stat_reads_well_at_80_columns_and_has_one_header_after_ctrl_c(broker: B
     assert any("no room for" in line for line in screen)
 
 
-def test_stat_that_does_not_fit_the_height_stays_in_place(broker: Broker, terminal: Any) -> None:
+def test_stat_that_is_higher_than_the_terminal_does_not_scroll(broker: Broker, terminal: Any) -> None:
     for number in range(30):
         on = fill(broker, f"t{number}", 0, "c")
     running = terminal("stat", "--interval=100ms", *on, height=10)
@@ -161,7 +161,7 @@ def test_stat_that_does_not_fit_the_height_stays_in_place(broker: Broker, termin
     assert b" channels with a smaller depth" in running.raw, screen
 
 
-def test_controls_in_a_body_never_reach_a_terminal(broker: Broker, terminal: Any) -> None:
+def test_control_characters_of_a_body_never_reach_a_terminal(broker: Broker, terminal: Any) -> None:
     on = ("--nsqd-tcp-address", broker.nsqd_tcp_address)
     fill(broker, "t", 0, "c", "d")
     body = b"\x1b]0;owned\x07\x1b[2J\x9b31m \xc2\x9b \xff \xe2\x80\xae ok"
@@ -175,7 +175,7 @@ def test_controls_in_a_body_never_reach_a_terminal(broker: Broker, terminal: Any
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_pub_says_how_far_it_got(number: int, code: int, broker: Broker) -> None:
+def test_a_stopped_pub_prints_the_numbers_of_sent_and_confirmed_lines(number: int, code: int, broker: Broker) -> None:
     with Program("pub", "--topic", "t", "--nsqd-tcp-address", broker.nsqd_tcp_address, stdin=True) as running:
         running.process.stdin.write(b"1\n2\n3\n")  # type: ignore[union-attr]
         running.process.stdin.flush()  # type: ignore[union-attr]
@@ -186,7 +186,7 @@ def test_a_stopped_pub_says_how_far_it_got(number: int, code: int, broker: Broke
     assert err.decode().strip() == f"gnsq-lite pub: {signal.Signals(number).name}: 3 lines sent, 3 confirmed by nsqd"
 
 
-def test_a_pub_that_nobody_answers_is_stopped_at_once(tmp_path: Path) -> None:
+def test_a_pub_to_a_silent_nsqd_stops_at_once(tmp_path: Path) -> None:
     with Program("pub", "--topic", "t", "--nsqd-tcp-address", NOWHERE, "--timeout=1m", stdin=True) as running:
         running.process.stdin.write(b"1\n")  # type: ignore[union-attr]
         running.process.stdin.flush()  # type: ignore[union-attr]
@@ -196,7 +196,7 @@ def test_a_pub_that_nobody_answers_is_stopped_at_once(tmp_path: Path) -> None:
     assert b"1 lines sent, 0 confirmed" in err
 
 
-def test_several_nsqds_get_each_line_each_unless_one_is_enough() -> None:
+def test_pub_publishes_each_line_to_all_nsqds_or_with_any_nsqd_to_one() -> None:
     with Broker(nsqds=2, lookupd=False) as broker:
         where = [flag for each in broker.nsqd_tcp_addresses for flag in ("--nsqd-tcp-address", each)]
         assert program("pub", "--topic", "all", *where, stdin=b"1\n2\n").returncode == 0
@@ -206,7 +206,7 @@ def test_several_nsqds_get_each_line_each_unless_one_is_enough() -> None:
     assert sum(each.get("any", 0) for each in depths) == 2
 
 
-def test_a_topic_that_nobody_knows_is_a_failure_and_one_without_channels_is_none(broker: Broker) -> None:
+def test_an_unknown_topic_is_a_failure_and_a_topic_without_channels_is_not(broker: Broker) -> None:
     on = fill(broker, "bare", 0)
     done = program("channels", "NOPE", *on)
     assert (done.returncode, done.stdout) == (1, b"")
@@ -215,7 +215,7 @@ def test_a_topic_that_nobody_knows_is_a_failure_and_one_without_channels_is_none
     assert (done.returncode, done.stdout) == (0, b"")
 
 
-def test_topics_of_nodes_are_a_list_in_json_and_words_elsewhere(broker: Broker) -> None:
+def test_topics_of_nodes_are_a_list_in_json_and_a_text_in_the_table(broker: Broker) -> None:
     fill(broker, "a", 0)
     on = fill(broker, "b", 0)
     (node,) = json.loads(program("nodes", "--json", *on).stdout)
@@ -223,7 +223,7 @@ def test_topics_of_nodes_are_a_list_in_json_and_words_elsewhere(broker: Broker) 
     assert program("nodes", *on).stdout.decode().strip().split("\t")[3] in ("a, b", "b, a")
 
 
-def test_a_server_that_does_not_answer_is_told_of_once(broker: Broker) -> None:
+def test_an_unreachable_server_is_reported_once(broker: Broker) -> None:
     on = fill(broker, "t", 0, "c")
     two = (*on, "--lookupd-http-address", NOWHERE)
     done = program("stat", "--count", "3", "--interval", "50ms", *two)
@@ -234,7 +234,7 @@ def test_a_server_that_does_not_answer_is_told_of_once(broker: Broker) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_hint_names_a_flag_of_this_program(broker: Broker) -> None:
+def test_an_error_names_a_flag_of_the_command(broker: Broker) -> None:
     done = program("pub", "--topic", "t", "--tls", "--tls-root-ca-file", "/nowhere", "--nsqd-tcp-address", NOWHERE)
     assert done.returncode == 2
     assert b"--tls-root-ca-file" in done.stderr

@@ -62,13 +62,13 @@ def test_the_demo_proves_that_nothing_was_lost(tmp_path: Path) -> None:
     assert b"nothing was lost" in done.stdout
 
 
-def test_the_demo_runs_on_an_nsqd_of_the_users_and_from_standard_input(broker: ServerHandle) -> None:
+def test_the_demo_runs_on_a_given_nsqd_with_lines_of_standard_input(broker: ServerHandle) -> None:
     done = program("demo", "-", "--nsqd", broker.tcp_address, stdin=b"a\nb\nc\n")
     assert done.returncode == 0, done.stderr
     assert b"lines handled:   3" in done.stdout
 
 
-def test_the_demo_of_nothing_says_so() -> None:
+def test_the_demo_without_lines_fails() -> None:
     done = program("demo", "-")
     assert done.returncode == 1
     assert b"no lines" in done.stderr
@@ -102,7 +102,7 @@ def test_pub_publishes_lines_and_tail_prints_them(broker: ServerHandle, topic: s
     assert sorted(done.stdout.split(b"\n")) == [b"", b"one", b"three", b"two"]
 
 
-def test_pub_takes_files_a_delimiter_and_batches(broker: ServerHandle, topic: str, tmp_path: Path) -> None:
+def test_pub_publishes_files_with_a_delimiter_in_batches(broker: ServerHandle, topic: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1;2;3")
     (tmp_path / "b").write_bytes(b"4;" + b"x" * 100_000)
     files = (str(tmp_path / "a"), str(tmp_path / "b"))
@@ -130,7 +130,7 @@ def test_tail_prints_json_with_metadata(broker: ServerHandle, topic: str) -> Non
     assert {(record["topic"], record["attempts"]) for record in records} == {(topic, 1)}
 
 
-def test_progress_has_a_rate_and_the_time_left_where_the_whole_is_known(tmp_path: Path) -> None:
+def test_progress_has_a_rate_and_the_time_left_if_the_size_is_known(tmp_path: Path) -> None:
     with Broker(lookupd=False) as broker:
         source = tmp_path / "lines"
         source.write_bytes(b"x\n" * 90)
@@ -167,7 +167,7 @@ def test_the_broker_takes_nsqds_flags_for_tls_and_auth(certs: Certificates) -> N
 def test_stat_prints_json_and_a_table(embedded: Broker, topic: str) -> None:
     program("pub", "--topic", topic, *on(embedded), stdin=b"1\n2\n")
     lookupd = ("--lookupd-http-address", embedded.lookupd_http_address)
-    done = program("stat", "--once", "--json", *lookupd)
+    done = program("stat", "--count", "1", "--json", *lookupd)
     sample = json.loads(done.stdout)
     assert sample["failed"] == []
     assert [(row["topic"], row["channel"], row["depth"]) for row in sample["channels"]] == [(topic, "", 2)]

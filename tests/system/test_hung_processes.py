@@ -38,7 +38,7 @@ def tick(message):
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("patch", [False, True], ids=["plain", "patched"])
-def test_processes_that_hang_are_killed_and_later_messages_and_schedules_go_on(
+def test_hung_processes_are_killed_and_messages_and_schedules_continue(
     broker: ServerHandle, tmp_path: Path, patch: bool
 ) -> None:
     broker.prepare("t", "ch")

@@ -1,4 +1,4 @@
-"""The inbox of a DB-API connection: a message's effect once, whatever is delivered again."""
+"""The inbox of a DB-API connection: duplicates of a message have no effect."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_concurrent_deliveries_of_one_key_have_one_effect(
     assert inbox.duplicates == 80
 
 
-def test_old_keys_are_removed_now_and_then(database: Any, inboxes: list[Inbox]) -> None:
+def test_old_keys_are_deleted_after_a_thousand_messages(database: Any, inboxes: list[Inbox]) -> None:
     clock = FakeClock()
     inbox = made(inboxes, database, retention=100.0, clock=clock)
 
@@ -134,7 +134,7 @@ def test_old_keys_are_removed_now_and_then(database: Any, inboxes: list[Inbox]) 
 
 
 @pytest.mark.parametrize("key", [None, "", b"", "x" * 256])
-def test_what_is_no_key_fails_the_message(key: Any) -> None:
+def test_an_invalid_key_fails_the_message(key: Any) -> None:
     with pytest.raises(OptionError, match="must be 1 to 255 characters"):
         checked_key(key)
 

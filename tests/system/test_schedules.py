@@ -30,7 +30,7 @@ def handle(message):
 
 
 @pytest.mark.program
-def test_one_of_the_processes_publishes_each_time_once_also_while_they_are_replaced(tmp_path: Path) -> None:
+def test_one_process_publishes_each_due_time_once_while_processes_are_replaced(tmp_path: Path) -> None:
     times: list[int] = []
 
     def take(message: Message) -> None:
@@ -53,7 +53,7 @@ def test_one_of_the_processes_publishes_each_time_once_also_while_they_are_repla
 
 
 @pytest.mark.program
-def test_a_machine_of_many_is_told_to_publish_nothing(tmp_path: Path) -> None:
+def test_no_schedules_publishes_nothing(tmp_path: Path) -> None:
     with (
         Broker(lookupd=False) as nsqd,
         worker(tmp_path, nsqd.nsqd_tcp_address, "--no-schedules", app=APP) as program,

@@ -1,4 +1,4 @@
-"""The server of a worker's status pages: a port that is none, clients that go."""
+"""The server of a worker's status pages: an invalid port, clients that disconnect."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.native import start_native_thread
 from tests.system.test_process_faults import python
 
 
-def test_status_pages_at_a_port_that_there_is_not_do_not_hang() -> None:
+def test_an_invalid_port_of_the_status_pages_raises() -> None:
     pages = GroupPages(Supervisor(["x"], 1), lambda pages: ("", b""))
     with pytest.raises(OverflowError):
         StatusServer(pages, ("127.0.0.1", 99999), start_native_thread).start()
 
 
-def test_a_client_of_the_status_pages_that_goes_leaves_no_traceback(
+def test_a_client_that_disconnects_causes_no_traceback(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Faulty(BaseRequestHandler):

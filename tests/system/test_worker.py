@@ -24,7 +24,7 @@ def worker_on(broker: ServerHandle, **options: Any) -> Worker:
 
 
 @pytest.mark.rule("CFG-6")
-def test_one_worker_feeds_many_functions_which_stay_functions(broker: ServerHandle, topic: str) -> None:
+def test_one_worker_calls_many_functions_and_returns_them_unchanged(broker: ServerHandle, topic: str) -> None:
     worker = worker_on(broker)
     seen: list[tuple[str, bytes]] = []
 
@@ -82,7 +82,7 @@ def test_the_default_failure_ratio_of_a_worker_is_a_half(
     assert states == ["backoff" if ratio == 0.0 else "connected"]
 
 
-def test_a_handlers_own_options_win_over_the_workers() -> None:
+def test_options_of_a_handler_override_options_of_the_worker() -> None:
     worker = Worker(max_in_flight=7, max_attempts=2, nsqd_tcp_addresses="default:1")
     worker.add(Handler("t", "one", print))
     worker.add(Handler("t", "two", print, {"max_in_flight": 3, "nsqd_tcp_addresses": "own:1"}))
@@ -104,7 +104,7 @@ def test_a_handlers_own_options_win_over_the_workers() -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_with_a_handler_shows_at_its_decorator(
+def test_an_invalid_handler_is_refused_at_its_decorator(
     topic: str, options: dict[str, Any], error: type[Exception], tmp_path: Path
 ) -> None:
     with pytest.raises(error):
@@ -114,7 +114,7 @@ def test_what_is_wrong_with_a_handler_shows_at_its_decorator(
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "30", None, True])
-def test_a_drain_limit_that_is_none_is_refused(seconds: Any) -> None:
+def test_an_invalid_drain_timeout_is_refused(seconds: Any) -> None:
     with pytest.raises(errors.OptionError, match="drain_timeout"):
         Worker(drain_timeout=seconds)
     worker = Worker()
@@ -125,7 +125,7 @@ def test_a_drain_limit_that_is_none_is_refused(seconds: Any) -> None:
     assert worker.readers == ()
 
 
-def test_middleware_that_is_no_instance_is_refused() -> None:
+def test_middleware_that_is_a_class_is_refused() -> None:
     wrong: Any = Middleware
     with pytest.raises(errors.OptionError, match="instances"):
         Worker(middleware=[wrong])
@@ -172,7 +172,7 @@ def test_the_first_stop_drains_and_reports_it(broker: ServerHandle, topic: str) 
 
 @pytest.mark.rule("CLOSE-1")
 @pytest.mark.parametrize("how", ["time limit", "second stop"])
-def test_what_cannot_be_drained_goes_back_at_once_and_the_exit_code_says_so(
+def test_messages_that_cannot_be_drained_are_requeued_at_once_with_exit_code_3(
     broker: ServerHandle, topic: str, how: str
 ) -> None:
     worker = worker_on(broker)
@@ -196,7 +196,7 @@ def test_what_cannot_be_drained_goes_back_at_once_and_the_exit_code_says_so(
     release.set()
 
 
-def test_an_error_that_no_retry_mends_drains_the_others_and_is_raised(broker: ServerHandle, topic: str) -> None:
+def test_an_error_that_no_retry_can_fix_drains_the_others_and_is_raised(broker: ServerHandle, topic: str) -> None:
     worker = worker_on(broker)
     worker.add(Handler(topic, "ch", print))
     worker.add(Handler(topic, "tls", print, {"tls": True}))
@@ -209,7 +209,9 @@ def test_an_error_that_no_retry_mends_drains_the_others_and_is_raised(broker: Se
 
 
 @pytest.mark.rule("MSG-4")
-def test_a_message_given_up_goes_where_the_word_says(broker: ServerHandle, topic: str, tmp_path: Path) -> None:
+def test_a_message_that_is_given_up_is_kept_in_the_named_store(
+    broker: ServerHandle, topic: str, tmp_path: Path
+) -> None:
     worker = worker_on(broker, max_attempts=1)
 
     def fail(message: Message) -> None:
@@ -260,7 +262,7 @@ class Noting(Middleware):
         self.notes.append(f"{self.name} stopped")
 
 
-def test_middleware_surrounds_each_message_the_first_outermost(broker: ServerHandle, topic: str) -> None:
+def test_the_first_middleware_is_the_outermost(broker: ServerHandle, topic: str) -> None:
     notes: list[str] = []
     worker = worker_on(broker, middleware=[Noting("outer", notes), Noting("inner", notes)])
 
@@ -291,7 +293,7 @@ def test_middleware_without_hooks_leaves_the_function_itself() -> None:
     assert wrapped_by(Middleware(), print) is print
 
 
-def test_what_before_and_after_raise_is_the_messages_failure_and_what_failed_raises_is_not() -> None:
+def test_an_exception_of_before_or_after_fails_the_message_but_not_one_of_failed() -> None:
     notes: list[str] = []
 
     class Breaks(Noting):
@@ -358,7 +360,7 @@ def test_batches_work_through_middleware(broker: ServerHandle, topic: str) -> No
 
 
 @pytest.mark.rule("CLOSE-1")
-def test_it_drains_where_the_system_gives_no_more_threads(broker: ServerHandle, topic: str) -> None:
+def test_a_worker_drains_if_the_system_gives_no_more_threads(broker: ServerHandle, topic: str) -> None:
     worker = worker_on(broker)
 
     @worker.handler(topic, "ch")

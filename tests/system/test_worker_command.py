@@ -1,4 +1,4 @@
-"""``gnsq-lite worker``: processes that are started, started again, drained, reloaded and asked how they are."""
+"""``gnsq-lite worker``: starts, restarts, drains and reloads of processes, errors, logs and status pages."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_process_that_dies_is_started_again(nsqd: Broker, tmp_path: Path) -> N
         assert program.ends() == 0
 
 
-def test_a_handler_that_raises_system_exit_ends_the_process_which_comes_back(nsqd: Broker, tmp_path: Path) -> None:
+def test_a_handler_that_raises_system_exit_ends_its_process_which_is_restarted(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--drain-timeout", "5") as program:
         program.says("connected")
         publish(nsqd, b"exit")
@@ -119,7 +119,7 @@ def test_a_handler_that_raises_system_exit_ends_the_process_which_comes_back(nsq
 
 
 @pytest.mark.rule("CLOSE-1")
-def test_the_second_signal_ends_all_processes_at_once_and_messages_go_back(nsqd: Broker, tmp_path: Path) -> None:
+def test_the_second_signal_stops_all_processes_at_once_and_requeues_messages(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2") as program:
         program.says("connected", times=2)
         publish(nsqd, b"stuck", b"stuck")
@@ -137,7 +137,7 @@ def test_the_second_signal_ends_all_processes_at_once_and_messages_go_back(nsqd:
         assert not any(is_alive(pid) for pid in pids(program))
 
 
-def test_the_drain_limit_ends_it_with_a_code_of_its_own(nsqd: Broker, tmp_path: Path) -> None:
+def test_the_drain_limit_ends_the_worker_with_exit_code_3(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--drain-timeout", "0.5") as program:
         program.says("connected")
         publish(nsqd, b"stuck")
@@ -158,7 +158,7 @@ sys.exit(Supervisor([sys.executable, "-c", script], 1, grace=0.5).run())
 """
 
 
-def test_a_process_that_does_not_end_is_killed_and_that_is_no_drain(tmp_path: Path) -> None:
+def test_a_process_that_does_not_end_is_killed_with_exit_code_3(tmp_path: Path) -> None:
     with running(["-c", STUBBORN], tmp_path) as program:
         program.says("up")
         program.signal(signal.SIGTERM)
@@ -166,7 +166,7 @@ def test_a_process_that_does_not_end_is_killed_and_that_is_no_drain(tmp_path: Pa
         assert "process 0 does not end in time; killing it" in program.output
 
 
-def test_the_workers_own_drain_limit_is_known_to_its_supervisor(nsqd: Broker, tmp_path: Path) -> None:
+def test_the_supervisor_waits_for_the_drain_timeout_of_the_worker(nsqd: Broker, tmp_path: Path) -> None:
     # the supervisor would kill after its grace; the worker needs longer, and says so
     app = APP.replace("Worker(", "Worker(drain_timeout=60.0, ")
     source = "from gnsq_lite.supervise import children, processes\nchildren._DRAIN_TIMEOUT = processes.GRACE = 0.1\n"
@@ -182,7 +182,7 @@ def test_the_workers_own_drain_limit_is_known_to_its_supervisor(nsqd: Broker, tm
         assert "finished slow" in program.output
 
 
-def test_a_process_drains_however_often_its_service_manager_says_term(nsqd: Broker, tmp_path: Path) -> None:
+def test_a_process_drains_after_several_sigterms(nsqd: Broker, tmp_path: Path) -> None:
     # systemd's KillMode=control-group sends SIGTERM to every process, and the supervisor sends it once more
     with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
         program.says("connected")
@@ -245,7 +245,7 @@ sys.exit(Supervisor([sys.executable, "-c", script], 1).run())
 """
 
 
-def test_orphans_that_come_to_the_supervisor_are_reaped_as_pid_1_must(tmp_path: Path) -> None:
+def test_the_supervisor_reaps_orphans_as_pid_1_must(tmp_path: Path) -> None:
     with running(["-c", ORPHAN], tmp_path) as program:
         program.says("up")
         time.sleep(1.0)
@@ -277,7 +277,7 @@ def test_orphans_that_come_to_the_supervisor_are_reaped_as_pid_1_must(tmp_path: 
     ],
     ids=["import", "syntax", "error", "no module", "no worker", "another name", "no Worker", "no handler", "a file"],
 )
-def test_a_module_that_cannot_be_loaded_is_explained_once_and_not_tried_again(
+def test_an_error_in_the_module_is_printed_once_without_a_restart(
     tmp_path: Path, app: str, target: str, shown: list[str]
 ) -> None:
     with worker(tmp_path, "127.0.0.1:1", "--processes", "4", app=app, target=target) as program:
@@ -288,7 +288,7 @@ def test_a_module_that_cannot_be_loaded_is_explained_once_and_not_tried_again(
         assert program.output.count("started") == 1
 
 
-def test_a_wrong_flag_is_a_usage_error_and_an_unknown_topic_too(nsqd: Broker, tmp_path: Path) -> None:
+def test_a_wrong_flag_and_an_unknown_topic_are_usage_errors(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "0") as program:
         assert program.ends() == 2
     for flags in (
@@ -308,7 +308,7 @@ def test_a_wrong_flag_is_a_usage_error_and_an_unknown_topic_too(nsqd: Broker, tm
 # -- reload, patch, no-supervise
 
 
-def test_reload_takes_up_changed_sources_and_waits_out_broken_ones(nsqd: Broker, tmp_path: Path) -> None:
+def test_reload_loads_changed_sources_and_waits_while_they_are_broken(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--reload", app=APP + "print('version one', flush=True)\n") as program:
         program.says("connected")
         (tmp_path / "app.py").write_text("def broken(:\n", encoding="utf-8")
@@ -330,7 +330,7 @@ print("patched before me:", monkey.is_module_patched("socket"), flush=True)
 
 
 @pytest.mark.parametrize("flags", [["--patch"], ["--patch", "--no-supervise"]], ids=" ".join)
-def test_patch_comes_before_the_users_module(nsqd: Broker, tmp_path: Path, flags: list[str]) -> None:
+def test_patch_runs_before_the_users_module_is_imported(nsqd: Broker, tmp_path: Path, flags: list[str]) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, *flags, app=PATCHED + APP) as program:
         program.says("patched before me: True")
         program.says("connected")
@@ -457,7 +457,7 @@ def test_readiness_and_metrics_of_several_processes(nsqd: Broker, tmp_path: Path
         wait_for(lambda: get(address, "/readyz")[0] == 200)
 
 
-def test_metrics_have_the_depth_of_a_channel_where_a_flag_asks_for_it(tmp_path: Path) -> None:
+def test_metrics_have_depths_only_with_metrics_depth(tmp_path: Path) -> None:
     with Broker() as broker:
         where = ("--lookupd-http-address", broker.lookupd_http_address, "--metrics-port", "0")
         publish(broker, b"x")
@@ -486,14 +486,14 @@ def _total(metrics: str, name: str, label: str = "") -> float:
     )
 
 
-def test_a_taken_port_is_said_at_once(nsqd: Broker, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_at_once(nsqd: Broker, tmp_path: Path) -> None:
     port = nsqd.http_address.rpartition(":")[2]
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--metrics-port", port) as program:
         assert program.ends() == 1
         assert f"127.0.0.1:{port}: cannot serve the status pages: Address already in use" in program.output
 
 
-def test_a_module_that_exits_is_not_started_again_and_what_it_said_is_shown(tmp_path: Path) -> None:
+def test_a_module_that_exits_is_not_restarted_and_its_text_is_printed(tmp_path: Path) -> None:
     app = "import sys\nsys.exit('configuration missing: ' + 'DB_URL')\n"
     with worker(tmp_path, "127.0.0.1:1", app=app) as program:
         assert program.ends() == 2
@@ -501,7 +501,7 @@ def test_a_module_that_exits_is_not_started_again_and_what_it_said_is_shown(tmp_
         assert program.output.count("started") == 1
 
 
-def test_a_long_path_for_temporary_files_is_no_hindrance(
+def test_a_supervisor_starts_with_a_long_path_of_the_temporary_directory(
     nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = tmp_path / ("d" * 100)

@@ -1,4 +1,4 @@
-"""The recipes for service managers, as far as a machine can check them."""
+"""Checks of the recipes for service managers in docs/deployment.rst."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parsed(text: str) -> configparser.ConfigParser:
 
 
 def container() -> dict[str, Any]:
-    """Return what the Kubernetes manifest says of its container, as far as it is checked here."""
+    """Return the checked fields of the container in the Kubernetes manifest."""
     manifest = next(source for _, source in blocks(RECIPES, "yaml"))
     command = re.search(r"command: (\[.*\])", manifest)
     grace = re.search(r"terminationGracePeriodSeconds: (\d+)", manifest)

@@ -1,4 +1,4 @@
-"""``gnsq-lite worker``: new processes that take the places of old ones, one by one."""
+"""``gnsq-lite worker``: replacement of processes, one by one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def drains_after_the_next_is_ready(program: Program, count: int) -> bool:
     return drained > 0
 
 
-def test_hangup_replaces_processes_one_by_one_and_each_old_one_drains_when_the_new_one_is_ready(
+def test_sighup_replaces_processes_one_by_one_and_an_old_one_drains_when_the_new_one_is_ready(
     nsqd: Broker, tmp_path: Path
 ) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2", "--metrics-port", "0") as program:
@@ -80,7 +80,7 @@ def test_hangup_replaces_processes_one_by_one_and_each_old_one_drains_when_the_n
     assert channel(nsqd)["requeue_count"] == 0
 
 
-def test_hangups_under_load_lose_no_message_and_have_none_handled_twice(broker: ServerHandle, tmp_path: Path) -> None:
+def test_sighup_under_load_loses_and_repeats_no_message(broker: ServerHandle, tmp_path: Path) -> None:
     broker.prepare("t", "ch")
     app = APP.replace('say(f"handled', 'time.sleep(0.01)\n    say(f"handled')
     with worker(tmp_path, broker.tcp_address, "--processes", "2", "--concurrency", "4", app=app) as program:
@@ -101,9 +101,7 @@ def test_hangups_under_load_lose_no_message_and_have_none_handled_twice(broker: 
     assert (stats["depth"], stats["in_flight_count"], stats["timeout_count"]) == (0, 0, 0)
 
 
-def test_code_that_does_not_load_leaves_the_old_processes_running_and_is_shown_once(
-    nsqd: Broker, tmp_path: Path
-) -> None:
+def test_after_sighup_with_broken_code_the_old_processes_continue(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2") as program:
         program.says("connected", times=2)
         before = started(program)
@@ -133,7 +131,7 @@ time.sleep(1.0)
 
 
 @pytest.mark.parametrize("new", [SLOW_TO_LOAD, DOES_NOT_LOAD], ids=["loads still", "does not load"])
-def test_term_while_processes_are_replaced_drains_and_its_code_is_that_of_what_ran(
+def test_sigterm_during_a_replacement_drains_with_the_exit_code_of_the_old_process(
     nsqd: Broker, tmp_path: Path, new: str
 ) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
@@ -148,7 +146,7 @@ def test_term_while_processes_are_replaced_drains_and_its_code_is_that_of_what_r
         assert "finished slow" in program.output
 
 
-def test_a_new_process_that_dies_as_its_old_one_does_is_started_again(nsqd: Broker, tmp_path: Path) -> None:
+def test_a_new_process_replaces_an_old_process_that_dies_meanwhile(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address) as program:
         program.says("connected")
         (tmp_path / "app.py").write_text(SLOW_TO_LOAD, encoding="utf-8")
@@ -182,7 +180,7 @@ sys.exit(Supervisor([sys.executable, "-c", script], 1, ready_timeout=0.5).run())
 """
 
 
-def test_a_new_process_that_is_not_ready_in_time_is_ended_and_the_old_one_goes_on(tmp_path: Path) -> None:
+def test_a_new_process_that_is_not_ready_in_time_is_stopped_and_the_old_one_continues(tmp_path: Path) -> None:
     with running(["-c", NEVER_READY], tmp_path) as program:
         program.says("up")
         program.signal(signal.SIGHUP)
@@ -194,9 +192,7 @@ def test_a_new_process_that_is_not_ready_in_time_is_ended_and_the_old_one_goes_o
         assert program.ends() == 0
 
 
-def test_a_process_that_has_handled_its_messages_is_replaced_and_none_is_lost_or_handled_twice(
-    nsqd: Broker, tmp_path: Path
-) -> None:
+def test_max_messages_replaces_a_process_and_loses_and_repeats_no_message(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--max-messages", "10") as program:
         program.says("connected")
         publish(nsqd, *[b"a%d" % n for n in range(25)])
@@ -211,9 +207,7 @@ def test_a_process_that_has_handled_its_messages_is_replaced_and_none_is_lost_or
         assert program.ends() == 0
 
 
-def test_a_process_that_has_grown_is_replaced_and_a_limit_below_what_any_needs_does_not_spin(
-    nsqd: Broker, tmp_path: Path
-) -> None:
+def test_max_memory_replaces_a_process_with_growing_delays(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--max-memory", "1") as program:
         program.says("is to be replaced in 0.5 s: it uses ")
         program.says("is to be replaced in 1 s: it uses ")
@@ -222,7 +216,7 @@ def test_a_process_that_has_grown_is_replaced_and_a_limit_below_what_any_needs_d
         assert program.ends() == 0
 
 
-def test_health_is_the_supervisors_own_while_a_process_is_down(nsqd: Broker, tmp_path: Path) -> None:
+def test_healthz_is_200_and_readyz_503_while_a_process_is_down(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--processes", "2", "--metrics-port", "0") as program:
         address = pages_at(program)
         program.says("connected", times=2)
@@ -271,7 +265,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     made.socket.close()
 
 
-def test_the_service_manager_is_told_of_start_life_reload_and_stop(
+def test_the_service_manager_gets_ready_watchdog_reloading_and_stopping(
     nsqd: Broker, tmp_path: Path, manager: Manager
 ) -> None:
     app = APP + "print('told:', [n for n in os.environ if n.startswith(('NOTIFY', 'WATCHDOG'))], flush=True)\n"
@@ -290,7 +284,7 @@ def test_the_service_manager_is_told_of_start_life_reload_and_stop(
         manager.hears("STATUS=stopping: ")
 
 
-def test_a_service_manager_that_is_gone_holds_up_nothing(
+def test_a_missing_service_manager_does_not_delay_the_worker(
     nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))

@@ -45,14 +45,14 @@ def pages_of(worker: Any, clock: FakeClock) -> WorkerPages:
     return WorkerPages(worker, lambda: ("", b""), LastErrors(clock), lambda stats: {("n:4150", "t", "ch"): 7}, clock)
 
 
-def test_depths_are_left_out_where_another_process_tells_them() -> None:
+def test_a_brief_document_has_no_depths() -> None:
     clock, worker = FakeClock(), FakeWorker("t")
     worker.now = (stats(),)
     assert pages_of(worker, clock).live(brief=False)["handlers"][0]["depth"] == 7
     assert pages_of(worker, clock).live(brief=True)["handlers"][0]["depth"] is None
 
 
-def test_a_blocked_loop_shows_what_was_seen_last() -> None:
+def test_a_blocked_loop_shows_the_last_known_state() -> None:
     clock, worker = FakeClock(), FakeWorker("t", "u")
     pages = pages_of(worker, clock)
     worker.now = (stats("t", finished=5),)
@@ -68,7 +68,7 @@ class Unprintable(Exception):
         raise ValueError
 
 
-def test_the_last_errors_are_kept_and_the_same_one_is_counted() -> None:
+def test_the_last_errors_are_kept_and_equal_errors_are_counted() -> None:
     clock = FakeClock()
     errors = LastErrors(clock)
     failing: list[BaseException] = [ValueError("x" * 5000), Unprintable(), Requeue(), Requeue(backoff=False)]
@@ -85,7 +85,7 @@ def test_the_last_errors_are_kept_and_the_same_one_is_counted() -> None:
     assert found == [("ValueError", 300, 2), ("Unprintable", 40, 1), ("Requeue", 12, 1)]
 
 
-def test_of_many_errors_the_oldest_go() -> None:
+def test_the_oldest_of_many_errors_are_dropped() -> None:
     errors = LastErrors(FakeClock())
 
     def handle(messages: Any) -> None:
@@ -110,7 +110,7 @@ class Threads:
         self.started.append(run)
 
 
-def test_depths_are_polled_in_rounds_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depths_are_polled_in_rounds_while_clients_request_them(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, threads, asked = FakeClock(), Threads(), []
     nodes = [SimpleNamespace(tcp_address=("n", 4150), http_address=("n", 9))]
     monkeypatch.setattr(LookupdClient, "lookup", lambda self, topic: SimpleNamespace(producers=nodes))

@@ -1,4 +1,4 @@
-"""When a scheduled message is due, with a clock that is told to move."""
+"""Scheduled messages, with a fake clock."""
 
 from __future__ import annotations
 
@@ -19,19 +19,30 @@ from tests.fakes import FakeClock
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("30s", 30), ("5m", 300), ("2h", 7200), ("1d", 86400), (90, 90), (1.5, 1.5), ("1.5m", 90)]
+    ("text", "seconds"),
+    [
+        ("30s", 30),
+        ("5m", 300),
+        ("2h", 7200),
+        ("1d", 86400),
+        (90, 90),
+        (1.5, 1.5),
+        ("1.5m", 90),
+        ("1h30m", 5400),
+        ("5", 5),
+    ],
 )
 def test_an_interval_is_a_number_and_a_unit(text: Any, seconds: float) -> None:
     assert parse_every(text) == Every(seconds)
 
 
-@pytest.mark.parametrize("bad", ["5", "m", "", "-5m", "0s", "0.5s", "400d", "5 weeks", True, 0, float("nan")])
-def test_what_is_no_interval_is_refused(bad: Any) -> None:
+@pytest.mark.parametrize("bad", ["m", "", "-5m", "0s", "0.5s", "400d", "5 weeks", True, 0, float("nan")])
+def test_an_invalid_interval_is_refused(bad: Any) -> None:
     with pytest.raises(OptionError, match="every"):
         parse_every(bad)
 
 
-def test_intervals_are_due_at_their_multiples_whoever_asks() -> None:
+def test_intervals_are_due_at_their_multiples() -> None:
     every = parse_every("5m")
     assert every.next_after(600.0) == 900.0
     assert every.next_after(899.999) == 900.0
@@ -39,7 +50,7 @@ def test_intervals_are_due_at_their_multiples_whoever_asks() -> None:
     assert Every(0.1 + 0.9).next_after(3.0) == 4.0
 
 
-def test_of_what_was_missed_only_the_latest_is_due_and_what_is_a_day_old_is_past() -> None:
+def test_only_the_latest_missed_time_of_the_last_day_is_due() -> None:
     every = Every(60.0)
     assert due(every, 60.0, 119.0) == (None, 0)
     assert due(every, 60.0, 120.0) == (120.0, 0)
@@ -48,7 +59,7 @@ def test_of_what_was_missed_only_the_latest_is_due_and_what_is_a_day_old_is_past
 
 
 def call(run: Callable[[], None]) -> None:
-    """Run what a new thread would run."""
+    """Run the function of a new thread at once."""
     run()
 
 
@@ -72,7 +83,7 @@ class Nsqd:
         self.had.append((topic, body))
 
 
-def test_each_time_is_published_once_by_the_clock_and_late_where_nsqd_was_away() -> None:
+def test_each_due_time_is_published_once_and_late_after_an_outage_of_nsqd() -> None:
     clock, nsqd = FakeClock(0.0), Nsqd()
     made: list[float] = []
 
@@ -102,7 +113,7 @@ def test_each_time_is_published_once_by_the_clock_and_late_where_nsqd_was_away()
     assert len(nsqd.had) == 8  # the latest of each
 
 
-def test_functions_of_one_topic_and_time_are_all_published() -> None:
+def test_several_functions_for_one_topic_and_interval_are_all_published() -> None:
     clock, nsqd = FakeClock(0.0), Nsqd()
     entries = [checked(60, "t", lambda when: b"one"), checked(60, "t", lambda when: b"two"), checked(60, "t", b"x")]
     publishing = Publishing(entries, nsqd.publish, Election(), clock, call)
@@ -124,7 +135,7 @@ def test_a_large_body_is_published_once_each_time(tmp_path: Any) -> None:
     assert (tmp_path / "lock").stat().st_size < 1000
 
 
-def test_a_function_that_fails_leaves_its_time_out_and_nothing_else() -> None:
+def test_a_body_function_that_raises_omits_only_its_due_time() -> None:
     clock, nsqd = FakeClock(0.0), Nsqd()
 
     def broken(when: float) -> bytes:
@@ -164,7 +175,7 @@ def test_a_clock_set_back_repeats_no_time_and_delays_the_next_by_one_interval_at
     assert all(gap == interval for gap in gaps[-2:]), "due times are on the wall clock again"
 
 
-def test_a_body_that_hangs_stops_no_other_schedule_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hanging_publish_delays_no_other_schedule_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     clock, nsqd = FakeClock(0.0), Nsqd()
     threads: list[Callable[[], None]] = []
     entries = [checked(60, "hung", b"x"), checked(60, "other", b"x")]
@@ -190,7 +201,7 @@ def test_a_body_that_hangs_stops_no_other_schedule_and_is_logged(caplog: pytest.
     assert "to hung 20 s late; 1 earlier due times are omitted" in caplog.text
 
 
-def test_a_schedule_that_raises_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_schedule_that_raises_stops_no_other_schedule(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def next_after(self, wall: float) -> float:
             raise ValueError(wall)
@@ -229,7 +240,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_process_that_ended(tmp_path:
             os.close(file)
 
 
-def test_one_process_of_many_publishes_and_the_next_one_goes_on_where_it_stopped(tmp_path: Any) -> None:
+def test_one_process_publishes_and_the_next_elected_one_continues(tmp_path: Any) -> None:
     clock, nsqd = FakeClock(0.0), Nsqd()
     path = str(tmp_path / "schedules")
     entries = [checked(60, "t", b"x")]
@@ -259,12 +270,12 @@ def test_one_process_of_many_publishes_and_the_next_one_goes_on_where_it_stopped
     elections[2].resign()
 
 
-def test_the_supervisors_folder_that_is_gone_elects_nobody(tmp_path: Any) -> None:
+def test_without_the_supervisors_folder_no_process_is_elected(tmp_path: Any) -> None:
     assert not Election(str(tmp_path / "gone" / "schedules")).is_elected()
 
 
 @pytest.mark.parametrize(("when", "body"), [(None, b"x"), (object(), b"x"), ("5m", b""), ("5m", "text")])
-def test_what_cannot_be_scheduled_is_refused_at_once(when: Any, body: Any) -> None:
+def test_an_invalid_schedule_or_body_is_refused_at_registration(when: Any, body: Any) -> None:
     with pytest.raises((OptionError, ValueError, TypeError)):
         checked(when, "t", body)
 
@@ -283,7 +294,7 @@ def test_cron_is_due_by_the_local_time_of_its_zone() -> None:
     assert due(cron.Cron("0 * * * *"), at("2026-01-01T00:30"), at("2026-01-01T03:10")) == (at("2026-01-01T03:00"), 2)
 
 
-def test_where_clocks_change_a_job_of_the_night_runs_once() -> None:
+def test_a_nightly_job_runs_once_when_the_clocks_change() -> None:
     nightly = cron.Cron("30 2 * * *", "Europe/Berlin")
     for day in ("2026-03-29", "2026-10-25"):
         when, runs = at(f"{day}T00:00", "Europe/Berlin"), 0
@@ -295,6 +306,6 @@ def test_where_clocks_change_a_job_of_the_night_runs_once() -> None:
 @pytest.mark.parametrize(
     ("expression", "zone"), [("* * *", "UTC"), ("99 * * * *", "UTC"), (None, "UTC"), ("* * * * *", "Mars/Base")]
 )
-def test_what_is_no_cron_expression_or_zone_is_refused(expression: Any, zone: str) -> None:
+def test_an_invalid_cron_expression_or_timezone_is_refused(expression: Any, zone: str) -> None:
     with pytest.raises(OptionError):
         cron.Cron(expression, zone)

@@ -25,7 +25,7 @@ from gnsq_lite.cli.statview import History, Row, table
         ("\ud800", "\\ud800"),
     ],
 )
-def test_controls_are_shown_and_do_nothing(text: str, shown: str) -> None:
+def test_control_characters_are_shown_as_escapes(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
@@ -62,7 +62,7 @@ def test_a_table_that_is_too_high_shows_the_deepest_channels_and_counts_the_othe
     assert "44 more channels" in shown[-1]
 
 
-def test_a_rate_is_that_since_the_last_sample() -> None:
+def test_a_rate_counts_messages_since_the_last_sample() -> None:
     history = History()
     for at, count in ((0.0, 100), (2.0, 300)):
         sample = [Row("t", "c", messages=count)]

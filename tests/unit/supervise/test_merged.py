@@ -18,7 +18,7 @@ def test_counts_of_a_handler_are_added_up_over_processes() -> None:
     assert (second["topic"], second["finished"]) == ("u", 0)
 
 
-def test_the_worst_state_is_shown_and_paused_is_what_is_paused_everywhere() -> None:
+def test_the_worst_state_is_shown_and_paused_needs_all_processes_paused() -> None:
     paused = document(handlers=[handler("t", state="paused", paused=True)])
     fine = document(handlers=[handler("t")])
     blocked = document(handlers=[handler("t", state="blocked")])
@@ -28,7 +28,7 @@ def test_the_worst_state_is_shown_and_paused_is_what_is_paused_everywhere() -> N
     assert together(paused, fine, blocked)["handlers"][0]["state"] == "blocked"
 
 
-def test_the_last_errors_are_the_newest_of_all() -> None:
+def test_the_last_errors_are_the_newest_of_all_processes() -> None:
     def error(at: float) -> dict[str, Any]:
         return {"type": "E", "text": "x", "at": at, "count": 1, "message": "", "process": 0}
 
@@ -39,7 +39,7 @@ def test_the_last_errors_are_the_newest_of_all() -> None:
     assert (times[0], len(times)) == (ERRORS - 0.5, ERRORS)
 
 
-def test_an_nsqd_of_several_processes_is_one_and_depths_are_of_all_nsqds() -> None:
+def test_an_nsqd_is_listed_once_and_a_depth_is_the_sum_over_nsqds() -> None:
     one = document(handlers=[handler("t")], nsqds=[nsqd("a:1", "t", 5), nsqd("b:1", "t", 7), nsqd("c:1", "t", None)])
     two = document(handlers=[handler("t")], nsqds=[nsqd("a:1", "t", None)])
     merged = together(one, two)
@@ -50,7 +50,7 @@ def test_an_nsqd_of_several_processes_is_one_and_depths_are_of_all_nsqds() -> No
     assert together(two)["handlers"][0]["depth"] is None
 
 
-def test_what_is_merged_can_be_merged_again() -> None:
+def test_a_merged_document_can_be_merged_again() -> None:
     one = document(handlers=[handler("t", finished=1)], processes=[process(0)], nsqds=[nsqd("a:1", "t", 5)])
     assert together(together(one)) == together(one)
     assert together() == empty("1.0", 5.0)

@@ -38,7 +38,7 @@ def of_process(child: Child) -> ProcessMemory:
         ((0, 0), (0, 0), False),
     ],
 )
-def test_a_new_process_takes_over_when_it_is_ready_or_as_ready_as_the_old_one(
+def test_a_new_process_replaces_the_old_one_when_it_is_as_ready(
     tmp_path: Path, old: tuple[int, int], new: tuple[int, int], takes_over: bool
 ) -> None:
     clock = FakeClock()
@@ -53,7 +53,7 @@ def test_a_new_process_takes_over_when_it_is_ready_or_as_ready_as_the_old_one(
     assert (rolling.replacement is None) == takes_over == (children[0] is not first)
 
 
-def test_a_new_process_has_its_time_and_then_all_go_on_until_they_are_asked_again(tmp_path: Path) -> None:
+def test_a_late_new_process_is_dropped_and_the_old_ones_stay_until_the_next_request(tmp_path: Path) -> None:
     clock = FakeClock()
     rolling, children = Rolling(60.0), [child(tmp_path, n, clock) for n in range(2)]
     for each in children:
@@ -72,7 +72,7 @@ def test_a_new_process_has_its_time_and_then_all_go_on_until_they_are_asked_agai
     assert rolling.replacement.number == 1
 
 
-def test_a_process_that_is_worn_soon_after_its_start_waits_ever_longer_and_after_a_good_run_it_does_not(
+def test_a_process_that_reaches_a_limit_soon_is_replaced_with_growing_delays(
     tmp_path: Path,
 ) -> None:
     clock = FakeClock()
@@ -103,7 +103,7 @@ def test_a_process_that_does_not_run_is_not_replaced(tmp_path: Path) -> None:
     assert children[0].start_at == NEVER
 
 
-def test_signs_of_life_come_at_half_the_time_and_a_status_only_when_it_is_new() -> None:
+def test_watchdog_messages_are_sent_at_half_the_limit_and_a_status_only_once() -> None:
     clock, heard = FakeClock(), []
     environ = {"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "10000000", "WATCHDOG_PID": str(os.getpid()), "X": "x"}
     notifier = Notifier(environ, clock, lambda text, address: heard.append((text, address)))

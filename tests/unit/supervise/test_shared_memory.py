@@ -16,7 +16,7 @@ def pair(tmp_path: Path) -> tuple[ProcessMemory, ProcessMemory]:
     return ProcessMemory(socket), ProcessMemory(socket)
 
 
-def test_a_process_hangs_when_a_second_look_finds_no_tick_either(pair: tuple[ProcessMemory, ProcessMemory]) -> None:
+def test_a_process_hangs_if_the_second_check_finds_no_tick_either(pair: tuple[ProcessMemory, ProcessMemory]) -> None:
     supervisors, own = pair
     own.hang_timeout = 10.0
     own.ticks += 1
@@ -27,7 +27,7 @@ def test_a_process_hangs_when_a_second_look_finds_no_tick_either(pair: tuple[Pro
     assert supervisors.hangs_for(110.0 + SECOND_LOOK) == 10.0 + SECOND_LOOK
 
 
-def test_a_process_that_ticks_before_the_second_look_does_not_hang(pair: tuple[ProcessMemory, ProcessMemory]) -> None:
+def test_a_process_that_ticks_before_the_second_check_does_not_hang(pair: tuple[ProcessMemory, ProcessMemory]) -> None:
     supervisors, own = pair
     own.hang_timeout = 10.0
     own.ticks += 1
@@ -47,7 +47,7 @@ def test_a_process_that_loads_or_has_no_hang_timeout_never_hangs(pair: tuple[Pro
     assert [supervisors.hangs_for(now) for now in (0.0, 100.0, 200.0)] == [0.0] * 3
 
 
-def test_the_last_message_begun_is_readable_whatever_its_bytes_are(pair: tuple[ProcessMemory, ProcessMemory]) -> None:
+def test_the_supervisor_reads_the_last_message_begun_and_the_reason(pair: tuple[ProcessMemory, ProcessMemory]) -> None:
     supervisors, own = pair
     assert supervisors.begun == ""
     own.begin(b"a-long-topic/channel 0123456789abcdef")
@@ -60,7 +60,7 @@ def test_the_last_message_begun_is_readable_whatever_its_bytes_are(pair: tuple[P
     assert supervisors.reason == "it uses 100 MiB"
 
 
-def test_counts_of_runs_are_shared_and_stay_between_0_and_255(tmp_path: Path) -> None:
+def test_processes_share_counts_between_0_and_255_and_the_pause(tmp_path: Path) -> None:
     one, other = GroupMemory(str(tmp_path)), GroupMemory(str(tmp_path))
     message = 0x123456789ABCDEF0
     assert one.count(message) == 0

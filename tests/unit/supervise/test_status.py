@@ -32,7 +32,7 @@ class Maker:
         return self.page.get()[2]
 
 
-def test_a_page_is_kept_for_a_moment_and_made_again_after_it() -> None:
+def test_a_page_is_cached_for_a_quarter_of_a_second() -> None:
     clock = FakeClock()
     maker = Maker(clock)
     assert [maker.get(), maker.get()] == [b"1", b"1"]
@@ -61,7 +61,7 @@ def test_addresses_and_localhost_are_local_names(host: str) -> None:
     "host",
     [None, "", ":9100", "evil.example", "127.0.0.1.evil.example:9100", "localhost.evil.example", "[evil]:1", "1"],
 )
-def test_a_name_that_may_resolve_to_this_host_is_not_local(host: str | None) -> None:
+def test_another_host_name_is_not_local(host: str | None) -> None:
     assert not is_local_name(host)
 
 

@@ -1,4 +1,4 @@
-"""Restarts, places, watching, log lines."""
+"""Restart delays, slots, source files, log formats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 from tests.fakes import FakeClock
 
 
-def test_a_process_that_keeps_ending_is_started_ever_later_up_to_a_limit() -> None:
+def test_restart_delays_double_up_to_a_limit() -> None:
     clock = FakeClock()
     restarts = Restarts(clock)
     delays = []
@@ -30,7 +30,7 @@ def test_a_process_that_keeps_ending_is_started_ever_later_up_to_a_limit() -> No
     assert delays[-1] == LONGEST
 
 
-def test_a_good_run_makes_the_next_end_a_first_one() -> None:
+def test_a_minute_of_running_resets_the_restart_delay() -> None:
     clock = FakeClock()
     restarts = Restarts(clock)
     for _ in range(5):
@@ -56,7 +56,7 @@ def test_a_slot_is_taken_once_and_a_process_of_another_supervisor_exits() -> Non
     assert mine.is_orphaned(lambda: 1) == (os.getppid() != 1)
 
 
-def test_a_changed_a_new_and_a_missing_source_are_noticed(tmp_path: Path) -> None:
+def test_a_changed_a_new_and_a_missing_source_are_detected(tmp_path: Path) -> None:
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text("x = 1\n")
     files = [str(one), str(other)]
@@ -104,7 +104,7 @@ def record(
     return made
 
 
-def test_a_json_line_has_the_extra_fields_and_is_one_line_whatever_is_in_it() -> None:
+def test_a_json_record_is_one_line_with_the_extra_fields() -> None:
     line = JSONFormatter("0").format(record("a\nb %s", "c", error=True, topic="t", path=Path("/x")))
     assert "\n" not in line
     fields = json.loads(line)
@@ -114,7 +114,7 @@ def test_a_json_line_has_the_extra_fields_and_is_one_line_whatever_is_in_it() ->
     assert fields["time"].endswith("Z")
 
 
-def test_an_extra_field_cannot_replace_the_lines_own() -> None:
+def test_an_extra_field_cannot_replace_a_standard_field() -> None:
     fields = json.loads(JSONFormatter("0").format(record("x", level="none", time="never")))
     assert fields["level"] == "warning"
     assert fields["time"] != "never"
@@ -128,7 +128,7 @@ def test_a_text_line_shows_the_extra_fields_and_the_traceback() -> None:
     assert extra_of(record("x")) == {}
 
 
-def test_text_in_a_text_line_cannot_forge_another_line_or_control_the_terminal() -> None:
+def test_a_message_cannot_forge_a_text_line_or_control_the_terminal() -> None:
     evil = "quoted\n2026-01-01T00:00:00.000Z ERROR forged\r\x1b[2J\u202e"
     for made in (
         record(evil),
@@ -144,7 +144,7 @@ def test_text_in_a_text_line_cannot_forge_another_line_or_control_the_terminal()
 
 
 @pytest.mark.parametrize("kind", [TextFormatter, BriefFormatter, JSONFormatter])
-def test_a_log_line_of_a_huge_text_is_cut_and_says_so(kind: type[TextFormatter]) -> None:
+def test_a_huge_text_is_cut_in_the_log_with_a_note(kind: type[TextFormatter]) -> None:
     huge = "\n" * 10_000_000
     for made in (
         record(huge),
@@ -159,7 +159,7 @@ def test_a_log_line_of_a_huge_text_is_cut_and_says_so(kind: type[TextFormatter])
 
 
 @pytest.mark.parametrize("error", [HTTPConnectError("http://x", "gone"), OSError(28, "disk full")], ids=["nsq", "os"])
-def test_a_brief_line_names_what_others_failed_at_once_and_has_no_traceback(error: Exception) -> None:
+def test_a_brief_line_has_the_error_of_a_server_or_disk_without_traceback(error: Exception) -> None:
     line = BriefFormatter("main").format(record("it failed", error=error, topic="t"))
     assert line.endswith(f"it failed topic=t: {type(error).__name__}: {error}")
     line = BriefFormatter("main").format(record("it failed: %s", error, error=error, topic="t"))
