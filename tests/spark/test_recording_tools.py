@@ -192,7 +192,7 @@ def test_a_state_file_of_another_replay_is_refused(
     )
     where = ["--nsqd-tcp-address", nsqd.tcp_address]
     assert run(["replay", place, "--to", "another", "--state", state, *where]) == 2
-    assert "of another replay" in capsys.readouterr().err
+    assert "to another replay" in capsys.readouterr().err
 
 
 def test_a_metrics_port_that_is_taken_ends_the_recorder_with_the_reason_and_frees_its_log(
