@@ -235,9 +235,9 @@ class ServerHandle:
         return found
 
     def publish(self, topic: str, *bodies: bytes) -> None:
-        """Publish by HTTP, each body a message of its own."""
-        for body in bodies:
-            assert self.http("POST", f"/pub?topic={topic.replace('#', '%23')}", body).body == b"OK"
+        """Publish each body as one message, with one HTTP request."""
+        data = len(bodies).to_bytes(4, "big") + b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+        assert self.http("POST", f"/mpub?binary=true&topic={topic.replace('#', '%23')}", data).body == b"OK"
 
     def prepare(self, topic: str, *channels: str) -> None:
         """Make a topic and channels whose time-outs and delays are noticed at once.

@@ -5,22 +5,20 @@ Duplicates may only be messages that were in flight at the fault: nsqd cannot kn
 
 from __future__ import annotations
 
-import gc
 import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import gevent
 import pytest
-from greenlet import greenlet
 
 from gnsq_lite import Message, Reader, Writer, errors
 from tests.conftest import MakeBroker
 from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
+from tests.system.conftest import living
 
 QUICK: dict[str, Any] = {
     "reconnect_delay": 0.05,
@@ -94,15 +92,6 @@ def delay(proxy: Proxy) -> None:
 FAULTS = [reset, half_open, black_hole, cut_in_the_handshake, cut_in_a_frame, refuse, dribble, delay]
 
 
-def our_greenlets() -> int:
-    gc.collect()
-    return sum(1 for thing in gc.get_objects() if isinstance(thing, greenlet) and not thing.dead and is_ours(thing))
-
-
-def is_ours(thing: Any) -> bool:
-    return isinstance(thing, gevent.Greenlet) and str(getattr(thing, "name", "")).startswith("gnsq_lite-")
-
-
 @pytest.mark.rule("CONN-3")
 @pytest.mark.rule("HB-2")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
@@ -118,7 +107,7 @@ def test_after_a_fault_the_reader_consumes_again_and_nothing_is_lost(
         wait_for(lambda: reader.stats().connections)
         publish(writer, topic, numbers, 100)
         wait_for(lambda: len(ledger.seen) == 100)
-        greenlets = our_greenlets()
+        greenlets = living()
         fault(proxy)
         publish(writer, topic, numbers, 100)
         time.sleep(0.5)
@@ -128,7 +117,7 @@ def test_after_a_fault_the_reader_consumes_again_and_nothing_is_lost(
         wait_for(lambda: len(ledger.seen) == 300, timeout=SILENCE + 10)
         assert time.monotonic() - cleared < SILENCE + 3.0  # msg_timeout of what was in flight is 2 s
         wait_for(lambda: reader.stats().in_flight == 0)
-        wait_for(lambda: our_greenlets() == greenlets)
+        wait_for(lambda: living() == greenlets)
         assert reader.stats().connections != ()
     lost = {b"%d" % n for n in range(300)} - set(ledger.seen)
     assert lost == set()

@@ -45,9 +45,14 @@ if how == "exit":
 
 
 @pytest.mark.rule("CLOSE-1")
-@pytest.mark.parametrize(("how", "code"), [("end", 0), ("raise", 1), ("exit", 5), ("unreachable", 0)])
-@pytest.mark.parametrize("pool", ["thread", "greenlet"])
-@pytest.mark.parametrize("mode", ["plain", "patched"])
+@pytest.mark.parametrize(
+    ("mode", "pool", "how", "code"),
+    [
+        *((mode, pool, "end", 0) for mode in ("plain", "patched") for pool in ("thread", "greenlet")),
+        *(("plain", "thread", how, code) for how, code in (("raise", 1), ("exit", 5), ("unreachable", 0))),
+        *(("patched", "greenlet", how, code) for how, code in (("raise", 1), ("exit", 5), ("unreachable", 0))),
+    ],
+)
 def test_an_exit_without_close_gives_messages_back_at_once_and_sends_publishes(
     broker: ServerHandle, topic: str, mode: str, pool: str, how: str, code: int
 ) -> None:

@@ -20,9 +20,14 @@ def odd_timeout(*args: Any) -> None:
     raise gevent.Timeout(1)  # no Exception
 
 
+def error_in_a_hook(*args: Any) -> None:
+    raise ValueError("an error in the hook")
+
+
+@pytest.mark.parametrize("raises", [odd_timeout, error_in_a_hook])
 @pytest.mark.rule("CONN-3")
 @pytest.mark.parametrize("hook", ["on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff", "on_slow"])
-def test_a_hook_that_times_out_ends_nothing(broker: ServerHandle, topic: str, hook: str) -> None:
+def test_a_hook_that_raises_ends_nothing(broker: ServerHandle, topic: str, hook: str, raises: Any) -> None:
     seen: list[tuple[bytes, int]] = []
 
     def handle(message: Message) -> None:
@@ -33,7 +38,7 @@ def test_a_hook_that_times_out_ends_nothing(broker: ServerHandle, topic: str, ho
     options: dict[str, Any] = {
         "requeue_delay": 0.0,
         "backoff": BackoffOptions(unit=0.05, longest=0.1),
-        hook: odd_timeout,
+        hook: raises,
     }
     with reader_on(broker, topic, handle, **options) as reader:
         broker.publish(topic, b"before")

@@ -72,31 +72,6 @@ def test_whatever_a_handler_raises_its_message_is_requeued_and_the_reader_goes_o
         assert reader.stats().requeued == 1
 
 
-@pytest.mark.parametrize("name", ["on_connected", "on_failure", "on_error", "on_disconnected"])
-@pytest.mark.parametrize("error", [ValueError("a bug"), MemoryError()], ids=["ValueError", "MemoryError"])
-def test_a_hook_that_raises_stops_nothing(broker: ServerHandle, topic: str, name: str, error: BaseException) -> None:
-    seen: Counter[bytes] = Counter()
-
-    def hook(*arguments: Any) -> None:
-        raise error
-
-    def handle(message: Message) -> None:
-        seen[message.body] += 1
-        if message.attempts == 1:
-            raise RuntimeError("once")
-
-    broker.prepare(topic, "ch")
-    options: dict[str, Any] = {name: hook, "requeue_delay": 0.0, "backoff": False, **QUICK}
-    with Reader(topic, "ch", handle, nsqd_tcp_addresses=broker.tcp_address, **options) as reader:
-        broker.publish(topic, b"one")
-        wait_for(lambda: reader.stats().finished == 1)
-        broker.stop()
-        wait_for(lambda: reader.stats().connections == ())
-        broker.restart()
-        broker.publish(topic, b"two")
-        wait_for(lambda: seen[b"two"] == 2)
-
-
 SIGNALS = """
 import os, signal, sys, threading, time
 from gnsq_lite import Writer
