@@ -101,6 +101,8 @@ class Subscribed(Connection):
         self._refused_at: float | None = None
         #: Whether the server may count RDY down, as nsqd before 0.2.20 did: RDY follows the answers then (RDY-2).
         self._counts_down = False
+        #: Number of received messages at which such a server has used up its RDY.
+        self._used_up_at = 0
         #: Chooses RDY within the share; None: RDY is the share.
         self._delivery: Delivery | None = None
         self._tick_timer: Any = None
@@ -201,6 +203,7 @@ class Subscribed(Connection):
         self.fins = None if self._writes_fins and count == 1 else self._fins
         if self._delivery is None:
             self.ready = max(0, count - self.in_flight.count) if self._counts_down else count
+            self._used_up_at = self.received + self.ready
             self.send(commands.ready(self.ready))
         else:
             self._delivery.set_limit(count, self.in_flight.count)
@@ -381,7 +384,7 @@ class Subscribed(Connection):
         """Report *count* answered or expired messages to the flow control, if they may change a RDY."""
         if self._flow.watches or self.in_flight.count + count > self._share:
             self._flow.answered(self, count, success=success)
-        if self._counts_down:
+        if self._counts_down and self.received >= self._used_up_at:  # earlier, messages may be on their way
             self.set_ready(self._share)
 
     # -- watching
