@@ -110,7 +110,7 @@ def test_a_process_that_dies_is_shown_and_comes_back(nsqd: Broker, tmp_path: Pat
 
         def is_back() -> bool:
             found = status(address)["processes"][1]
-            return bool(found["restarts"] == 1 and found["state"] == "running", STARTING)
+            return bool(found["restarts"] == 1 and found["state"] == "running")
 
         wait_for(is_back, STARTING)
 

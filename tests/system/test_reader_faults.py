@@ -68,7 +68,7 @@ PASSING = {
     "an end in the TLS handshake": in_handshake(b""),
     "a reset in the TLS handshake": in_handshake(b"", reset=True),
     "a garbage record": in_handshake(bytes(range(256))),
-    "a balancer's 503": at_once(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"),
+    "an HTTP answer": at_once(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"),
     "an unknown frame": at_once(frame(7, b"x")),
     "no auth server": at_once(frame(1, b"E_AUTH_FAILED AUTH failed")),
 }
@@ -76,7 +76,6 @@ PASSING = {
 PROOFS = {
     "TLS is not granted any more": lambda client: shake_hands(client, tls_v1=False),
     "no permission": at_once(frame(1, b'E_UNAUTHORIZED AUTH failed for SUB on "t" "ch" false "" ""')),
-    "another port": at_once(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
     "a name that is refused": at_once(frame(1, b'E_BAD_TOPIC SUB topic name "t" is not valid')),
 }
 
