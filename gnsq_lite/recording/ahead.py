@@ -10,7 +10,7 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
-#: Maximum number and bytes of reads in progress or waiting for the consumer; a larger item is read alone.
+#: Most reads, and most bytes of reads, that are in progress or wait for the consumer.  A larger item is read alone.
 AT_ONCE, BYTES = 32, 64 << 20
 
 

@@ -1,4 +1,4 @@
-"""When a backlog is read: every nsqd was connected, and no message of the backlog has arrived for a while."""
+"""Detects the end of a backlog: every nsqd is connected, and no message of the backlog has arrived for a while."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gnsq_lite.recording.options import RecorderOptions
 log = logging.getLogger("gnsq_lite.recording")
 
 
-#: Nanoseconds by which publish times must be ahead of this clock to show that nsqd's clock is ahead, and the margin
-#: added then, because they only show a lower bound.
+#: MARGIN: a publish time that is more nanoseconds ahead of this clock shows that nsqd's clock is ahead.
+#: ALLOWED: nanoseconds added to this lead, because publish times only show a lower bound of it.
 MARGIN, ALLOWED = 10**9, 60 * 10**9
 
 
-class Horizon:
-    """Decide whether a message was published before a moment, even if an nsqd's clock is ahead of this clock.
+class BacklogCutoff:
+    """Decides whether a message was published before the time *until_ns*, even if an nsqd's clock is ahead.
 
-    A publish time in the future shows that.  While publish times advance faster than the clock, a backlog is arriving:
-    publish times of new messages advance with the clock.
+    A publish time in the future shows that nsqd's clock is ahead.  The publish times of new messages advance as fast as
+    this clock.  So a backlog is arriving while publish times advance faster.
     """
 
     def __init__(self, until_ns: int = 0) -> None:
@@ -32,12 +32,12 @@ class Horizon:
         return self._until_ns > 0
 
     def covers(self, nsqd: str, published_ns: int) -> bool:
-        """Return whether a message is in the backlog, by the known offset of *nsqd*'s clock."""
+        """Return whether a message is in the backlog, given the known lead of *nsqd*'s clock."""
         ahead = self._ahead.get(nsqd, 0)
         return published_ns <= self._until_ns + (ahead + ALLOWED if ahead > MARGIN else 0)
 
     def takes(self, nsqd: str, published_ns: int, now_ns: int) -> bool:
-        """Return whether a message received now is in the backlog, and update the offset of its nsqd's clock."""
+        """Return whether a message received at *now_ns* is in the backlog; update the lead of *nsqd*'s clock."""
         if self.covers(nsqd, published_ns):
             return True
         ahead = published_ns - now_ns
@@ -51,7 +51,7 @@ class Horizon:
 class Collecting(Protocol):
     """The part of the collector that :class:`Backlog` uses."""
 
-    #: When the last message of the backlog arrived, by the monotonic clock.
+    #: Arrival of the backlog's last message, in seconds of the monotonic clock.
     backlog_seen: float
 
     def check(self) -> None: ...
@@ -62,7 +62,7 @@ class Collecting(Protocol):
 
 
 class Backlog:
-    """Detect when a collector has read the backlog of AvailableNow."""
+    """Detects when a collector has read the backlog of AvailableNow."""
 
     def __init__(self, collector: Collecting, options: RecorderOptions, clock: Clock = SYSTEM_CLOCK) -> None:
         self._collector, self._clock = collector, clock
@@ -75,7 +75,8 @@ class Backlog:
     def is_read(self) -> bool:
         """Return whether the whole backlog was received.
 
-        Raises ConnectError: within connectTimeoutMs no nsqd, or with onMissingNsqd=error not every nsqd, was connected.
+        Raises ConnectError if an nsqd was missing for connectTimeoutMs.  With onMissingNsqd=warn it logs a warning
+        instead, unless all nsqds are missing.
         """
         self._collector.check()
         now = self._clock.now()
@@ -90,7 +91,7 @@ class Backlog:
             error = self._collector.not_connected(self._patience)
             if not (self._goes_without and self._collector.is_connected()):
                 raise error
-            log.warning("%s; onMissingNsqd=warn: going on without it", error)
+            log.warning("%s; onMissingNsqd=warn: continuing without it", error)
             self._without |= set(self._collector.missing())
         return False
 

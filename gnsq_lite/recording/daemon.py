@@ -1,4 +1,4 @@
-"""Run a recorder until its owner stops it: for ``gnsq-lite record``, and for recorders on Spark's executors."""
+"""Runs a recorder until its owner stops it.  ``gnsq-lite record`` and recorders on Spark's executors use it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.recording.recorder import Recorder
 from gnsq_lite.recording.recording import Recording
 
-#: Seconds between two trims by the retention of the options, and between two checks for an error or an end.
+#: Seconds between two removals of rows beyond the retention, and between two checks whether to stop.
 TRIM_EVERY, CHECK_EVERY = 30.0, 0.1
 
 
 @contextmanager
 def running_recorder(recording: Recording, options: RecorderOptions) -> Iterator[Recorder]:
-    """Start a recorder on a free log of *recording*, or on a new log; stop it gracefully at the end.
+    """Start a recorder on a free log of *recording*, or on a new log; stop it gracefully when the block ends.
 
-    Creates the recording if there is none.  Raises RecordingError.
+    Creates the recording if it does not exist.  Raises RecordingError.
     """
 
     def make_room() -> int:
@@ -46,9 +46,10 @@ def record(
     until_empty: bool = False,
     show: Callable[[], None] = lambda: None,
 ) -> None:
-    """Return when *wait*, called with seconds to wait, returns True, or when the present backlog is recorded.
+    """Run until *wait* returns True, or with *until_empty* until the present backlog is recorded.
 
-    Applies the retention, and calls *show* after each wait.  Raises the error that ended the recorder.
+    Calls *wait* with the seconds to wait, and then *show*.  Removes rows beyond the retention.  Raises the error that
+    ended the recorder.
     """
     clock = SYSTEM_CLOCK
     if until_empty:

@@ -1,4 +1,4 @@
-"""The number of a channel's messages that nsqds still hold: the part of the lag that is not recorded yet."""
+"""Queries the depth of a channel at all nsqds: the number of messages that are not recorded yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY, TIMEOUT = 2.0, 1.0
 
 
 class ChannelDepth:
-    """Query the nsqds in a separate thread, only after a call of :meth:`look`, which does not wait."""
+    """Queries the nsqds in a separate thread.  :meth:`look` starts a query, and does not wait for its result."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ChannelDepth:
         self._is_asking = False
 
     def look(self) -> int | None:
-        """Return the last known number of messages at all nsqds; None if an nsqd has not answered."""
+        """Return the number of messages at all nsqds by the last query; None if an nsqd did not answer."""
         if not self._is_asking and self._clock.now() >= self._due:
             self._is_asking = True
             self._start_thread("gnsq_lite-depth", self._ask)

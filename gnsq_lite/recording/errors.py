@@ -10,7 +10,7 @@ log = logging.getLogger("gnsq_lite.recording")
 
 
 class RecordingError(NSQError):
-    """The recording cannot be used: it is of another topic, or its disk or store fails."""
+    """The recording cannot be used: it has another topic, or its disk or store fails."""
 
 
 class RecordingInUse(RecordingError):
@@ -18,7 +18,7 @@ class RecordingInUse(RecordingError):
 
 
 class RecordingFenced(RecordingError):
-    """Another recorder took over the log; this recorder has finished no message since then."""
+    """Another recorder took over the log.  This recorder has finished no message since then."""
 
 
 class RecordingDamaged(RecordingError):
@@ -26,15 +26,15 @@ class RecordingDamaged(RecordingError):
 
 
 class DataLoss(RecordingError):
-    """Rows that a reader still needs are gone, and nsqd has no copy."""
+    """Rows that a reader still needs are gone, and nsqd does not have their messages any more."""
 
 
 class RecordingNotVisible(RecordingError):
-    """At its path or URL this process sees another recording or none; no row is known to be lost."""
+    """This process sees no recording, or another recording, at the path or URL.  No row is known to be lost."""
 
 
 def report_loss(why: str, *, fails: bool) -> None:
-    """Raise DataLoss if a loss *fails* the reader (failOnDataLoss); otherwise log it."""
+    """Raise DataLoss if *fails* is true (failOnDataLoss); otherwise log the loss."""
     if fails:
-        raise DataLoss(f"{why}; set failOnDataLoss=false to continue without them")
+        raise DataLoss(f"{why}; set failOnDataLoss=false to skip the lost rows")
     log.error("%s; failOnDataLoss=false: continuing", why)

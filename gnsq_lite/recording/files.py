@@ -12,7 +12,7 @@ class Files:
     """The real file system.  Every method either has its effect or raises OSError."""
 
     def create(self, path: Path) -> int:
-        """Create *path* for appending and return its descriptor; it must not exist yet."""
+        """Create the new file *path* for appending; return its descriptor.  Raises FileExistsError."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
 
     def append(self, fd: int, data: bytes) -> None:
@@ -21,7 +21,7 @@ class Files:
         while len(view):
             written = os.write(fd, view)
             if written == 0:
-                raise OSError(errno.EIO, "the file took no bytes")
+                raise OSError(errno.EIO, "the file accepts no bytes")
             view = view[written:]
 
     def append_all(self, fd: int, buffers: list[Any]) -> None:
@@ -60,7 +60,7 @@ class Files:
             os.close(fd)
 
     def replace_text(self, path: Path, text: str) -> None:
-        """Replace the text of *path* durably: after a crash it is the old or the new text."""
+        """Replace the text of *path* durably.  After a crash, the file has either the old or the new text."""
         self.replace(path, text.encode())
 
     def replace(self, path: Path, data: bytes) -> None:
@@ -72,7 +72,7 @@ class Files:
         self.sync_directory(path.parent)
 
     def write_new(self, path: Path, data: bytes) -> None:
-        """Create the file *path* and sync its bytes; its name may not be synced yet."""
+        """Create the file *path* and sync its bytes, but not its name in the directory."""
         fd = self.create(path)
         try:
             self.append(fd, data)
@@ -82,13 +82,13 @@ class Files:
 
 
 class Blobs(Protocol):
-    """Small named contents in a directory or store.  Every method raises OSError if that fails."""
+    """Named small files of a directory, or objects of a store.  Methods raise OSError if the disk or store fails."""
 
     def names(self) -> list[str]:
-        """Return the names that are there, sorted."""
+        """Return the existing names, sorted."""
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Return *size* bytes from *at* on, fewer at the end.  Raises FileNotFoundError."""
+        """Return *size* bytes from the offset *at* on, or fewer at the end.  Raises FileNotFoundError."""
 
     def write(self, name: str, data: bytes) -> None:
         """Replace the content of *name*, durably and atomically."""
@@ -109,7 +109,7 @@ class Folder:
         return sorted(path.name for path in self.directory.iterdir())
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Return the file's bytes at that position."""
+        """Return *size* bytes of the file from the offset *at* on, or fewer at the end."""
         with (self.directory / name).open("rb") as file:
             file.seek(at)
             return file.read(-1 if size is None else size)

@@ -1,8 +1,9 @@
 """The file format of a log: a head with the Arrow schema, and frames with one Arrow record batch each.
 
-A frame is 64 bytes of header - length, CRC-32 of the payload, rows, topic partition, number of the first row, least and
-greatest publish time, time written, CRC-32 of the header - and an encapsulated record batch, padded to 64 bytes so that
-Arrow reads it in place.  The checksums distinguish rows from an incomplete write at the end.
+A frame consists of a header of 64 bytes and an encapsulated record batch.  The batch is padded to a multiple of 64
+bytes, so that Arrow can read it in place.  The header has the payload's length and CRC-32, the number of rows, the
+topic partition, the number of the first row, the least and greatest publish time, the time of the write, and the
+header's CRC-32.  The checksums distinguish complete frames from an incomplete write at the end of the file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _HEAD = struct.Struct("<8sII")  # magic, length of the schema message, its CRC-3
 _FRAME = struct.Struct("<IIIiqqqq")
 _CRC = struct.Struct("<I")
 _PADDING = [bytes(size) for size in range(ALIGN)]
-#: Rows and bytes of the batches for readers; Spark is fastest with 10,000 rows.
+#: Number of rows or bytes at which a batch for readers is complete.  Spark is fastest with 10,000 rows.
 BATCH_ROWS, BATCH_BYTES = 10_000, 16 << 20
 
 
@@ -47,7 +48,7 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return the offset after the frame."""
+        """Offset of the first byte after the frame."""
         return self.at + ALIGN + self.size + -self.size % ALIGN
 
 
@@ -71,7 +72,7 @@ def read_head(data: pa.Buffer) -> tuple[pa.Schema, int] | None:
 
 
 def encode(batch: pa.RecordBatch, first: int, partition: int, written: int) -> tuple[Frame, list[Any]]:
-    """Return the header of *batch* as a frame, and the buffers to write, which share the batch's memory."""
+    """Encode *batch* as a frame; return the frame's header and the buffers to write."""
     message = batch.serialize()
     span = pc.min_max(batch.column("timestamp").view(pa.int64()))
     low, high = span["min"].as_py(), span["max"].as_py()
@@ -82,7 +83,7 @@ def encode(batch: pa.RecordBatch, first: int, partition: int, written: int) -> t
 
 
 def header(view: memoryview, at: int) -> Frame | None:
-    """Return the header at an offset, even without its payload; None if the header is incomplete or damaged."""
+    """Return the header at an offset, even if its payload is incomplete; None for an incomplete or damaged header."""
     fields = view[at : at + _FRAME.size]
     if at + ALIGN > len(view) or _CRC.unpack_from(view, at + _FRAME.size)[0] != zlib.crc32(fields):
         return None
@@ -91,13 +92,13 @@ def header(view: memoryview, at: int) -> Frame | None:
 
 
 def frame_at(view: memoryview, at: int) -> Frame | None:
-    """Return the complete frame at an offset, or None."""
+    """Return the header of the frame at an offset; None if the frame is incomplete."""
     frame = header(view, at)
     return frame if frame is not None and frame.size and frame.end <= len(view) else None
 
 
 def frames(view: memoryview, at: int) -> Iterator[Frame]:
-    """Yield the complete frames from an offset on, without checking payloads."""
+    """Yield the headers of complete frames from an offset on, without checking payloads."""
     while (frame := frame_at(view, at)) is not None:
         yield frame
         at = frame.end
@@ -110,14 +111,14 @@ def is_intact(view: memoryview, frame: Frame) -> bool:
 
 
 def decode(data: pa.Buffer, frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a frame's rows, in the memory of *data*.  Raises RecordingDamaged."""
+    """Return a frame's rows, which share the memory of *data*.  Raises RecordingDamaged."""
     if not is_intact(memoryview(data), frame):
         raise RecordingDamaged(f"rows {frame.first} to {frame.last} are damaged: the checksum differs")
     return pa.ipc.read_record_batch(data.slice(frame.at + ALIGN, frame.size), schema)
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* with the columns of *schema*; missing columns are null (includeYouzan was switched on later)."""
+    """Return *batch* with the columns of *schema*.  Columns that *batch* lacks (no includeYouzan then) are null."""
     if batch.schema.equals(schema):
         return batch
     names = batch.schema.names
@@ -129,7 +130,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def coalesced(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in batches of about BATCH_ROWS, in order: for Spark a small batch costs more than its rows."""
+    """Yield the rows, in order, in batches of about BATCH_ROWS, because each batch has a fixed cost in Spark."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -1,13 +1,13 @@
-"""Recognize copies: messages that nsqd sends again although they were stored, at any later time.
+"""Recognizes copies: messages that nsqd sends again after their rows were stored.
 
-A copy has the same id, publish time and nsqd (Youzan's: topic partition) as the first delivery.  nsqd sends a copy
-after a time-out; after a kill it sends again what it had read from its disk queue since the last sync, with attempts
-back at 1, perhaps a week later.  So keys do not expire after a time.  Most messages of a channel are
-newer than all before; only a message with an older publish time is looked up.
+A copy has the same id, publish time and nsqd (Youzan's NSQ: topic partition) as the first delivery.  nsqd sends a copy
+after a timeout.  After a kill, nsqd sends copies of all messages that it had read from its disk queue since the last
+sync, perhaps a week later, and their attempts start at 1.  So keys do not expire after a time.  Most messages of a
+channel are newer than all stored messages.  Only a message with an older publish time is looked up.
 
-The keys of the newest rows are in memory, grouped by segment; :meth:`Known.flush` writes them to an index file,
-after which the segments may be removed.  A file has a JSON head with the publish times of each chunk, and
-the compressed chunks; only chunks that may hold a copy are read.
+The keys of the newest rows are in memory.  :meth:`DedupIndex.flush` writes these keys to an index file; then the packs
+or objects of the rows may be removed.  An index file has a JSON head with the publish times of each chunk, and the
+compressed chunks.  Only chunks that may hold the key of a copy are read.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _HEAD = struct.Struct("<8sII")  # magic, length of the JSON, its CRC-32
 _MAGIC = b"GNSQIDS1"
 _NAME = re.compile(r"ids-(\d{16})-(\d+)\.idx")
 _SCHEMA = pa.schema([("id", pa.string()), ("time", pa.int64())])
-#: Rows in memory that trigger a flush, and rows of a file above which a flush starts a new file.
+#: Number of keys in memory that makes a flush due, and number of keys of a file after which a flush starts a new file.
 FLUSH_ROWS, FILE_ROWS = 100_000, 100_000
-#: Maximum rows of a chunk, maximum chunks split at gaps of publish times, and the gap in microseconds.
+#: Most keys of a chunk; most gaps of publish times at which keys are split; least length of a gap in microseconds.
 CHUNK_ROWS, MOST_GAPS, GAP = 50_000, 16, 10_000_000
 #: Bytes of a file that are read first; most heads are smaller.
 HEAD_READ = 16_384
-#: Small chunks in memory before they are merged, and chunks of files that are cached.
+#: Most small chunks of one origin in memory before they are merged, and most cached chunks of files.
 MOST_SMALL, CACHED = 64, 8
 
 
@@ -60,7 +60,7 @@ class Chunk:
     crc: int = 0
 
     def load(self) -> pa.Table:
-        """Return the keys.  Raises OSError, pa.ArrowInvalid, ValueError for a damaged file."""
+        """Return the keys.  Raises OSError; for a damaged file, ValueError or pa.ArrowInvalid."""
         if self.keys is not None or self.blobs is None:
             return self.keys
         data = self.blobs.read(self.name, self.at, self.size)
@@ -71,7 +71,7 @@ class Chunk:
 
 @dataclass(eq=False)
 class IndexFile:
-    """An index file: keys of all segments up to a number, except those in older files."""
+    """An index file.  ``number`` is the number of the newest row whose key is in this file or in an older file."""
 
     name: str
     number: int
@@ -79,8 +79,8 @@ class IndexFile:
     chunks: list[Chunk]
 
 
-class Known:
-    """The keys of the newest stored rows: *most_rows*, or fewer by at most one file's rows."""
+class DedupIndex:
+    """Index of the keys of the newest stored rows.  It keeps about *most_rows* keys, give or take one file's keys."""
 
     def __init__(self, blobs: Blobs, most_rows: int) -> None:
         self._blobs, self._most_rows = blobs, most_rows
@@ -105,7 +105,7 @@ class Known:
     # -- lookup and update
 
     def fresh(self, partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return *batch*, of a topic partition or -1, without stored rows and without duplicates."""
+        """Return *batch* without rows that are stored, and without duplicates.  *partition* is -1 for plain NSQ."""
         ids, times = _keys(batch)
         again: set[tuple[str, str, int]] = set()
         for origin, mask in _origins(partition, batch):
@@ -169,7 +169,7 @@ class Known:
         return self._cache[chunk]
 
     def add(self, partition: int, batch: pa.RecordBatch) -> None:
-        """Remember the rows of *batch* as stored."""
+        """Add the keys of the rows of *batch*, which are stored now."""
         ids, times = _keys(batch)
         for origin, mask in _origins(partition, batch):
             keys = pa.Table.from_arrays([ids, times], schema=_SCHEMA)
@@ -183,20 +183,20 @@ class Known:
         self._unwritten += batch.num_rows
 
     def load(self, stored: Iterable[tuple[int, pa.RecordBatch]]) -> None:
-        """Remember the rows of segments, oldest first."""
+        """Add the keys of stored rows, given as (topic partition, batch), oldest first."""
         for partition, batch in stored:
             self.add(partition, _detached(batch))
 
     # -- the files
 
     def open(self) -> int:
-        """Read the heads of the files; return the number up to which segments are in them."""
+        """Read the heads of the index files; return the number of the newest row whose key is in a file."""
         names = self._blobs.names()
         heads = read_ahead(lambda name: _read_head(self._blobs, name) if _NAME.fullmatch(name) else None, names)
         for name, chunks in zip(names, heads, strict=True):
             found = _NAME.fullmatch(name)
             if found is None or chunks is None:
-                log.warning("%s is no index of known messages, or a damaged one; it is removed", name)
+                log.warning("removing %s, which is not an index of known messages, or is damaged", name)
                 self._blobs.remove(name)
                 continue
             self._files.append(IndexFile(name, int(found[1]), int(found[2]), chunks))
@@ -205,10 +205,7 @@ class Known:
         return self._files[-1].number if self._files else 0
 
     def flush(self, number: int) -> None:
-        """Write the keys in memory to a file; then the segments up to *number* are not needed for them.
-
-        Raises OSError: nothing has changed.
-        """
+        """Write the keys in memory to an index file.  *number* is the newest stored row.  Raises OSError."""
         if not self._unwritten:
             return
         joined = self._files[-1:] if self._files and self._files[-1].rows < FILE_ROWS else []
@@ -243,7 +240,7 @@ class Known:
 
 
 def _detached(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy the columns of a key: references would keep the disk space of a removed mapped file."""
+    """Copy the columns of a key, because references would keep the disk space of a mapped file that was removed."""
     keys = batch.select(["id", "nsqd", "timestamp"])
     return pa.ipc.read_record_batch(keys.serialize(), keys.schema)
 
@@ -253,13 +250,16 @@ def _keys(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
 
 
 def _are_distinct(ids: pa.Array) -> bool:
-    """Return whether all ids differ.  nsqd's ids usually rise, and checking that first takes a tenth of the time."""
+    """Return whether all ids differ.  nsqd's ids usually rise, and the check for rising ids is ten times as fast."""
     rises = pc.less(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1))
     return bool(pc.all(rises).as_py() or pc.count_distinct(ids).as_py() == len(ids))
 
 
 def _origins(partition: int, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Array | None]]:
-    """Return each origin of ids with its rows; the leader of a topic partition moves between nsqds."""
+    """Return each origin of ids with the mask of its rows; None means all rows.
+
+    A topic partition is one origin, because its leader moves between nsqds.
+    """
     if partition >= 0:
         return [(f"#{partition}", None)]
     nsqds = batch.column("nsqd")
@@ -273,7 +273,7 @@ def _chunk(origin: str, keys: pa.Table) -> Chunk:
 
 
 def _split(origin: str, keys: pa.Table) -> list[Chunk]:
-    """Split *keys* by publish time at the longest gaps (a backlog among new messages), and if there are too many."""
+    """Split *keys* at the longest gaps of publish times, such as after a backlog, and after each CHUNK_ROWS keys."""
     keys = keys.combine_chunks()
     times = keys.column("time").combine_chunks()
     falls = pc.less(times.slice(1), times.slice(0, max(0, len(times) - 1)))

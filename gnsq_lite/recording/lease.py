@@ -1,7 +1,7 @@
-"""The writer of a log on an object store holds a lease with a counter that it increments while it runs.
+"""Leases of logs on object stores.  A writer holds its log's lease, and increments a counter in it while it runs.
 
-No clocks are compared: a lease counts as abandoned when its content has not changed for a while by the watcher's own
-clock.  The fence of the log (objects.py) stops a writer that resumes later.
+No two clocks are compared.  Another recorder may take over a lease whose content did not change for LEASE seconds of
+that recorder's clock.  If the old writer resumes, the log's fence (objects.py) makes its next write fail.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gnsq_lite.recording.objectstore import ObjectStore
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Seconds without a change after which a lease may be taken over; it is renewed four times in that time.
+#: Seconds without a change after which a lease may be taken over.  A writer renews its lease four times in this time.
 LEASE = 10.0
-#: Seconds between two looks at a lease.
+#: Seconds between two reads of a lease.
 LOOK = LEASE / 20
 #: Seconds for which failed calls are retried on an open log, and on a log that is being opened.
 PATIENCE, OPENING = 60.0, 15.0
@@ -36,15 +36,16 @@ _T = TypeVar("_T")
 
 
 class Patience:
-    """Retry a call while the store is unavailable."""
+    """Retries calls while a store is unavailable."""
 
     def __init__(self, store: str, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep) -> None:
         self._store, self._clock, self._sleep = store, clock, sleep
 
     def __call__(self, do: Callable[[], _T], opens: bool = False) -> _T:
-        """Return the result of *do*; *opens*: retry for a shorter time, and not after a refused permission.
+        """Call *do*, and retry it after OSError for PATIENCE seconds; return its result.
 
-        Raises FileNotFoundError and FileExistsError at once, another OSError after PATIENCE or OPENING seconds.
+        If *opens* is true, retry for OPENING seconds, and not after PermissionError.  FileNotFoundError and
+        FileExistsError are never retried.
         """
         pause, deadline = 0.5, self._clock.now() + (OPENING if opens else PATIENCE)
         while True:
@@ -55,15 +56,15 @@ class Patience:
             except OSError as error:
                 if self._clock.now() >= deadline or (opens and isinstance(error, PermissionError)):
                     raise
-                log.warning("%s is tried again: %s", self._store, error)
+                log.warning("retrying a request to %s: %s", self._store, error)
             self._sleep(pause)
             pause = min(5.0, 2 * pause)
 
 
 def create_once(store: ObjectStore, name: str, data: bytes) -> bool:
-    """Create *name* unless it exists; return whether it holds *data*, which no other writer would write.
+    """Create *name* unless it exists; return whether its content is *data*.  *data* must be unique to this writer.
 
-    An existing object may come from this put, if its answer was lost and it was sent again.  Raises OSError.
+    If the store's answer is lost and the put is sent again, the existing object is this writer's own.  Raises OSError.
     """
     for _ in range(3):  # a store may refuse both of two concurrent puts
         try:
@@ -77,7 +78,7 @@ def create_once(store: ObjectStore, name: str, data: bytes) -> bool:
 
 
 class Lease:
-    """The lease of one log: an object for each term; the newest term is valid."""
+    """The lease of one log.  Each term is an object, and only the newest term is valid."""
 
     def __init__(
         self, store: ObjectStore, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep
@@ -87,14 +88,14 @@ class Lease:
         self._writer = uuid.uuid4().hex
         self._beats = 0
         self.term = 0
-        #: Term and content at the last look, and the time of the first look that found them.
+        #: Term and content at the last read, and the time of the first read that found this content.
         self._seen: tuple[int, bytes] | None = None
         self._since = 0.0
         self._closing = threading.Event()
         self._heart: threading.Thread | None = None
 
     def look(self) -> tuple[int, bytes]:
-        """Return the newest term and its content; (0, b"") if there is none.  Raises OSError."""
+        """Return the newest term and its content; (0, b"") if there is no term.  Raises OSError."""
         terms = self._terms()
         if not terms:
             return 0, b""
@@ -109,7 +110,7 @@ class Lease:
     def take(self, wait: float) -> None:
         """Take the lease.
 
-        Raises RecordingInUse: another writer runs, and did not stop within *wait* seconds; OSError.
+        Raises OSError, and RecordingInUse if another writer runs and did not stop within *wait* seconds.
         """
         self.term = self._await(wait) + 1
         if not create_once(self._store, _key(self.term), self._content()):
@@ -121,7 +122,7 @@ class Lease:
         self._heart.start()
 
     def _await(self, wait: float) -> int:
-        """Wait until the writer of the newest term has stopped; return that term."""
+        """Wait until the writer of the newest term has stopped; return the newest term."""
         begun = self._clock.now()
         while True:
             is_free = self.is_free()
@@ -133,10 +134,10 @@ class Lease:
             self._sleep(LOOK)
 
     def is_free(self) -> bool | None:
-        """Look at the lease; return whether it is free, or None if that takes further looks.
+        """Read the lease; return whether it is free, or None if only further reads can decide.
 
-        A lease is free if it was released, or if its content stays the same for LEASE seconds.  It has a writer if its
-        content changed since the last look.  Raises OSError.
+        A lease is free if it was released, or if its content did not change for LEASE seconds.  A lease is not free if
+        its content changed since the last read.  Raises OSError.
         """
         before, found = self._seen, self.look()
         if found != before:
@@ -161,7 +162,7 @@ class Lease:
                 log.warning("%s: the lease cannot be renewed: %s", self._store.url, error)
 
     def check(self) -> None:
-        """Raise RecordingFenced if there is a newer term; OSError."""
+        """Raise RecordingFenced if there is a newer term, and OSError if the store fails."""
         terms = self._patiently(self._terms)
         if terms and terms[-1] != self.term:
             raise RecordingFenced(f"{self._store.url} was taken over by another process")

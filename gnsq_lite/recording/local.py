@@ -2,13 +2,13 @@
 
 ::
 
-    LOCK               flock of the recorder that writes; its pid and host inside
+    LOCK               locked (flock) by the recorder that writes; has the recorder's pid and host
     pack-FIRST.rec     frames; FIRST is the number of the first row; a new pack after 64 MB or ten minutes
-    END                number of the last synced row, with a checksum: other processes read rows up to it
-    RETIRED            written by ``recording retire``: no recorder takes the log
+    END                number of the last synced row, with a checksum; other processes read rows up to this number
+    RETIRED            written by ``recording retire``; no recorder writes the log after that
     ids/               index of known messages, see known.py
 
-END is written after each sync and not synced: after a power cut it may be older than the pack, but not newer.
+END is written after each sync, but is not synced.  So after a power cut END may be older than the pack, but not newer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gnsq_lite.recording.logs import SKEW, Age, Bounds, Lane, Piece, Span, cut, 
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Bytes, and seconds since its first flush, after which the next flush starts a new pack.
+#: Size in bytes, or age in seconds, of a pack after which the next write starts a new pack.
 PACK_BYTES, PACK_SECONDS = 64 << 20, 600.0
 _PACK = re.compile(r"pack-(\d{16})\.rec")
 _END = struct.Struct("<QI")
@@ -66,7 +66,7 @@ def _read_end(directory: Path) -> int:
 
 
 def mapped(path: Path) -> pa.Buffer:
-    """Return a file's bytes, mapped while the buffer exists.  Raises OSError."""
+    """Map a file into memory; return a buffer of its bytes.  Raises OSError."""
     if path.stat().st_size == 0:
         return pa.py_buffer(b"")
     with pa.memory_map(str(path)) as file:
@@ -74,7 +74,7 @@ def mapped(path: Path) -> pa.Buffer:
 
 
 def lock_file(path: Path, wait: float) -> int:
-    """Take a file's flock and return its descriptor.  Raises RecordingInUse after *wait* seconds."""
+    """Lock a file with flock; return the file's descriptor.  Raises RecordingInUse after *wait* seconds."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
     deadline = time.monotonic() + wait
     while True:
@@ -113,7 +113,7 @@ class LocalLog:
         """Take the lock, and remove an incomplete last write from the newest pack.
 
         Raises:
-            RecordingInUse: another process writes the log.  RecordingError: it was retired, or cannot be opened.
+            RecordingInUse: another process writes the log.  RecordingError: the log was retired, or cannot be opened.
             RecordingDamaged: rows that were finished at nsqd cannot be read.
         """
         try:
@@ -167,7 +167,7 @@ class LocalLog:
         self._note_end()
 
     def _refuse_damage(self, path: Path, view: memoryview, end: int, synced: int) -> None:
-        """Raise RecordingDamaged if synced rows are incomplete; only the last write may be."""
+        """Raise RecordingDamaged if synced rows are incomplete.  Only the last write, not synced, may be incomplete."""
         lost = self.last < synced
         for at in range(end + frames.ALIGN, len(view) - frames.ALIGN + 1, frames.ALIGN):
             frame = frames.frame_at(view, at)
@@ -180,7 +180,7 @@ class LocalLog:
         os.pwrite(self._end_fd, number + struct.pack("<I", zlib.crc32(number)), 0)
 
     def append(self, lanes: list[Lane]) -> int:
-        """Append the batches as frames, wait for the disk, and return their bytes.
+        """Append the batches as frames, sync the frames to the disk, and return their size in bytes.
 
         Raises:
             OSError: no row is stored.  RecordingError: a failed write could not be undone.
@@ -211,7 +211,7 @@ class LocalLog:
         path = self.directory / pack_name(self.last + 1)
         self._close_pack()
         data = frames.head(schema)
-        self._files.unlink(path)  # of a write that failed
+        self._files.unlink(path)  # left by a failed write
         fd = self._files.create(path)
         try:
             self._files.append_all(fd, [data])
@@ -247,7 +247,7 @@ class LocalLog:
 
 
 class LocalReader:
-    """Read a log in a directory; remembers the offset at which the last span ended."""
+    """Reads a log in a directory.  It remembers the offset at which the last span ended."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self.name = directory, directory.name
@@ -268,7 +268,7 @@ class LocalReader:
         (self._directory / "RETIRED").touch()
 
     def span(self, start: int, end: int) -> Span:
-        """Return the packs that hold the rows, the first with the offset of a frame at or before *start* + 1."""
+        """Return the packs of the rows *start* < row <= *end*.  The first pack has the offset to read from."""
         there = packs(self._directory)
         index = bisect_right(there, start + 1) - 1
         if end > start and index < 0:
@@ -282,7 +282,7 @@ class LocalReader:
         return Span(self.name, start, end, tuple(files))
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield the frames that hold rows of a range, and remember its end for the next range."""
+        """Yield the frames of the rows *start* < row <= *end*; remember where the last frame ends for the next call."""
         for name, file_first, frame, _, _ in self._walk(self.span(start, end)):
             if frame.last <= end:
                 self._place = (frame.last, file_first, frame.end)
@@ -315,7 +315,7 @@ class LocalReader:
             raise RecordingDamaged(f"{self._directory} lacks rows up to {span.end}: a pack ends at row {expected}")
 
     def first_after(self, time_us: int) -> int:
-        """Search packs by when they were written, then frames by their rows' publish times."""
+        """Search packs by the time when they were written, and then frames by the publish times of their rows."""
         bounds = self.bounds()
         there = packs(self._directory)
         begin = 0
@@ -334,7 +334,7 @@ class LocalReader:
         return None
 
     def ages(self) -> Iterator[Age]:
-        """Yield all packs but the newest; each was complete when the next one was started."""
+        """Yield all packs except the newest.  A pack was complete when the first frame of the next pack was written."""
         for first, following in pairwise(packs(self._directory)):
             frame = self._first_frame(following)
             with suppress(FileNotFoundError):
@@ -343,7 +343,7 @@ class LocalReader:
                     yield Age(pack_name(first), following - 1, size, frame.written / 1e6)
 
     def removable(self, row: int) -> list[Age]:
-        """Return the packs, all but the newest, whose rows are up to *row*."""
+        """Return the packs, except the newest pack, whose last row is *row* or an earlier row."""
         found = []
         for first, following in pairwise(packs(self._directory)):
             if following - 1 > row:
@@ -354,7 +354,7 @@ class LocalReader:
         return found
 
     def size(self) -> int:
-        """Return the bytes of all packs."""
+        """Return the size of all packs in bytes."""
         total = 0
         for first in packs(self._directory):
             with suppress(FileNotFoundError):

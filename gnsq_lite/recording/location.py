@@ -1,7 +1,7 @@
 """Locations of recordings: a path or a URL.
 
-A URL with an unsupported scheme must not become a local directory of that name: rows stored there would be
-finished at nsqd, but no reader would find them.
+A URL with an unsupported scheme must not become a local directory of the same name: the recorder would finish messages
+at nsqd, but no reader would find their rows.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _USER = re.compile(r"//[^/@\s:]*:[^/@\s]*@")
 
 
 def is_url(text: str) -> bool:
-    """Whether *text* is a URL such as ``s3a://bucket/x`` or ``file:/x``; a relative path may be given as ``./x:/y``."""
+    """Whether *text* is a URL such as ``s3a://bucket/x`` or ``file:/x``.  The relative path ``./x:/y`` is no URL."""
     return _URL.match(text) is not None
 
 
 def without_password(text: str) -> str:
-    """Remove user and password from URLs in *text*, so that it may be logged."""
+    """Remove user and password from URLs in *text*, so that *text* may be logged."""
     return _USER.sub("//*********(redacted)@", text)
 
 
@@ -47,13 +47,13 @@ def remote_url(text: str, option: str) -> str:
 def local_directory(text: str, option: str) -> Path:
     """Return the absolute path of *text*, a path or a ``file:`` URL.
 
-    Raises OptionError, of *option*, for any other URL.
+    Raises OptionError for any other URL; *option* is the name of the option.
     """
     if not is_url(text):
         return Path(text).absolute()
     parts = urlsplit(text)
     if parts.scheme.lower() != "file":
-        why = f"{parts.scheme}: is not supported here: give a path, or a file: URL, of storage that is mounted"
+        why = f"{parts.scheme}: is not supported here: give a path, or a file: URL, of mounted storage"
         if option == "recording":
             why += "; or an object store: " + ", ".join(sorted(OBJECT_STORES))
         raise OptionError(option, text, why)

@@ -1,4 +1,4 @@
-"""Shared by both backends of a log: the protocols of a writer and a reader, and spans of rows."""
+"""Protocols of the writer and the reader of a log, and spans of rows.  Local logs and object stores use them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from gnsq_lite.recording.files import Blobs
 from gnsq_lite.recording.frames import Frame
 
-#: Seconds by which a publish time may be ahead of the recorder's clock, for a search by time.
+#: Seconds by which publish times may be ahead of the recorder's clock.  A search by time starts this much earlier.
 SKEW = 60.0
-#: A batch to store, and its topic partition; -1: plain NSQ.
+#: A topic partition (-1: plain NSQ), and a batch of its rows to store.
 Lane = tuple[int, pa.RecordBatch]
 
 
@@ -24,7 +24,7 @@ Lane = tuple[int, pa.RecordBatch]
 class Span:
     """Rows *start* < row <= *end* of a log, and the *files* that hold them.
 
-    A file is (name, first row, offset to start at in a pack, or bytes of an object).
+    A file is (name, first row, number).  The number is the offset to start at in a pack, or the size of an object.
     """
 
     log: str
@@ -34,7 +34,7 @@ class Span:
 
 
 class Piece(NamedTuple):
-    """A frame or an object: its file, the file's first row, the frame's offset or the object's bytes, rows, bytes."""
+    """A frame or an object, with rows *first* to *last*.  *place* is the frame's offset or the object's size."""
 
     file: str
     file_first: int
@@ -52,7 +52,7 @@ class Bounds(NamedTuple):
 
 
 class Age(NamedTuple):
-    """One file of a log, for retention: number of its last row, its bytes, and when it was complete, in seconds."""
+    """A file of a log, for retention: its last row, size in bytes, and time of completion in seconds since 1970."""
 
     name: str
     last: int
@@ -61,14 +61,14 @@ class Age(NamedTuple):
 
 
 class LogWriter(Protocol):
-    """A log that this process writes.  Only one thread at a time may call methods; the owner locks."""
+    """A log that this process writes.  Only one thread at a time may call methods; the caller locks."""
 
     name: str
     #: Number of the last durable row.
     last: int
     #: Folder of the index of known messages.
     ids: Blobs
-    #: Seconds in which messages are gathered before a write.
+    #: Seconds for which messages are gathered before a write.
     linger: float
 
     def append(self, lanes: list[Lane]) -> int:
@@ -104,7 +104,7 @@ class LogReader(Protocol):
         """Yield the pieces with rows of a range, in order.  Raises DataLoss, RecordingDamaged, OSError."""
 
     def read(self, span: Span) -> Iterator[tuple[Frame, pa.RecordBatch]]:
-        """Yield the rows of *span* with their frames, cut at its ends.
+        """Yield the batches of *span*, cut at the ends of *span*, with their frames.
 
         Raises DataLoss, RecordingDamaged, OSError.
         """
@@ -113,28 +113,28 @@ class LogReader(Protocol):
         """Return the number of the first row published at *time_us* or later, or of the next row if there is none."""
 
     def ages(self) -> Iterator[Age]:
-        """Yield the files that retention may remove, oldest first: all but the newest."""
+        """Yield the files that retention may remove, oldest first: all except the newest file."""
 
     def removable(self, row: int) -> list[Age]:
-        """Return the files, all but the newest, whose rows are up to *row*; their times are not read."""
+        """Return the files, except the newest, whose last row is *row* or an earlier row; ``written`` is not set."""
 
     def size(self) -> int:
-        """Return the bytes of all files."""
+        """Return the size of all files in bytes."""
 
     def remove(self, ages: list[Age]) -> None:
         """Remove files."""
 
     def retire(self) -> None:
-        """Write the end marker, after which no recorder takes the log."""
+        """Mark the log as retired.  No recorder writes a retired log."""
 
 
 def new_name() -> str:
-    """Return a new name for a log; a log that replaces a lost log gets another name."""
+    """Return a new random name for a log.  A log that replaces a lost log must have another name."""
     return secrets.token_hex(4)
 
 
 def share(ranges: list[tuple[LogReader, int, int]], parts: int) -> list[list[Span]]:
-    """Split ranges (log, start, end) into about *parts* groups of equal size; depends only on the rows (PIPE-3)."""
+    """Split ranges (log, start, end) into about *parts* groups of equal size, always the same groups (PIPE-3)."""
     most = -(-sum(end - start for _, start, end in ranges) // max(1, parts))
     groups: list[list[Span]] = [[]]
     left = most
@@ -152,7 +152,7 @@ def share(ranges: list[tuple[LogReader, int, int]], parts: int) -> list[list[Spa
 
 
 def _files(pieces: deque[Piece], start: int, end: int) -> tuple[tuple[str, int, int], ...]:
-    """Return the files of the rows *start* < row <= *end*; drops the pieces before them."""
+    """Return the files of the rows *start* < row <= *end*; drop the pieces of earlier rows from *pieces*."""
     while pieces[0].last <= start:
         pieces.popleft()
     files: list[tuple[str, int, int]] = []
@@ -171,7 +171,7 @@ def cut(batch: pa.RecordBatch, frame: Frame, span: Span) -> pa.RecordBatch:
 
 
 def first_row(reader: LogReader, start: int, last: int, time_us: int) -> int:
-    """Return the first row of *start* < row <= *last* published at *time_us* or later; else *last* + 1."""
+    """Return the first row after *start*, up to *last*, that was published at *time_us* or later; else *last* + 1."""
     for frame, batch in reader.read(reader.span(start, last)):
         if frame.high >= time_us:
             times = batch.column("timestamp").view(pa.int64())

@@ -1,15 +1,15 @@
-"""A log on an object store: an object for each flush, created only where its name is free.
+"""A log on an object store.  Each write creates an object, and fails if an object of this name exists.
 
 ::
 
-    lease/TERM          the writer, see lease.py
+    lease/TERM          the writer's lease, see lease.py
     rows/FIRST-N        one write: a head and frames; FIRST is the number of its first row
-    merged/FIRST-LAST   flushes joined, up to 64 MB or ten minutes; created before its parts are deleted
+    merged/FIRST-LAST   merged writes, up to 64 MB or ten minutes; created before the merged objects are deleted
     RETIRED, ids/       as in local.py
 
-A recorder that takes the log over creates a fence, an object without rows, under the next write's name, and writes
-under the same FIRST with the next N.  The old recorder's next write fails because its name is taken, and it finishes no
-message after that; so a fence is never deleted.
+A recorder that takes over the log first creates a fence: an object without rows, which has the name of the next write.
+Its own next write has the same FIRST and the next N.  The next write of the old recorder fails because its name exists,
+and the old recorder finishes no message after that.  Fences are never deleted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gnsq_lite.recording.objectstore import ObjectStore
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Bytes, and seconds, of flushes that one merged object has.
+#: Size in bytes, and seconds since the first write that is not merged, at which writes are merged.
 MERGED_BYTES, MERGED_SECONDS = 64 << 20, 600.0
 #: Bytes of a fence; every object with rows is larger.
 FENCE_BYTES = 16
@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 def rows_name(first: int, number: int) -> str:
-    """Return the name of the object whose first row is *first*, after *number* fences with that row."""
+    """Return the name of the write whose first row is *first*; *number* counts the fences for this row."""
     return f"{first:016d}-{number:06d}"
 
 
@@ -64,17 +64,17 @@ def _frames_of(data: pa.Buffer, name: str) -> tuple[pa.Schema, list[Frame]]:
 
 
 class PatientBlobs:
-    """Blobs of a store, with retries while the store is unavailable."""
+    """Blobs of a store.  names() and read() retry while the store is unavailable."""
 
     def __init__(self, store: ObjectStore, patiently: Patience) -> None:
         self._store, self._patiently = store, patiently
 
     def names(self) -> list[str]:
-        """Return the names that are there, sorted."""
+        """Return the existing names, sorted."""
         return self._patiently(self._store.names)
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Return *size* bytes from *at* on, fewer at the end."""
+        """Return *size* bytes from the offset *at* on, or fewer at the end."""
         return self._patiently(lambda: self._store.read(name, at, size))
 
     def write(self, name: str, data: bytes) -> None:
@@ -136,7 +136,7 @@ class ObjectLog:
     def append(self, lanes: list[Lane]) -> int:
         """Create an object with the batches; return its size in bytes after the store has confirmed it.
 
-        Raises RecordingFenced: another recorder has used that name.  RecordingError: the store did not answer in time.
+        Raises RecordingFenced: another recorder has taken over the log.  RecordingError: the store accepts no writes.
         """
         written = int(self._clock.wall() * 1e6)
         first, buffers = self.last + 1, [frames.head(lanes[0][1].schema)]
@@ -149,7 +149,7 @@ class ObjectLog:
         try:
             mine = self._patiently(lambda: create_once(self._rows, name, data))
         except OSError as error:
-            why = f"{self._store.url} takes no writes: {error}; no row is lost, the messages stay in nsqd"
+            why = f"{self._store.url} accepts no writes: {error}; no row is lost, the messages stay in nsqd"
             raise RecordingError(why) from error
         if not mine:
             raise RecordingFenced(f"log {self.name} of {self._store.url} was taken over by another recorder")
@@ -162,7 +162,7 @@ class ObjectLog:
         return len(data)
 
     def _merge(self) -> None:
-        """Merge all writes but the newest, whose name keeps the log's numbers, and delete the parts."""
+        """Merge all writes except the newest, whose name has the log's row number, and delete the merged objects."""
         *parts, newest_part = self._parts
         self._parts, self._since = [newest_part], self._clock.now()
         if len(parts) < 2:
@@ -186,12 +186,12 @@ class ObjectLog:
         self.lease.check()
 
     def close(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         self.lease.release()
 
 
 def exists(store: ObjectStore, name: str) -> bool:
-    """Whether *name* is there.  Raises OSError."""
+    """Whether the object *name* exists.  Raises OSError."""
     try:
         store.read(name)
     except FileNotFoundError:
@@ -219,12 +219,12 @@ class ObjectReader:
         self.name, self._url = name, store.url
         self._store = store.below(f"logs/{name}/")
         self._patiently = patiently or Patience(store.url)
-        self._names: dict[str, int] = {}  # of rows/ without fences: bytes
-        self._joined: dict[str, int] = {}  # of merged/
+        self._names: dict[str, int] = {}  # name -> bytes, of objects in rows/ except fences
+        self._joined: dict[str, int] = {}  # name -> bytes, of objects in merged/
         self._newest: tuple[str, int] = ("", 0)  # name and last row of the newest object that was read
 
     def bounds(self) -> Bounds:
-        """Return the bounds of the stored rows; lists only names after the known names."""
+        """Return the bounds of the stored rows.  List only the names after the known names."""
         known = max(self._names, default="")
         more = self._listed("rows/", known)
         if not known:
@@ -245,7 +245,7 @@ class ObjectReader:
         self.bounds()
 
     def _pieces(self) -> list[Piece]:
-        """Return the objects in order; for merged rows the merged object."""
+        """Return the objects in the order of their rows.  For rows in two objects, return the merged object."""
         found: list[Piece] = []
         behind = 0
         names = sorted(self._names)
@@ -292,7 +292,7 @@ class ObjectReader:
                 look()
                 chosen = self._chosen(start, end)
         if not _is_whole(chosen, start, end):
-            where = f"the first one there is {chosen[0].first}" if chosen else "none of them is there"
+            where = f"its first row is {chosen[0].first}" if chosen else "it has none of these rows"
             raise DataLoss(f"log {self.name} of {self._url} lacks rows of ({start}, {end}]: {where}")
         yield from chosen
 
@@ -300,7 +300,7 @@ class ObjectReader:
         return [piece for piece in self._pieces() if piece.last > start and piece.first <= end]
 
     def read(self, span: Span) -> Iterator[tuple[Frame, pa.RecordBatch]]:
-        """Yield the rows of *span*; an object that is gone was merged, or removed."""
+        """Yield the rows of *span*.  If an object was merged or removed meanwhile, list the objects again."""
         start, files, tries = span.start, span.files, 0
         while start < span.end:
             part = Span(span.log, start, span.end)
@@ -316,7 +316,7 @@ class ObjectReader:
                 files = self.span(start, span.end).files
             else:
                 if start < span.end:
-                    raise RecordingDamaged(f"log {self.name} of {self._url} lacks rows behind row {start}")
+                    raise RecordingDamaged(f"log {self.name} of {self._url} lacks rows after row {start}")
 
     def _read_files(
         self, files: tuple[tuple[str, int, int], ...], span: Span
@@ -335,7 +335,7 @@ class ObjectReader:
                     yield frame, cut(frames.decode(data, frame, schema), frame, span)
 
     def first_after(self, time_us: int) -> int:
-        """Search objects by when they were written, then rows by their publish times."""
+        """Search objects by the time when they were written, and then rows by their publish times."""
         bounds = self.bounds()
         pieces = self._pieces()
         low, high = 0, len(pieces)
@@ -357,19 +357,19 @@ class ObjectReader:
         return frame.written / 1e6
 
     def ages(self) -> Iterator[Age]:
-        """Yield all objects but the newest; each was complete when the next one was started."""
+        """Yield all objects except the newest.  An object was complete when the next object was written."""
         self._relist()
         pieces = self._pieces()
         for piece, following in pairwise(pieces):
             yield Age(piece.file, piece.last, piece.size, self._written(following))
 
     def removable(self, row: int) -> list[Age]:
-        """Return the objects, all but the newest, whose rows are up to *row*."""
+        """Return the objects, except the newest object, whose last row is *row* or an earlier row."""
         self.bounds()
         return [Age(one.file, one.last, one.size, 0.0) for one in self._pieces()[:-1] if one.last <= row]
 
     def size(self) -> int:
-        """Return the bytes of all objects."""
+        """Return the size of all objects in bytes."""
         self.bounds()
         return sum(piece.size for piece in self._pieces())
 

@@ -1,8 +1,8 @@
-"""Object stores (S3 and compatible servers, Google's, Azure's), reduced to the calls that a log needs.
+"""Calls of object stores (S3 and compatible servers, Google's, Azure's) that a log needs.
 
-The library is obstore: its put has a mode that only creates, which a log's fence needs, and it supports
-all three with the same calls.  Settings come from the environment variables of the store's own tools, and from the
-options ``nsq.storage.NAME``.
+The library is obstore.  It supports all three kinds of stores with the same calls.  Its put has a mode that only
+creates objects, which a log's fence needs.  Settings come from the environment variables of the store's own tools, and
+from the options ``nsq.storage.NAME``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gnsq_lite.recording.location import without_password
 
 #: Default settings of a store's HTTP client.
 _CLIENT = {"timeout": "30s", "connect_timeout": "10s"}
-#: Names of ``nsq.storage.*``, as the library writes them: the HTTP client's, and the stores'.
+#: Names of ``nsq.storage.*`` as obstore writes them: settings of the HTTP client, and settings of the stores.
 _CLIENT_NAMES = frozenset(
     re.findall(r"\w+", "allow_http allow_invalid_certificates timeout connect_timeout proxy_url proxy_ca_certificate")
 )
@@ -34,7 +34,7 @@ _STORE_NAMES = frozenset(
         federated_token_file msi_endpoint msi_resource_id object_id instance_metadata""",
     )
 )
-#: Names of credentials, apart from those of the cloud's metadata service: settings and ends of environment variables.
+#: Settings, and ends of names of environment variables, for credentials without the cloud's metadata service.
 _CREDENTIALS = frozenset(
     re.findall(
         r"\w+",
@@ -44,7 +44,7 @@ _CREDENTIALS = frozenset(
     )
 )
 _VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_", "abfs": "AZURE_", "abfss": "AZURE_"}
-#: A store's answer in XML; and the client's request for credentials to the cloud's metadata service.
+#: Pattern of a store's answer in XML, and the host of the cloud's metadata service, which gives credentials.
 _ANSWER = re.compile(r"(<\?xml|<Error).*", re.DOTALL)
 _METADATA = "//169.254.169.254/"
 _NO_CREDENTIALS = "no credentials were given or are in the environment, and this machine's cloud has none"
@@ -69,9 +69,9 @@ def settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 class ObjectStore:
-    """The objects below a URL.  Every method raises OSError if the store fails, and FileExistsError is one of these.
+    """The objects below a URL.  Every method raises OSError if the store fails.
 
-    :meth:`names`, :meth:`read`, :meth:`write` and :meth:`remove` are those of ``files.Blobs``.
+    :meth:`names`, :meth:`read`, :meth:`write` and :meth:`remove` implement ``files.Blobs``.
     """
 
     def __init__(self, url: str, given: Mapping[str, str], prefix: str = "") -> None:
@@ -133,11 +133,11 @@ class ObjectStore:
             raise OSError(f"{where}: {_message_of(error)}") from None
 
     def check(self) -> None:
-        """Raise MissingExtra or OptionError if the store's settings cannot work; sends no request."""
+        """Raise MissingExtra or OptionError if the store's settings cannot work.  Sends no request to the store."""
         self._opened()
 
     def create(self, name: str, data: bytes) -> None:
-        """Make *name*, whole and durable.  Raises FileExistsError; an OSError of another kind leaves it open."""
+        """Create *name* atomically and durably.  Raises FileExistsError.  After another OSError *name* may exist."""
         import obstore
 
         store = self._opened()
@@ -145,7 +145,7 @@ class ObjectStore:
             obstore.put(store, self._prefix + name, data, mode="create", use_multipart=False)
 
     def write(self, name: str, data: bytes) -> None:
-        """Set the content of *name*."""
+        """Replace the content of *name*."""
         import obstore
 
         store = self._opened()
@@ -153,7 +153,7 @@ class ObjectStore:
             obstore.put(store, self._prefix + name, data, use_multipart=False)
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Return *size* bytes from *at* on, fewer at the end.  Raises FileNotFoundError."""
+        """Return *size* bytes from the offset *at* on, or fewer at the end.  Raises FileNotFoundError."""
         import obstore
 
         store = self._opened()
@@ -171,7 +171,7 @@ class ObjectStore:
         return found
 
     def sizes(self, after: str = "") -> dict[str, int]:
-        """Return name -> bytes of the objects after the name *after*, sorted by name."""
+        """Return a dict from name to size in bytes, sorted by name, of the objects after the name *after*."""
         import obstore
 
         store = self._opened()
@@ -183,7 +183,7 @@ class ObjectStore:
         return dict(sorted(found.items()))
 
     def folders(self) -> list[str]:
-        """Return the first parts of the names that have a slash, sorted."""
+        """Return the part before the first slash of all names that have a slash, sorted."""
         import obstore
 
         store = self._opened()
@@ -192,11 +192,11 @@ class ObjectStore:
         return sorted(str(one).rstrip("/").removeprefix(self._prefix) for one in found)
 
     def names(self) -> list[str]:
-        """Return the names that are there, sorted."""
+        """Return the existing names, sorted."""
         return list(self.sizes())
 
     def remove(self, *names: str) -> None:
-        """Remove those of *names* that exist, many at once."""
+        """Remove the objects *names*, many in one request; ignore missing objects."""
         import obstore
 
         store = self._opened()
@@ -211,7 +211,7 @@ class ObjectStore:
 def _message_of(error: Exception) -> str:
     """Return the library's text of *error*, without its internal structures.
 
-    It has only the code and message of the store's answer: the rest may repeat the request, with a session's token.
+    Of the store's answer keep only the code and message, because the rest may repeat the request with its token.
     """
     text = without_password(str(error).partition("\n\nDebug source")[0])
     answer = _ANSWER.search(text)

@@ -13,9 +13,10 @@ from gnsq_lite.wire.names import check_channel, check_topic
 class RecorderOptions:
     """Options of a recorder.  Durations are seconds.
 
-    *client*: keyword arguments of a Reader for addresses, TLS, AUTH and others.  *retain*: seconds that rows stay;
-    *retain_bytes*: bytes that stay; 0 and None: no limit.  A query that owns the recording removes rows at its commit.
-    *max_waiting*: bytes not yet taken by the owner above which receiving pauses; None: no limit.
+    *client* has keyword arguments of a Reader, such as addresses, TLS and AUTH.  *retain* is the number of seconds for
+    which rows stay (0: no limit), and *retain_bytes* the most bytes of rows that stay (None: no limit).  A query that
+    owns the recording ignores both, and removes rows at its commit.  Receiving pauses while more than
+    *max_waiting* bytes of stored rows wait for the owner (None: no limit).
     """
 
     topic: str
@@ -41,6 +42,6 @@ class RecorderOptions:
 
     @property
     def addresses(self) -> list[str]:
-        """The addresses, for an error's text."""
+        """Addresses of the nsqds or nsqlookupds, for error texts."""
         found = self.client.get("nsqd_tcp_addresses") or self.client.get("lookupd_http_addresses") or []
         return [found] if isinstance(found, str) else list(found)

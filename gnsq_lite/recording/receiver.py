@@ -1,7 +1,7 @@
 """The source of a recorder's messages: one or several Readers of the library.
 
-The receiver passes on every message unanswered; the recorder finishes it once it is durable.  TLS, AUTH, compression,
-discovery, reconnects, heartbeats and Youzan's partitions are the work of the Reader (PIPE-4).
+The receiver passes each message to the recorder, and the recorder finishes the message after its row is durable.  The
+Reader does TLS, AUTH, compression, discovery, reconnects, heartbeats and Youzan's partitions (PIPE-4).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gnsq_lite.message import Message, keep_all
 from gnsq_lite.options import format_address
 from gnsq_lite.recording.options import RecorderOptions
 
-#: Called in the I/O thread with received messages; it must not wait.
+#: Function that is called in the I/O thread with received messages; it must not block.
 OnMessages = Callable[[list[Message]], None]
-#: Seconds in which reads are gathered into one list, so that work per list replaces work per message.
+#: Seconds for which messages are gathered into one list, because each list has a fixed cost.
 GATHER = 0.001
 
-#: Seconds for which a lost nsqd counts as missing even if it is not found again: an nsqd that restarts is not
-#: listed for a while, and a listed nsqd is tried at each poll.
+#: Seconds for which a lost nsqd counts as missing even if lookups do not list it.  An nsqd that restarts is not listed
+#: for a while, and the Reader tries to connect to a listed nsqd after each lookup.
 REMEMBERED = 900.0
 
 _BODY = attrgetter("body")
@@ -45,7 +45,7 @@ def take_some(queue: deque[Message], most: int, most_bytes: int) -> list[Message
 
 
 class Receiver:
-    """One Reader, or several if the disk is too slow for one window (connectionsPerNsqd)."""
+    """Receives through one Reader, or through several (connectionsPerNsqd) if a slow disk needs more in flight."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Receiver:
         self._topic, self._channel = options.topic, options.channel
         self._count = options.connections_per_nsqd
         self._readers: list[Reader] = []
-        #: Per Reader the (address, topic partition) it is subscribed to; and when each endpoint was lost last.
+        #: For each Reader, its subscriptions as (address, topic partition); and when each endpoint was lost last.
         self._here: dict[int, set[tuple[str, int | None]]] = {number: set() for number in range(self._count)}
         self._lost: dict[tuple[int, str], float] = {}
         polls = 3 * self._arguments["lookupd_poll_interval"]
@@ -95,7 +95,7 @@ class Receiver:
         self._here[number] = {(connection.address, connection.partition) for connection in stats.connections}
 
     def _parted(self, number: int, endpoint: str, reason: object) -> None:
-        """Update the state after the end of a connection or of an attempt.  Runs in the I/O thread."""
+        """Update the state after a connection ended, or could not be opened.  Runs in the I/O thread."""
         self.lost += self._is_here(number, endpoint)
         self._joined(number, endpoint)
         now = self._clock.now()
@@ -116,7 +116,7 @@ class Receiver:
         return sorted(away)
 
     def _is_here(self, number: int, endpoint: str) -> bool:
-        """Return whether a Reader is subscribed to an nsqd, or to a topic partition at any leader."""
+        """Return whether a Reader is subscribed to *endpoint*: an nsqd, or a topic partition at any leader."""
         lost, _, partition = endpoint.partition("/")
         return any(str(one) == partition if partition else address == lost for address, one in self._here[number])
 
@@ -130,7 +130,7 @@ class Receiver:
             reader.pause()
 
     def resume(self) -> None:
-        """Send RDY as before."""
+        """Receive messages again after :meth:`pause`."""
         for reader in self._readers:
             reader.resume()
 
@@ -139,7 +139,7 @@ class Receiver:
         return any(self._here.values())
 
     def check(self) -> None:
-        """Raise the error that ended a Reader: TLS not granted, or a refused secret."""
+        """Raise the error that ended a Reader, such as TLS not granted or a refused secret."""
         for reader in self._readers:
             try:
                 reader.join(timeout=0)
@@ -147,7 +147,7 @@ class Receiver:
                 continue
 
     def stop(self, timeout: float) -> None:
-        """Close every Reader gracefully; no message stays in flight."""
+        """Close every Reader gracefully, within *timeout* seconds; no message stays in flight."""
         deadline = self._clock.now() + timeout
         for reader in self._readers:
             reader.close(max(0.0, deadline - self._clock.now()))

@@ -1,7 +1,7 @@
-"""The recorder stores received messages durably in a log, and finishes them only then (PIPE-2).
+"""The recorder stores received messages durably in a log, and then finishes the messages (PIPE-2).
 
-The Reader's I/O thread appends to a queue and continues reading; this object's thread takes the queue, stores it with
-one write, waits for the disk or the store, and sends the FINs.  Meanwhile the next messages arrive.
+The Reader's I/O thread appends received messages to a queue, and continues to read.  The recorder's thread stores the
+queued messages with one write, waits for the disk or the store, and sends the FINs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.message import Message, finish_all, send_back
 from gnsq_lite.recording import lease, schema
-from gnsq_lite.recording.backlog import Horizon
+from gnsq_lite.recording.backlog import BacklogCutoff
 from gnsq_lite.recording.errors import RecordingError
-from gnsq_lite.recording.known import Known
+from gnsq_lite.recording.known import DedupIndex
 from gnsq_lite.recording.logs import Lane, LogReader, LogWriter
 from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.receiver import Receiver, take_some
@@ -27,14 +27,14 @@ log = logging.getLogger("gnsq_lite.recording")
 
 #: Maximum messages, and bytes of bodies, of one write.
 MOST_AT_ONCE, MOST_BYTES = 10_000, 16 << 20
-#: Rows after which the index of known messages is written: a start reads rows again that are not in the index.
+#: Number of rows outside the index of known messages at which the index is written.  A start must read these rows.
 UNINDEXED = 1_000_000
 #: Time limit in seconds of a graceful stop.
 STOP_TIMEOUT = 8.0
 
 
 class Recorder:
-    """Records a channel into a log.  The log belongs to this object; other threads use it under :attr:`lock`."""
+    """Records a channel into a log.  Other threads must hold :attr:`lock` while they use the log."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Recorder:
         self.log, self._reader, self._receiver, self._options, self._clock = writer, reader, receiver, options, clock
         self._make_room = make_room
         self.lock = threading.RLock()
-        self._known = Known(writer.ids, options.dedup_rows) if options.dedup_rows else None
+        self._known = DedupIndex(writer.ids, options.dedup_rows) if options.dedup_rows else None
         #: Number of the last row whose key is in the index of known messages.
         self.indexed = 0
         self._queue: deque[Message] = deque()
@@ -65,14 +65,14 @@ class Recorder:
         self._waiting: deque[tuple[int, int]] = deque()
         self.stored = self.stored_bytes = 0
         self.flush_seconds = 0.0
-        self._horizon = Horizon()
+        self._cutoff = BacklogCutoff()
         self.backlog_seen = clock.now()
         self._has_backlog = False
 
     def start(self, taken: int | None = None) -> None:
-        """Load the index of known messages and start receiving; the owner has taken rows up to *taken*, by default all.
+        """Load the index of known messages, and start to receive.
 
-        Raises RecordingError, OSError.
+        *taken* is the last row that the owner has taken; None means all rows.  Raises RecordingError, OSError.
         """
         bounds = self._reader.bounds()
         self.taken = self.log.last if taken is None else taken
@@ -89,11 +89,11 @@ class Recorder:
         self._receiver.start(self._take)
 
     def expect(self, until_ns: int) -> None:
-        """Treat messages published up to this time as the backlog; 0: none."""
-        self._horizon, self.backlog_seen = Horizon(until_ns), self._clock.now()
+        """Treat messages published until *until_ns* (since 1970) as the backlog; 0 means that there is no backlog."""
+        self._cutoff, self.backlog_seen = BacklogCutoff(until_ns), self._clock.now()
 
     def _take(self, messages: list[Message]) -> None:
-        """In the I/O thread."""
+        """Queue received messages for the recorder's thread.  Runs in the I/O thread."""
         self._queue.extend(messages)
         if self._error is not None:
             self._give_back()
@@ -108,12 +108,12 @@ class Recorder:
         except Exception as error:
             log.exception("log %s: recording ended", self.log.name)
             self._error = error
-            self._receiver.pause()  # the owner may call an hour later
+            self._receiver.pause()  # the owner may call stop() only an hour later
             self._give_back()
             self._news.set()
 
     def _give_back(self) -> None:
-        """Requeue the waiting messages; may be called from any thread."""
+        """Requeue (REQ) the queued messages.  Thread-safe."""
         with suppress(IndexError):
             while True:
                 send_back([self._queue.popleft()])
@@ -124,7 +124,7 @@ class Recorder:
             self._wake.clear()
             self._gather()
             while self._queue:
-                self._has_backlog = True  # until the row is known
+                self._has_backlog = True  # assumed until _store() has checked the messages
                 messages = take_some(self._queue, MOST_AT_ONCE, MOST_BYTES)
                 try:
                     self._store(messages)
@@ -138,7 +138,7 @@ class Recorder:
             self.relieve()
 
     def _gather(self) -> None:
-        """Wait a moment for more messages per write, but not for more than nsqd sends without FIN."""
+        """Wait ``linger`` seconds for further messages, but not for more messages than nsqd sends without FIN."""
         deadline = self._clock.now() + self.log.linger
         enough = max(1, self._options.max_in_flight // 2)
         while self._queue and len(self._queue) < enough and self._clock.now() < deadline:
@@ -178,7 +178,7 @@ class Recorder:
                 self.index()
 
     def index(self) -> None:
-        """Write the keys of the newest rows to the index; rows up to :attr:`indexed` may be removed."""
+        """Write the keys of the newest rows to the index.  Rows up to :attr:`indexed` may then be removed."""
         with self.lock:
             if self._known is None:
                 self.indexed = self.log.last
@@ -192,7 +192,7 @@ class Recorder:
                 self.indexed = self.log.last
 
     def _lanes(self, messages: list[Message]) -> list[Lane]:
-        """Return the rows to store by topic partition, in order, without rows that are already stored."""
+        """Return one batch of rows for each topic partition, in order, without rows that are already stored."""
         youzan = self._options.include_youzan
         lanes: dict[int, list[Message]] = {}
         if messages[0].partition is None:
@@ -208,25 +208,25 @@ class Recorder:
         return [(partition, batch) for partition, batch in fresh if batch.num_rows]
 
     def _note_backlog(self, messages: Sequence[Message]) -> None:
-        horizon, now_ns = self._horizon, int(self._clock.wall() * 1e9)
-        self._has_backlog = bool(horizon) and any(
-            horizon.takes(message.nsqd_address, message.timestamp_ns, now_ns) for message in messages
+        cutoff, now_ns = self._cutoff, int(self._clock.wall() * 1e9)
+        self._has_backlog = bool(cutoff) and any(
+            cutoff.takes(message.nsqd_address, message.timestamp_ns, now_ns) for message in messages
         )
         if self._has_backlog:
             self.backlog_seen = self._clock.now()
 
     def holds_backlog(self) -> bool:
-        """Return whether received messages of the backlog are not stored yet, as on a slow disk."""
+        """Return whether received messages of the backlog are not stored yet."""
         if self._has_backlog:
             return True
         try:
             first = self._queue[0]
         except IndexError:
             return False
-        return self._horizon.covers(first.nsqd_address, first.timestamp_ns)
+        return self._cutoff.covers(first.nsqd_address, first.timestamp_ns)
 
     def _refused(self, error: OSError, messages: list[Message]) -> None:
-        """Wait and retry after a failed write, such as on a full disk: no row was stored, no message is finished."""
+        """Requeue *messages* after a failed write (full disk); remove rows, or pause receiving for a second."""
         send_back(messages)
         now = self._clock.now()
         self._refused_since = now if self._refused_since is None else self._refused_since
@@ -252,11 +252,11 @@ class Recorder:
         self._receiver.check()
 
     def is_connected(self) -> bool:
-        """Return whether there is a subscription to an nsqd."""
+        """Return whether the recorder is subscribed to at least one nsqd."""
         return self._receiver.is_connected()
 
     def missing(self) -> list[str]:
-        """Return the known nsqds without a subscription."""
+        """Return the known nsqds to which the recorder is not subscribed."""
         return self._receiver.missing()
 
     def trouble(self) -> str:
@@ -264,7 +264,7 @@ class Recorder:
         return self._refusal or self._receiver.trouble()
 
     def lost(self) -> int:
-        """Return how many connections to nsqd ended after they were subscribed."""
+        """Return how many subscribed connections to nsqds have ended."""
         return self._receiver.lost
 
     def dropped(self) -> int:
@@ -280,16 +280,16 @@ class Recorder:
         return self._paused
 
     def not_connected(self, seconds: float) -> ConnectError:
-        """Return the error for nsqds that were unreachable for *seconds*, with the known reason."""
+        """Return the error for nsqds that were unreachable for *seconds*.  Its text has the reason, if known."""
         where = ", ".join(self.missing() or self._options.addresses)
         known = self._receiver.trouble()
         why = f"no nsqd with topic {self._options.topic} within {seconds:g} s" + (f" ({known})" if known else "")
         if self.is_connected():
-            why += "; the backlog of the others was read (a Spark query goes on with onMissingNsqd=warn)"
+            why += "; the backlog of the other nsqds was read (with onMissingNsqd=warn, a Spark query continues)"
         return ConnectError(where, why)
 
     def waiting_bytes(self) -> int:
-        """Return the bytes that the owner has not taken."""
+        """Return the size of the rows that the owner has not taken, in bytes."""
         with self.lock:
             return sum(size for _, size in self._waiting)
 
@@ -298,13 +298,13 @@ class Recorder:
         return most is not None and self.waiting_bytes() > most
 
     def wait_for_rows(self, after: int, seconds: float) -> None:
-        """Wait until there are rows after row *after*, at most *seconds*."""
+        """Wait at most *seconds* until rows after the row *after* are stored."""
         self._news.clear()
         if self.log.last <= after and self._error is None:
             self._news.wait(seconds)
 
     def hand_over(self, row: int) -> None:
-        """Note that the owner has taken the rows up to *row*."""
+        """Record that the owner has taken the rows up to *row*."""
         with self.lock:
             self.taken = max(self.taken, row)
             while self._waiting and self._waiting[0][0] <= self.taken:

@@ -2,10 +2,10 @@
 
 ::
 
-    meta            version, uuid, topic, channel, and whether one Spark query owns it
-    committed       the position up to which that query has committed rows
+    meta            version, uuid, topic, channel, and whether one Spark query owns the recording
+    committed       the position up to which the owning query has committed rows
     logs/NAME/      a log, see local.py and objects.py
-    jobs/ID         marker of a Spark job of recorders; its removal stops the job
+    jobs/ID         marker of a Spark job of recorders; the job stops when the marker is removed
 
 A position maps log names to the number of the last row read; logs without rows are omitted.
 """
@@ -56,8 +56,8 @@ class Meta:
 class Recording:
     """A recording at a path or a URL; the constructor does no I/O.
 
-    *storage* are the settings of an object store, such as ``region``.  Every method may raise RecordingError, and
-    OSError if the disk or the store is unavailable.
+    *storage* has the settings of an object store, such as ``region``.  Every method may raise RecordingError.  If the
+    disk or the store is unavailable, it raises OSError.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Recording:
         return Folder(self._path / "jobs", self._files) if self._store is None else self._store.below("jobs/")
 
     def _patiently(self, do: Callable[[], _T]) -> _T:
-        """Return the result of *do*, with retries while the store is unavailable."""
+        """Call *do*, with retries while the object store is unavailable; return the result."""
         return do() if self._store is None else self._patience(do)
 
     # -- which recording it is
@@ -115,8 +115,8 @@ class Recording:
     def create(self, topic: str, channel: str, *, owned: bool = False) -> Meta:
         """Create the recording unless it exists, and return its identity.
 
-        Raises RecordingError: it is of another topic or channel, of a query or of recorders, or the store replaces an
-        object although the put allowed only a new one.
+        Raises RecordingError if the recording has another topic, channel or kind of owner (*owned*), or if the store
+        has no conditional puts.
         """
         wanted = Meta(str(uuid.uuid4()), topic, channel, owned)
         try:
@@ -129,8 +129,8 @@ class Recording:
                 f"{self.url} is a recording of {found.topic}/{found.channel}, not of {topic}/{channel}"
             )
         if found.owned != owned:
-            whose = "one Spark query" if found.owned else "recorders"
-            raise RecordingError(f"{self.url} is a recording of {whose}: choose another place")
+            owner = "one Spark query owns" if found.owned else "recorders write"
+            raise RecordingError(f"{owner} the recording {self.url}: choose another path or URL")
         return found
 
     def _create_local(self, wanted: Meta) -> Meta:
@@ -164,7 +164,7 @@ class Recording:
         return self._patience(create, opens=True)
 
     def check_visible(self, wanted: str) -> None:
-        """Raise RecordingNotVisible unless this process sees the recording of the uuid *wanted*."""
+        """Raise RecordingNotVisible unless this process sees the recording with the uuid *wanted*."""
         try:
             found = self.meta().uuid
         except FileNotFoundError:
@@ -172,7 +172,7 @@ class Recording:
         if found != wanted:
             what = "another recording" if found else "no recording"
             raise RecordingNotVisible(
-                f"this process sees {what} at {self.url}: executors must see it as the driver does"
+                f"this process sees {what} at {self.url}: executors must see the same recording as the driver"
             )
 
     def committed(self) -> Position:
@@ -210,10 +210,10 @@ class Recording:
         return self._readers[name]
 
     def take(self, *, own: bool = False, wait: float = 0.0, complete: bool = True) -> LocalLog | ObjectLog:
-        """Open a log for writing: a log without a writer, or a new log.
+        """Open a log without a writer, or a new log, for writing.
 
-        *own*: the recording has one writer; raises RecordingInUse where it lives, RecordingDamaged where rows are gone
-        and *complete* asks for all of them.  Otherwise the damaged log is retired.
+        If *own* is true, the recording has only one writer; raise RecordingInUse if this writer runs.  If rows of its
+        log are gone, raise RecordingDamaged if *complete* is true; otherwise retire the log and open a new log.
         """
         writers = [self._writer(name) for name in self.names() if not self.reader(name).is_retired()]
         for writer in writers if own or self._store is None else _without_writer(writers):
@@ -224,7 +224,7 @@ class Recording:
                     raise
             except RecordingDamaged as error:
                 if own and complete:
-                    raise RecordingDamaged(f"{error}: set failOnDataLoss=false to continue without them") from error
+                    raise RecordingDamaged(f"{error}: set failOnDataLoss=false to skip these rows") from error
                 log.exception("log %s is skipped", writer.name)
                 if own:
                     self.reader(writer.name).retire()
@@ -252,15 +252,15 @@ class Recording:
         return {name: bounds.first - 1 for name, bounds in self.bounds().items() if bounds.first > 1}
 
     def at(self, time_us: int) -> Position:
-        """Return the position before each log's first row that was published at a time or later."""
+        """Return the position before each log's first row that was published at *time_us* or later."""
         found = {name: self.reader(name).first_after(time_us) - 1 for name in self.names()}
         return {name: row for name, row in found.items() if row}
 
     def spans(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[Span]:
-        """Return the rows between two positions.  Raises DataLoss."""
+        """Return the spans of the rows between two positions.  Raises DataLoss."""
         gone = [name for name in start if name not in end]
         if gone:
-            raise DataLoss(f"recording {self.url} has no log {gone[0]}: its rows behind {start[gone[0]]} are gone")
+            raise DataLoss(f"recording {self.url} has no log {gone[0]}: its rows after {start[gone[0]]} are gone")
         found = [self.reader(name).span(start.get(name, 0), row) for name, row in sorted(end.items())]
         return [span for span in found if span.end > span.start]
 
@@ -280,8 +280,8 @@ class Recording:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows, log by log and in order, in batches of about 10,000.
 
-        *since*, *until*: only rows published at that time or later, and before; seconds since 1970.  *start*, *end*:
-        positions; by default all rows that are there now.  Raises DataLoss, RecordingDamaged.
+        *since* and *until* select rows that were published at *since* or later and before *until*, in seconds since
+        1970.  *start* and *end* are positions; the default is all stored rows.  Raises DataLoss, RecordingDamaged.
         """
         found = (batch for _, batch in self.rows(since=since, until=until, start=start, end=end))
         first = next(found, None)
@@ -298,7 +298,7 @@ class Recording:
         end: Mapping[str, int] | None = None,
         most: int = 10_000,
     ) -> Iterator[tuple[Position, pa.RecordBatch]]:
-        """Yield the rows of :meth:`batches` in pieces of *most* rows, with the position behind each; some are empty."""
+        """Yield (position, rows before the position) for the rows of :meth:`batches`, at most *most* rows at once."""
         low = None if since is None else int(since * 1e6)
         high = None if until is None else int(until * 1e6)
         position = dict(self.begin() if start is None else start)
@@ -315,9 +315,9 @@ class Recording:
     # -- keeping
 
     def trim(self, retain: float, retain_bytes: int | None = None) -> int:
-        """Remove the oldest files and objects of all logs, by seconds since they were complete, and by total bytes.
+        """Remove files older than *retain* seconds, and the oldest files until at most *retain_bytes* remain.
 
-        Returns the bytes removed.  The newest pack or object of a log stays.
+        0 and None mean no limit.  Returns the removed bytes.  The newest pack or object of each log stays.
         """
         readers = [self.reader(name) for name in self.names()]
         total = sum(reader.size() for reader in readers)
@@ -332,9 +332,9 @@ class Recording:
         return removed
 
     def retire(self, name: str) -> None:
-        """Mark a log as ended: no recorder takes it, and its rows stay readable.
+        """Mark a log as retired.  No recorder writes a retired log, and its rows stay readable.
 
-        Raises RecordingInUse: a recorder writes it.  RecordingError: there is no such log.
+        Raises RecordingInUse: a recorder writes the log.  RecordingError: there is no such log.
         """
         if name not in self.names():
             raise RecordingError(f"recording {self.url} has no log {name}")
@@ -344,7 +344,7 @@ class Recording:
         self.reader(name).retire()
 
     def verify(self) -> Iterator[tuple[str, Bounds, str]]:
-        """Read every row; yield (log, its rows, the error or "")."""
+        """Read every row; for each log, yield its name, its bounds, and the error text or ""."""
         for name, bounds in self.bounds().items():
             wrong = ""
             try:
@@ -356,7 +356,7 @@ class Recording:
 
 
 def _without_writer(logs: list[LocalLog | ObjectLog]) -> Iterator[LocalLog | ObjectLog]:
-    """Yield the logs whose leases are free, as soon as that is known; all leases are watched at the same time."""
+    """Yield each log as soon as its lease is known to be free.  All leases are watched at the same time."""
     watched = [one for one in logs if isinstance(one, ObjectLog)]
     while watched:
         states = [(one, one.lease.is_free()) for one in watched]

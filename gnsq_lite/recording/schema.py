@@ -1,8 +1,7 @@
 """The columns of ``format("nsq")`` and their exact Arrow types.
 
 Spark accepts a RecordBatch only if its schema equals Spark's exactly: microseconds in UTC, ``binary`` and
-not ``large_binary``, the same order and nullability.  It checks only the first batch, so all types are
-defined here.
+not ``large_binary``, the same order and nullability.  Spark checks only the first batch, so all types are defined here.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 from gnsq_lite.errors import OptionError
 from gnsq_lite.message import Message, read_columns
 
-#: (column, Spark type, Arrow type).  ``timestamp`` is the publish time by nsqd's clock, its nanoseconds cut to us.
+#: (column, Spark type, Arrow type).  ``timestamp`` is the publish time by nsqd's clock, truncated to microseconds.
 COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("topic", "STRING", pa.string()),
     ("channel", "STRING", pa.string()),
@@ -29,7 +28,7 @@ COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("body", "BINARY", pa.binary()),
 )
 
-#: Added by includeYouzan=true.  Ids are unsigned on the wire and signed here (two's complement); ext is JSON text.
+#: Columns that includeYouzan=true adds.  Unsigned ids are stored as signed (two's complement); ext is JSON text.
 YOUZAN_COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("partition", "INT", pa.int32()),
     ("internalId", "BIGINT", pa.int64()),
@@ -49,12 +48,12 @@ def ddl(include_youzan: bool = False) -> str:
 
 
 def arrow_schema(include_youzan: bool = False) -> pa.Schema:
-    """Return the schema as Arrow's."""
+    """Return the Arrow schema."""
     return pa.schema([pa.field(name, kind) for name, _, kind in columns(include_youzan)])
 
 
 def check_schema(fields: Iterable[tuple[str, str]], wanted: Sequence[tuple[str, str, pa.DataType]] = COLUMNS) -> None:
-    """Raise OptionError if a ``.schema(...)`` of (name, Spark type) differs; Spark does not check it at load."""
+    """Raise OptionError if *fields*, (name, Spark type) from ``.schema(...)``, are wrong; Spark does not check them."""
     given = [(name, kind.upper()) for name, kind in fields]
     if given != [(name, kind) for name, kind, _ in wanted]:
         shown = ", ".join(f"{name} {kind}" for name, kind in given)
@@ -81,7 +80,7 @@ def signed(value: int | None) -> int | None:
 _ORIGIN = attrgetter("nsqd_address")
 #: An Arrow scalar, created once: converting a Python number costs Arrow as much as a thousand rows.
 _THOUSAND = pa.scalar(1000, pa.int64())
-#: Offsets of ids of 16 characters, for this many rows.
+#: Most rows for which the offsets of ids of 16 characters are prepared.
 _MOST_IDS = 10_000
 _ID_OFFSETS = pa.py_buffer(array("i", range(0, 16 * _MOST_IDS + 1, 16)))
 
@@ -137,7 +136,7 @@ def _microseconds(stamps: Any, count: int) -> pa.Array:
 
 
 def _text_ids(joined: bytes, count: int) -> pa.Array | None:
-    """Return the column of *count* ids of 16 bytes, or None if they are not nsqd's hex digits or too many."""
+    """Return the column of *count* ids of 16 bytes; None if an id is not hex digits, or there are too many ids."""
     if count > _MOST_IDS or not is_text_id(joined):
         return None
     return pa.Array.from_buffers(pa.string(), count, [None, _ID_OFFSETS, pa.py_buffer(joined)])

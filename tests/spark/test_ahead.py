@@ -10,7 +10,7 @@ import pytest
 
 from gnsq_lite.recording import ahead, known
 from gnsq_lite.recording.ahead import read_ahead
-from gnsq_lite.recording.known import Known
+from gnsq_lite.recording.known import DedupIndex
 from gnsq_lite.recording.schema import to_batch
 from tests.spark.fakes import FakeMessage
 
@@ -111,13 +111,13 @@ def test_what_fails_is_raised_at_its_place_and_nothing_is_asked_behind_it(monkey
 
 def test_the_heads_of_the_index_take_one_read_each() -> None:
     store = Counting()
-    index = Known(store.below("ids/"), 10**9)
+    index = DedupIndex(store.below("ids/"), 10**9)
     for number in range(40):
         index.add(-1, to_batch([FakeMessage(number * known.FILE_ROWS + n, b"") for n in range(2)]))
         index._files[-1:] = [replace(file, rows=known.FILE_ROWS) for file in index._files[-1:]]  # full
         index.flush(number)
     store.asked.clear()
-    again = Known(store.below("ids/"), 10**9)
+    again = DedupIndex(store.below("ids/"), 10**9)
     assert (again.open(), again.rows) == (39, 80)
     assert store.asked == {("list", "ids/"): 1, ("read", "ids/"): 40}
 
@@ -127,9 +127,9 @@ def test_a_head_of_the_index_longer_than_what_is_read_at_first_is_read_to_its_en
 ) -> None:
     monkeypatch.setattr(known, "HEAD_READ", 20)
     store = Counting()
-    index = Known(store.below("ids/"), 10**9)
+    index = DedupIndex(store.below("ids/"), 10**9)
     index.add(-1, to_batch([FakeMessage(1)]))
     index.flush(7)
-    again = Known(store.below("ids/"), 10**9)
+    again = DedupIndex(store.below("ids/"), 10**9)
     assert (again.open(), again.rows) == (7, 1)
     assert again.fresh(-1, to_batch([FakeMessage(1)])).num_rows == 0

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from gnsq_lite.errors import ConnectError
-from gnsq_lite.recording.backlog import Backlog, Horizon
+from gnsq_lite.recording.backlog import Backlog, BacklogCutoff
 from gnsq_lite.spark.options import SourceOptions, parse
 from tests.fakes import FakeClock
 
@@ -96,7 +96,7 @@ def test_an_nsqd_that_stays_away_is_gone_without_where_that_is_wanted(caplog: py
     collecting.away = ["n:4150"]
     clock.advance(5.0)
     assert not backlog.is_read()
-    assert "going on without it" in caplog.text
+    assert "continuing without it" in caplog.text
     assert not backlog.is_read()
     clock.advance(1.0)
     assert backlog.is_read()
@@ -110,39 +110,39 @@ def test_no_nsqd_at_all_is_an_error_whatever_is_wanted() -> None:
         backlog.is_read()
 
 
-def taken(horizon: Horizon, messages: Iterable[tuple[float, float]], nsqd: str = "n") -> list[float]:
+def taken(cutoff: BacklogCutoff, messages: Iterable[tuple[float, float]], nsqd: str = "n") -> list[float]:
     """Return the publish times of the messages - (published, came), seconds - that are of the backlog."""
     return [
-        published for published, came in messages if horizon.takes(nsqd, int(published * SECOND), int(came * SECOND))
+        published for published, came in messages if cutoff.takes(nsqd, int(published * SECOND), int(came * SECOND))
     ]
 
 
 def test_what_was_published_before_now_is_the_backlog() -> None:
-    horizon = Horizon(100 * SECOND)
+    cutoff = BacklogCutoff(100 * SECOND)
     old, new = [(90.0, 101.0), (100.0, 101.5)], [(100.5, 102.0), (101.0, 102.1), (101.4, 102.2)]
-    assert taken(horizon, old + new) == [90.0, 100.0]
+    assert taken(cutoff, old + new) == [90.0, 100.0]
 
 
 def test_new_messages_end_no_backlog_that_an_nsqd_ahead_of_this_clock_still_sends() -> None:
     """Its clock is an hour ahead: it sends an hour's messages in a minute, then new ones as they come."""
-    horizon, hour = Horizon(10_000 * SECOND), 3600.0
+    cutoff, hour = BacklogCutoff(10_000 * SECOND), 3600.0
     backlog = [(10_000.0 + step, 10_060.0 + step / 60) for step in range(3600)]
-    of_it = taken(horizon, backlog)
+    of_it = taken(cutoff, backlog)
     gaps = [after - before for before, after in zip(of_it, [*of_it[1:], 13_600.0], strict=True)]
     assert max(gaps) < 60, "no silence of a second"
     new = [(10_120.0 + step + hour, 10_120.0 + step) for step in range(1000)]
-    assert taken(horizon, new) in ([], [new[0][0]])
-    assert taken(horizon, [(13_599.0 - step, 11_200.0 + step) for step in range(60)]), "what comes late is of it still"
-    assert not taken(horizon, [(10_200.0, 10_200.1)], "another"), "each nsqd has its own clock"
+    assert taken(cutoff, new) in ([], [new[0][0]])
+    assert taken(cutoff, [(13_599.0 - step, 11_200.0 + step) for step in range(60)]), "what comes late is of it still"
+    assert not taken(cutoff, [(10_200.0, 10_200.1)], "another"), "each nsqd has its own clock"
 
 
 def test_a_backlog_of_a_moment_is_read_to_its_end_though_the_clock_of_its_nsqd_is_ahead() -> None:
-    horizon = Horizon(10_000 * SECOND)
+    cutoff = BacklogCutoff(10_000 * SECOND)
     backlog = [(13_599.0 + step / 1000, 10_001.0 + step / 100) for step in range(1000)]
-    assert len(taken(horizon, backlog)) == 1000
+    assert len(taken(cutoff, backlog)) == 1000
     new = [(13_620.0 + step, 10_020.0 + step) for step in range(1000)]
-    assert len(taken(horizon, new)) <= 60, "it ends"
+    assert len(taken(cutoff, new)) <= 60, "it ends"
 
 
 def test_a_clock_that_is_a_little_ahead_makes_no_backlog() -> None:
-    assert not taken(Horizon(100 * SECOND), [(101.5 + step, 101.0 + step) for step in range(9)])
+    assert not taken(BacklogCutoff(100 * SECOND), [(101.5 + step, 101.0 + step) for step in range(9)])

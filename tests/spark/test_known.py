@@ -11,7 +11,7 @@ import pytest
 
 from gnsq_lite.recording import known as module
 from gnsq_lite.recording.files import Files, Folder
-from gnsq_lite.recording.known import Known
+from gnsq_lite.recording.known import DedupIndex
 from gnsq_lite.recording.schema import to_batch
 from tests.spark.fakes import Crash, CrashingFiles, FakeMessage, FullDisk
 
@@ -22,13 +22,13 @@ def batch(*numbers: int, at: int | None = None, nsqd: str = "n:4150", attempts: 
     return to_batch([FakeMessage(n, b"%d" % n, nsqd=nsqd, attempts=attempts, timestamp_ns=at) for n in numbers])
 
 
-def opened(directory: Path, most_rows: int = 10**6, files: Files | None = None) -> Known:
-    known = Known(Folder(directory / "ids", files), most_rows)
+def opened(directory: Path, most_rows: int = 10**6, files: Files | None = None) -> DedupIndex:
+    known = DedupIndex(Folder(directory / "ids", files), most_rows)
     known.open()
     return known
 
 
-def new(known: Known, given: pa.RecordBatch, partition: int = -1) -> list[int]:
+def new(known: DedupIndex, given: pa.RecordBatch, partition: int = -1) -> list[int]:
     return [int(body) for body in known.fresh(partition, given).column("body").to_pylist()]
 
 

@@ -183,7 +183,7 @@ def test_a_recording_is_of_one_topic_and_of_one_kind_of_owner(make: Callable[...
     recording = make()
     with pytest.raises(RecordingError, match="recording of t/c, not of t/d"):
         recording.create("t", "d")
-    with pytest.raises(RecordingError, match="recording of recorders"):
+    with pytest.raises(RecordingError, match="recorders write the recording"):
         recording.create("t", "c", owned=True)
     recording.check_visible(recording.meta().uuid)
     with pytest.raises(RecordingNotVisible, match="another recording"):

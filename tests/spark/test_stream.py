@@ -286,7 +286,7 @@ def test_a_directory_the_executor_does_not_see_fails_the_task_and_is_no_loss(
     if elsewhere != "nothing":
         Recording(str(place)).create("t", "c", owned=True)
     copy = readers(recording=str(place), failOnDataLoss=fail_on_data_loss)
-    with pytest.raises(RecordingNotVisible, match="executors must see it"):
+    with pytest.raises(RecordingNotVisible, match="executors must see the same recording"):
         list(copy.read(partition))
 
 
