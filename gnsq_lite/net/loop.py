@@ -62,8 +62,8 @@ READ, WRITE = 1, 2
 
 #: Seconds that one task may run before it must let the loop do I/O.
 SLICE = 0.01
-#: Maximum calls of other threads that the loop makes before it polls its sockets again.
-_CALLS_AT_ONCE = 1000
+#: Maximum calls of :meth:`Loop.call_behind` before the loop polls its sockets again.
+_BEHIND_AT_ONCE = 1000
 
 #: Seconds between a reset and new connections, so that an error at each attempt does not become a busy loop.
 PAUSE = 0.05
@@ -139,6 +139,7 @@ class Loop:
         self._report_other_error: Callable[..., Any] = hub.handle_error
         hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
         self._inbox: deque[Callable[[], Any]] = deque()
+        self._behind: deque[Callable[[], Any]] = deque()
         #: Greenlets to resume; each removes itself.
         self._ready: deque[Any] = deque()
         #: Suspends the current greenlet until other code switches to it; returns the argument of that switch.
@@ -182,17 +183,23 @@ class Loop:
         self._inbox.append(act)
         self._async.send()
 
-    def _drain(self) -> None:
-        """Run at most _CALLS_AT_ONCE queued callbacks.  Later ones wait for a poll, because threads may be faster."""
-        inbox = self._inbox
-        for _ in range(min(len(inbox), _CALLS_AT_ONCE)):
-            inbox.popleft()()
-        if inbox:
-            self._async.send()
+    def call_behind(self, act: Callable[[], Any]) -> None:
+        """Schedule *act* in the hub, behind the calls of :meth:`call_soon`.  Thread-safe; never blocks.
 
-    def has_calls(self) -> bool:
-        """Return whether the loop has not made all calls of other threads yet."""
-        return bool(self._inbox)
+        Threads may schedule many such calls, as for publishes: at most 1,000 of them run between two polls.
+        """
+        self._behind.append(act)
+        self._async.send()
+
+    def _drain(self) -> None:
+        """Run the queued callbacks.  Later callbacks wait for the next iteration, because threads may be faster."""
+        inbox, behind = self._inbox, self._behind
+        for _ in range(len(inbox)):
+            inbox.popleft()()
+        for _ in range(min(len(behind), _BEHIND_AT_ONCE)):
+            behind.popleft()()
+        if behind:
+            self._async.send()
 
     def start(self, watcher: Any, act: Callable[[], Any], **options: Any) -> None:
         """Start *watcher*, which belongs to this loop and calls *act* in the hub."""
@@ -291,8 +298,7 @@ class Loop:
             core.reset()
         if self._ready:
             self.soon(self._resume)
-        if self._inbox:
-            self._async.send()
+        self._async.send()
 
 
 def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:

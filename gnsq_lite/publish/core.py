@@ -162,13 +162,18 @@ class WriterCore:
         return self.outcomes.backlog > 0
 
     def carry(self, publish: Publish) -> None:
-        """Start a publish; the loop sends it as soon as a node is reachable.  Raises ClosedError when Python exits."""
+        """Start a publish; the loop sends it as soon as a node is reachable.
+
+        Raises ClosedError after close() has begun, and when Python exits.
+        """
+        if self.closing:
+            raise ClosedError("the Writer was closed")
         if self.loop.is_here():
             with self.loop.guard:
                 self.submit(publish)
             return
         self.loop.check()
-        self.loop.call_soon(partial(self.submit, publish))
+        self.loop.call_behind(partial(self.submit, publish))
 
     def publish_to_leader(self, publish: Publish) -> Any:
         """Publish in a plain thread to the leader that the router chooses; return the receipt.
@@ -196,7 +201,7 @@ class WriterCore:
         if publish._done:  # its thread gave it up
             self.outcomes.count_failure(publish, publish._error)
             return
-        if self.ended or (self.closing and not publish.cost):  # a publish_nowait was reserved before close()
+        if self.ended:
             self.outcomes.failed_with(publish, ClosedError("the Writer was closed"))
             return
         coalescing = self._coalescing

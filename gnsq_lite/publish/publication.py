@@ -280,7 +280,9 @@ class Outcomes:
     def drain(self, timeout: float) -> bool:
         """Wait until every publish has its outcome, at most *timeout* seconds; return whether each has one."""
         ends = self._clock.now() + timeout
-        while self.open() or self._loop.has_calls():
+        begun = Completion()
+        self._loop.call_behind(begun.settle)  # after the publishes that other threads have started
+        while self.open() or not begun.done():
             left = ends - self._clock.now()
             if left <= 0:
                 return False
