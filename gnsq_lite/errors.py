@@ -2,7 +2,7 @@
 
 The class of an error tells the caller whether a command was sent, whether a retry may duplicate a message, and whether
 the connection is lost.  Each error keeps its arguments in ``args``, so that it can be pickled (Spark moves errors
-between processes).  :func:`error_for` maps each error frame of nsqd to a class; an unknown code gives
+between processes).  :func:`error_for` maps each error frame of nsqd to a class, and an unknown code to
 :class:`NsqdError`.
 """
 
@@ -61,7 +61,7 @@ def brief(value: object) -> object:
 class NSQError(Exception):
     """Base class of all errors of this library.
 
-    If a batch was published in parts, nsqd confirmed ``taken`` of its ``total`` messages; otherwise both are None.
+    If a batch was split, nsqd has confirmed ``taken`` of its ``total`` messages.  Otherwise both attributes are None.
     """
 
     taken: int | None = None
@@ -78,9 +78,9 @@ class NSQError(Exception):
 
 
 class OptionError(NSQError, ValueError):
-    """An option or argument is out of range or contradicts another one.  Raised before anything is sent.
+    """An option or argument is out of range, or contradicts another option.  Nothing was sent.
 
-    ``value`` is the option's value, or a shorter text without a URL's user, password and query.
+    ``value`` is the option's value.  Long values are cut, and URLs appear without user, password and query.
     """
 
     def __init__(self, name: str, value: object, why: str) -> None:
@@ -132,7 +132,7 @@ class MessageTooLarge(NSQError, ValueError):
 
 
 class AlreadyAnswered(NSQError):
-    """The message was finished, requeued or touched after it had been answered.  Nothing was sent."""
+    """The message was already finished or requeued.  Nothing was sent."""
 
 
 class ClosedError(NSQError):
@@ -185,11 +185,11 @@ class TLSError(NSQConnectionError):
 
 
 class TLSNotGranted(TLSError):
-    """The options require TLS and nsqd does not offer it (NEG-4).  Only IDENTIFY was sent."""
+    """The options require TLS, but nsqd does not offer TLS (NEG-4).  Only IDENTIFY was sent."""
 
 
 class CertificateError(TLSError):
-    """nsqd's certificate is not valid: its chain, its host name or its dates."""
+    """nsqd's certificate has an invalid chain, host name or date."""
 
 
 class ClientCertificateError(TLSError):
@@ -201,9 +201,9 @@ class WrongDialectError(NSQConnectionError):
 
 
 class ProtocolError(NSQError):
-    """The peer violated the protocol; the connection is closed.
+    """The peer violated the protocol (WIRE-4); the connection is closed.
 
-    It sent an invalid frame, reply to IDENTIFY, snappy stream or DEFLATE stream, or an unexpected frame (WIRE-4).
+    The peer sent an unexpected frame, or an invalid frame, IDENTIFY reply, snappy stream or DEFLATE stream.
     """
 
     address: str | None = None
@@ -214,7 +214,7 @@ class ProtocolError(NSQError):
 
 
 class CompressedBodyError(NSQError):
-    """A body compressed by Youzan's Go client cannot be decompressed or is too long; its message fails."""
+    """A compressed body (Youzan's NSQ) cannot be decompressed, or is too long when decompressed.  Its message fails."""
 
 
 # -- publishing -----------------------------------------------------------------------------------------------------
@@ -225,19 +225,19 @@ class PublishError(NSQError):
 
 
 class NotSent(PublishError):
-    """Nothing was sent, for example because no nsqd could be reached in time; publishing again duplicates nothing."""
+    """Nothing was sent, for example because no nsqd could be reached in time.  A retry cannot duplicate the message."""
 
 
 class BacklogFull(NotSent):
-    """``publish_nowait``: too many bytes wait for nsqd's OK (``max_pending``).  Nothing was sent."""
+    """More than ``max_pending`` bytes of ``publish_nowait`` wait for nsqd's OK.  Nothing was sent."""
 
 
 class OutcomeUnknown(PublishError):
-    """The message was sent, but nsqd did not reply; publishing again may duplicate the message (PUB-2)."""
+    """The message was sent, but nsqd did not reply.  A retry may duplicate the message (PUB-2)."""
 
 
 class PublishTimeout(OutcomeUnknown):
-    """The message was sent, but nsqd did not reply in time; publishing again may duplicate the message."""
+    """The message was sent, but nsqd did not reply in time.  A retry may duplicate the message."""
 
 
 # -- discovery and HTTP ---------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class HTTPConnectError(HTTPError):
 
 
 class HTTPCertificateError(HTTPConnectError):
-    """The server's certificate is not valid: its chain, its host name or its dates.  The request was not sent."""
+    """The server's certificate has an invalid chain, host name or date.  The request was not sent."""
 
 
 class HTTPConnectionLost(HTTPError):
@@ -314,8 +314,8 @@ _HINTS = {
 class NsqdError(NSQError):
     """nsqd sent an error frame.
 
-    ``code`` is nsqd's error code (``"E_INVALID"``), ``text`` the rest of the frame, ``address`` the nsqd's address.
-    ``closes_connection`` is True if nsqd, or this client (ERR-2), closes the connection after the error.
+    ``code`` is nsqd's error code (``"E_INVALID"``), ``text`` is the rest of the frame, ``address`` is nsqd's address.
+    ``closes_connection`` is True if nsqd or this client closes the connection after the error (ERR-2).
     """
 
     closes_connection = True
@@ -338,7 +338,7 @@ class NsqdError(NSQError):
 
 
 class InvalidError(NsqdError, codes="E_INVALID"):
-    """The command is unknown to nsqd, or not allowed in this state."""
+    """nsqd does not know the command, or does not allow it in this state."""
 
 
 class TLSRequiredError(InvalidError):
@@ -385,7 +385,7 @@ class SubFailedError(
 ):
     """nsqd refuses the subscription, for example because the channel has too many consumers.
 
-    Youzan: the topic has headers and extend_support was not sent, or the reverse; or the channel does not exist.
+    Youzan: the topic is an ext topic and extend_support was not sent, or the reverse.  Or the channel does not exist.
     """
 
 
@@ -414,13 +414,13 @@ class UnauthorizedError(NsqdError, codes="E_UNAUTHORIZED"):
 
 
 class NonFatalError(NsqdError, codes="E_CREATE_TOPIC_FAILED"):
-    """An error after which the connection stays open (ERR-1), for example for a late FIN, REQ or TOUCH."""
+    """nsqd keeps the connection open after this error, for example after a late FIN, REQ or TOUCH (ERR-1)."""
 
     closes_connection = False
 
 
 class FinFailedError(NonFatalError, codes="E_FIN_FAILED"):
-    """FIN was late: the message had timed out, and nsqd sends or has sent it again."""
+    """FIN was late: the message had timed out, so nsqd delivers it again."""
 
 
 class ReqFailedError(NonFatalError, codes="E_REQ_FAILED"):
@@ -432,7 +432,7 @@ class TouchFailedError(NonFatalError, codes="E_TOUCH_FAILED"):
 
 
 class NotLeaderError(NsqdError, codes="E_FAILED_ON_NOT_LEADER"):
-    """Youzan: the partition has another leader, which a new lookup finds (YZ-8)."""
+    """Youzan: another nsqd leads the partition; a new lookup at nsqlookupd returns this leader (YZ-8)."""
 
 
 class NotWritableError(NsqdError, codes="E_FAILED_ON_NOT_WRITABLE"):
@@ -444,15 +444,15 @@ class TopicNotExistError(NsqdError, codes="E_TOPIC_NOT_EXIST"):
 
 
 class SubOrderIsMustError(NsqdError, codes="E_SUB_ORDER_IS_MUST"):
-    """Youzan: an ordered topic was subscribed without ``ordered=True`` (YZ-7)."""
+    """Youzan: a Reader without ``ordered=True`` subscribed to an ordered topic (YZ-7)."""
 
 
 class ExtNotSupportedError(NonFatalError, codes="E_EXT_NOT_SUPPORT E_INVALID_JSON_HEADER INVALID_TRACE_ID"):
-    """Youzan: the topic has no headers, or the headers or the trace id are invalid; the message was refused."""
+    """Youzan: nsqd refused the message: not an ext topic, or invalid headers or trace id."""
 
 
 def error_for(body: bytes, address: str | None = None) -> NsqdError:
-    """Make the exception for an error frame's body, which may be any bytes (ERR-3).
+    """Return the exception for an error frame with *body*, which may be any bytes (ERR-3).
 
     The error keeps up to MAX_TEXT bytes of the server's text.  Bytes that are not UTF-8 and control characters are
     escaped, so that the text can be logged.

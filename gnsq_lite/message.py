@@ -33,8 +33,8 @@ class Requeue(Exception):
     """Raised by a handler to requeue its message.
 
     Args:
-        delay: Seconds until nsqd sends the message again; None: as after a failure, by the number of attempts.
-        backoff: False: the requeue is no failure, and the Reader does not back off (BACK-5).
+        delay: Seconds until nsqd sends the message again; None: the delay after a failure, by the number of attempts.
+        backoff: False: the requeue does not count as a failure, so the Reader does not back off (BACK-5).
     Raises:
         OptionError: *delay* is negative or not finite.
     """
@@ -49,7 +49,7 @@ class GiveUp(Exception):
 
     Args:
         why: Reason for the log and the dead letter.
-        backoff: True: the Reader backs off, as after any other failure.
+        backoff: True: the Reader backs off, as after other failures.
     """
 
     def __init__(self, why: str = "", backoff: bool = False) -> None:
@@ -58,9 +58,9 @@ class GiveUp(Exception):
 
 
 class TimeLimitExceeded(BaseException):
-    """Raised in a handler that exceeds ``time_limit``.  It is a BaseException: ``except Exception`` does not catch it.
+    """Raised in a handler that exceeds ``time_limit``.  ``except Exception`` does not catch this BaseException.
 
-    The message is requeued or given up, as after any failure.  ``seconds`` is the limit.
+    The Reader requeues the message or gives it up, as after any failure.  ``seconds`` is the limit.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -151,7 +151,7 @@ class Message:
 
     @property
     def raw_body(self) -> bytes:
-        """The body as nsqd sent it; it differs from ``body`` if a client of Youzan's NSQ compressed the body."""
+        """Body as nsqd sent it: compressed if a client of Youzan's NSQ compressed it.  ``body`` is decompressed."""
         return self.body
 
     @property
@@ -177,12 +177,12 @@ class Message:
 
     @property
     def received_at(self) -> float:
-        """Time at which the message was received, by ``time.monotonic()``."""
+        """Time, by ``time.monotonic()``, at which the Reader received the message."""
         return self._received_at
 
     @property
     def deadline(self) -> float:
-        """Time at which nsqd times the message out and sends it again, by ``time.monotonic()`` (MSG-5, MSG-6)."""
+        """Time, by ``time.monotonic()``, at which nsqd times out the message and sends it again (MSG-5, MSG-6)."""
         try:
             return self._extended_to
         except AttributeError:
@@ -190,7 +190,7 @@ class Message:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the deadline has passed without an answer, so that nsqd would refuse an answer."""
+        """Whether the deadline has passed without an answer.  nsqd then refuses FIN, REQ and TOUCH."""
         return not self.has_responded and time.monotonic() >= self.deadline
 
     @property
@@ -204,21 +204,21 @@ class Message:
         return _YES if getattr(self, "_token", NEW) in (ASYNC, LATE_ASYNC) else _NO
 
     def finish(self) -> None:
-        """Send FIN, so that nsqd removes the message from the channel.  Raises AlreadyAnswered."""
+        """Send FIN: nsqd removes the message from the channel.  Raises AlreadyAnswered."""
         if self._claim("finish") >= EXPIRED:
             self._connection.answer_late(self, finished=True)
         else:
             self._connection.finish(self)
 
     def requeue(self, delay: float | None = None, backoff: bool = True) -> None:
-        """Send REQ, so that nsqd sends the message again.
+        """Send REQ: nsqd sends the message again.
 
         Args:
-            delay: Seconds until nsqd sends the message again, at most its --max-req-timeout; None: by the number of
-                attempts (requeue_delay).
+            delay: Seconds until nsqd sends the message again, at most nsqd's --max-req-timeout; None: the Reader's
+                delay for this number of attempts (requeue_delay).
             backoff: Whether the requeue counts as a failure, after which the Reader backs off.
         Raises:
-            AlreadyAnswered, OptionError: no REQ was sent.
+            AlreadyAnswered, OptionError: No REQ was sent.
         """
         checked_delay(delay)
         if self._claim("requeue") >= EXPIRED:
@@ -227,7 +227,7 @@ class Message:
             self._connection.requeue(self, delay, backoff)
 
     def touch(self) -> None:
-        """Send TOUCH, which restarts msg_timeout at nsqd, up to max_msg_timeout after delivery.
+        """Send TOUCH: nsqd restarts msg_timeout, but never extends it beyond max_msg_timeout after delivery.
 
         Raises AlreadyAnswered.
         """
@@ -239,7 +239,7 @@ class Message:
         connection.touch(self)
 
     def enable_async(self) -> None:
-        """Keep the message open after the handler returns, to answer it later, from any thread or greenlet.
+        """Keep the message open after the handler returns, so that any thread or greenlet can answer it later.
 
         Raises AlreadyAnswered.
         """

@@ -75,7 +75,7 @@ class BackoffOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryOptions:
-    """Number and delays of retries of a failed message (MSG-1, MSG-4, CFG-4)."""
+    """Retries of a failed message: their number and their delays (MSG-1, MSG-4, CFG-4)."""
 
     max_attempts: int = count(5, 0, 65535, "attempts", "a message with more attempts is given up; 0: no limit")
     requeue_delay: float = duration(90.0, 0.0, 86400.0, "delay of the requeue after a message's first failure")
@@ -111,7 +111,7 @@ class HandlerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReconnectOptions:
-    """Delays between attempts to connect to an nsqd given by address (CONN-3): d, 2 * d, 4 * d ... up to a maximum."""
+    """Delays between attempts to connect to an nsqd given by address: each twice the last, up to a maximum (CONN-3)."""
 
     reconnect_delay: float = duration(8.0, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
     max_reconnect_delay: float = duration(120.0, 0.01, 86400.0, "longest delay between two attempts")
@@ -124,7 +124,7 @@ class ReconnectOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterReconnectOptions(ReconnectOptions):
-    """Delays between attempts of a Writer to reconnect to an nsqd: shorter than a Reader's (PUB-4)."""
+    """Delays between a Writer's attempts to connect to an nsqd, shorter than a Reader's delays (PUB-4)."""
 
     reconnect_delay: float = duration(0.1, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
     max_reconnect_delay: float = duration(5.0, 0.01, 86400.0, "longest delay between two attempts")
@@ -175,10 +175,10 @@ class TLSOptions:
             raise OptionError("server_hostname", self.server_hostname, "must be a host name or an IP address")
 
     def context(self) -> ssl.SSLContext:
-        """Make a client-side context with these options.
+        """Return a client-side SSLContext with these options.
 
-        The context does not include ``server_hostname``: pass it when you wrap the socket.  Raises OptionError for a
-        file that cannot be read or contains no certificate.
+        The context does not include ``server_hostname``: pass it when you wrap the socket.  Raises OptionError if a
+        file cannot be read or contains no certificate.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca_file)

@@ -47,7 +47,7 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 def log_give_up(message: Message) -> None:
-    """Log the metadata of a message that the Reader gives up, at level ERROR; the default ``on_give_up`` (MSG-4)."""
+    """Log an ERROR with the metadata of a message that the Reader gives up.  The default ``on_give_up`` (MSG-4)."""
     log_safely(
         log,
         logging.ERROR,
@@ -65,8 +65,8 @@ class Reader:
     """Consumes one channel of a topic, and calls a handler for each message.
 
     If the handler returns, the Reader finishes the message (FIN).  If the handler raises, the Reader requeues the
-    message (REQ) and backs off.  Delivery is at least once: a handler may receive a message again.  A Reader has one
-    topic (CFG-6); a process may have many Readers.
+    message (REQ) and backs off.  Delivery is at least once: a handler may receive a message twice.  A Reader has one
+    topic and one channel (CFG-6); a process may have many Readers.
 
     Args:
         topic, channel: Names that nsqd accepts.
@@ -75,7 +75,7 @@ class Reader:
             are seconds.
 
     Raises:
-        InvalidName, OptionError: before a connection is opened.
+        InvalidName, OptionError: An argument is invalid; no connection was opened.
     """
 
     @overload
@@ -169,14 +169,14 @@ class Reader:
     def start(self, block: bool = True) -> None:
         """Connect and consume.
 
-        With ``block=True``, return after the Reader has ended: by :meth:`close`, Ctrl-C, SIGTERM, or an error that no
-        retry can fix (CLOSE-1).  The first signal closes every Reader of the process gracefully, the second at once.
+        With ``block=True``, return when the Reader has ended: by :meth:`close`, Ctrl-C, SIGTERM, or an error that no
+        retry can fix (CLOSE-1).  The first signal closes every Reader of the process gracefully.  A second signal
+        closes them at once.
 
         Raises:
-            ClosedError: The Reader was started before.
-            NSQError: With ``block=True``, the error that ended the Reader before its first subscription, such as TLS
-                that nsqd does not support, or Youzan's nsqd with ``dialect="nsq"``.  :meth:`stats` has later errors.
-                Also if the system cannot start the I/O thread: then the Reader is not started; call start() again.
+            ClosedError: The Reader was already started or closed.
+            NSQError: The system cannot start the I/O thread; call start() again.  Or, with ``block=True``, the error
+                that ended the Reader before its first subscription, such as :class:`~gnsq_lite.errors.TLSNotGranted`.
         """
         look_for_fork()
         loop = core = None
@@ -199,11 +199,11 @@ class Reader:
         """Stop receiving, wait for running handlers, requeue messages that no handler has begun, and disconnect.
 
         Handlers have *timeout* seconds to return; then their unanswered messages are requeued.  A second call can
-        shorten the time.  A call before start() prevents the start.
+        shorten this time.  If close() is called before start(), the Reader cannot be started.
 
-        With ``wait=False``, for signal handlers, return at once and close in the background; :meth:`join` and
-        ``start(block=True)`` wait for the end.  A call in a handler or hook of this Reader, or in gevent's hub, also
-        returns at once.
+        With ``wait=False``, which signal handlers must use, return at once and close in the background; :meth:`join`
+        and ``start(block=True)`` return after the close.  A call in a handler or hook of this Reader, or in gevent's
+        hub, always returns at once.
         """
         look_for_fork()
         core, loop = self._claim(_NEVER, None), self._loop
@@ -211,10 +211,10 @@ class Reader:
             core.close_from_anywhere(timeout, wait=wait)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until the Reader has ended, at most *timeout* seconds (None: no limit); return whether it has ended.
+        """Wait at most *timeout* seconds (None: no limit) for the Reader's end; return whether the Reader has ended.
 
-        During a call in the main thread, SIGTERM closes every Reader of the process gracefully, unless the program
-        handles SIGTERM; join() then waits until all have ended, even after *timeout*.
+        If the main thread waits and the program does not handle SIGTERM, SIGTERM closes every Reader of the process
+        gracefully.  join() then returns when all Readers have ended, even after *timeout*.
 
         Raises:
             ClosedError: The Reader was not started.
@@ -231,7 +231,7 @@ class Reader:
         return True
 
     def __enter__(self) -> Reader:
-        """Start the Reader, if it was not started.  Raises ClosedError if the Reader was closed."""
+        """Start the Reader, unless it is started already.  Raises ClosedError if the Reader was closed."""
         core = self._core
         if core is None:
             self.start(block=False)
@@ -247,7 +247,7 @@ class Reader:
     def pause(self) -> None:
         """Stop receiving messages (RDY 0).  Connections stay open, and running handlers continue.
 
-        A Reader that is paused before start() starts paused.
+        If pause() is called before start(), the Reader starts paused.
         """
         self._set_paused(True)
 
@@ -262,14 +262,14 @@ class Reader:
             run_or_leave(core.loop, core.flow.set_paused, paused)
 
     def set_max_in_flight(self, count: int) -> None:
-        """Change max_in_flight, in messages; 0 pauses (RDY-8).  Raises OptionError, and ClosedError before start()."""
+        """Set max_in_flight to *count* messages; 0 pauses (RDY-8).  Raises OptionError; ClosedError before start()."""
         core = self._started()
         run_or_leave(core.loop, core.set_max_in_flight, check_number("max_in_flight", count, 0, 2**31 - 1, whole=True))
 
     def is_starved(self) -> bool:
-        """Return whether a connection has 85 % of its RDY in flight (RDY-7): time to process a batch.
+        """Return whether a connection has 85 % of its RDY in flight, so that few further messages arrive (RDY-7).
 
-        Raises ClosedError before start().
+        Handlers that collect batches use it to process a batch.  Raises ClosedError before start().
         """
         return self._started().flow.allocator.is_starved()
 

@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """Publishes to one nsqd or several.  A publish returns when nsqd has answered OK, or raises.
+    """Publishes to one or several nsqds.  A publish returns when nsqd has answered OK; otherwise it raises.
 
-    Threads and greenlets may share a Writer, in monkey-patched processes and others.  A forked child may go on using
-    it, and opens new connections.  A Writer connects at its first publish and stays connected; it skips an nsqd that
-    is lost and reconnects to it (PUB-4).
+    Threads and greenlets may share a Writer, also in a monkey-patched process.  In a forked child the Writer opens new
+    connections.  A Writer connects at its first publish and stays connected.  It skips an nsqd whose connection is
+    lost, and reconnects to this nsqd (PUB-4).
 
     Args:
-        nsqd_tcp_addresses: nsqds to publish to: ``"host:port"``, a list, or a comma-separated string.  With no address
-            at all: ``NSQ_LOOKUPD_HTTP_ADDRESSES``, else ``NSQD_TCP_ADDRESSES``, else 127.0.0.1:4150.
+        nsqd_tcp_addresses: nsqds to publish to: ``"host:port"``, a list, or a comma-separated string.  If neither nsqds
+            nor nsqlookupds are given: ``NSQ_LOOKUPD_HTTP_ADDRESSES``, else ``NSQD_TCP_ADDRESSES``, else 127.0.0.1:4150.
         options: Keywords; the page Options of the documentation lists them with defaults, units and ranges.  Durations
             are seconds.
 
     Raises:
-        OptionError: before anything is opened.
+        OptionError: An option is invalid; no connection was opened.
     """
 
     def __init__(self, nsqd_tcp_addresses: Addresses | None = None, **options: Unpack[WriterArguments]) -> None:
@@ -103,16 +103,16 @@ class Writer:
         """Publish one message and return when nsqd has accepted it.
 
         Args:
-            defer: Seconds for which nsqd holds the message back; sent as whole milliseconds, rounded up.
+            defer: Seconds until nsqd delivers the message; sent as whole milliseconds, rounded up.
             timeout: Seconds for connecting, writing and the answer together; None: the Writer's publish_timeout.
-            key, partition, trace_id, headers: Youzan's NSQ.
+            key, partition, trace_id, headers: Only for Youzan's NSQ.
         Returns:
-            None; the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan's NSQ).
+            The :class:`~gnsq_lite.PublishReceipt` if the publish is traced (Youzan's NSQ); otherwise None.
         Raises:
             InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError: Nothing was sent.
             ClosedError: The Writer was closed; nothing was sent.
             NotSent: No nsqd could be reached in time; nothing was sent.
-            OutcomeUnknown, PublishTimeout: The message was sent and no answer came; publishing again may duplicate it.
+            OutcomeUnknown, PublishTimeout: nsqd did not answer, and may have the message; a retry may duplicate it.
             NsqdError: nsqd refused the message.
         """
         if getpid() != self._pid:
@@ -152,7 +152,7 @@ class Writer:
         trace_id: int | None = None,
         headers: Mapping[str, object] | None = None,
     ) -> Publication:
-        """Queue one message and return its :class:`Publication` at once.  Arguments are those of :meth:`publish`.
+        """Queue one message and return its :class:`Publication` at once.  Arguments are as for :meth:`publish`.
 
         Raises:
             InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError, ClosedError: Nothing was queued.
@@ -176,17 +176,17 @@ class Writer:
         headers: Sequence[Mapping[str, object] | None] | None = None,
         trace_ids: Sequence[int] | None = None,
     ) -> PublishReceipt | None:
-        """Publish a batch and return when nsqd has accepted all of it.
+        """Publish a batch and return when nsqd has accepted all messages.
 
-        An MPUB is atomic (WIRE-8).  A batch of more than *max_body_size* bytes is split into several MPUBs, which are
-        not atomic together; the call ends when each of them has its outcome.
+        nsqd accepts or refuses an MPUB as a whole (WIRE-8).  A batch of more than *max_body_size* bytes is split into
+        several MPUBs, each with its own outcome; the call ends when every MPUB has its outcome.
 
         Args:
-            timeout: Seconds for all parts together; None: the Writer's publish_timeout.
+            timeout: Seconds for all MPUBs together; None: the Writer's publish_timeout.
             headers, trace_ids: One for each body (Youzan's NSQ); a batch with headers has no receipt.
         Raises:
-            NSQError: As :meth:`publish`.  If a batch was split, it is the error of the first part that failed;
-                ``taken`` is how many of the ``total`` messages nsqd has confirmed, which may not be the first messages.
+            NSQError: As for :meth:`publish`.  If the batch was split, the error is that of the first MPUB that failed.
+                nsqd has confirmed ``taken`` of its ``total`` messages, not always the first ones.
         """
         head, listed = commands.multipublish_head(topic), commands.listed(bodies)
         whole = b""
@@ -228,7 +228,7 @@ class Writer:
         return None if first is None else replace(first, rest=tuple(receipts[1:]))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every publish has an outcome.
+        """Wait until every publish has its outcome.
 
         Raises TimeoutError after *timeout* seconds (None: publish_timeout + 1).
         """
@@ -243,9 +243,9 @@ class Writer:
             raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
 
     def close(self, timeout: float = 30.0, *, wait: bool = True) -> None:
-        """Refuse new publishes, wait at most *timeout* seconds for the outcomes of earlier publishes, and disconnect.
+        """Refuse new publishes, wait at most *timeout* seconds for unfinished publishes, and disconnect.
 
-        With ``wait=False``, for signal handlers, and in gevent's hub, the call starts this and returns at once.
+        With ``wait=False`` (for signal handlers), and in gevent's hub, return at once and close in the background.
         """
         look_for_fork()
         self._closed = True  # before the read of _core: _start() sets _core and then reads _closed
@@ -257,14 +257,14 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there was no publish yet, so that no connection was ever made."""
+        """Whether nothing has been published yet, so that no connection was opened."""
         return self._core is None and not self._pool.is_used
 
     def stats(self, timeout: float | None = None) -> WriterStats:
-        """Return counts and the state of each connection.  Never connects; before the first publish, state is "idle".
+        """Return counts and the state of each connection.  Before the first publish, the Writer's state is "idle".
 
-        Raises TimeoutError if the I/O loop does not answer within *timeout* seconds, because a greenlet of a
-        monkey-patched process blocks it.
+        Raises TimeoutError if the I/O loop does not respond within *timeout* seconds, because a greenlet of a
+        monkey-patched process blocks the loop.
         """
         look_for_fork()
         core, pool = self._core, self._pool
