@@ -109,9 +109,7 @@ class _Reader(_Shared, total=False):
     on_error: Callable[[NSQError], None] | None
     on_failure: Callable[[Message, BaseException], None] | None
     on_backoff: Callable[[float], None] | None
-    on_slow: Callable[[Message, float], None] | None
     time_limit: float | None
-    soft_time_limit: float | None
     rate_limit: str | None
     max_attempts: int
     requeue_delay: float

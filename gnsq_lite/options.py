@@ -93,7 +93,6 @@ class HandlerOptions:
     """Limits of a Reader's handler."""
 
     time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run before its message is requeued")
-    soft_time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run before a warning")
     rate_limit: str | None = documented(
         None, "limit of the messages passed to the handler", unit="messages", span="such as '5/s', '5/m', '5/h'"
     )
@@ -101,7 +100,6 @@ class HandlerOptions:
     def __post_init__(self) -> None:
         check_ranges(self)
         per_second("rate_limit", self.rate_limit)
-        check_at_most(self, "soft_time_limit", "time_limit")
 
     @property
     def per_second(self) -> float | None:
@@ -152,17 +150,15 @@ class LookupOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TLSOptions:
-    """TLS to nsqd (SEC-1).  By default the client verifies the chain and the host name with the system's CAs."""
+    """TLS 1.2 or newer to nsqd (SEC-1); by default the chain and the host name are verified with the system's CAs."""
 
     ca_file: str | None = documented(None, "PEM file of the CAs to trust instead of the system's")
     cert_file: str | None = documented(None, "PEM file of the client certificate (chain)")
     key_file: str | None = documented(None, "PEM file of the client certificate's key; None: it is in cert_file")
     server_hostname: str | None = documented(None, "host name to verify and to send as SNI; None: the address's host")
-    minimum_version: Literal["TLSv1.2", "TLSv1.3"] = documented("TLSv1.2", "lowest protocol version accepted")
     verify: bool = documented(True, "False accepts any certificate; for tests only")
 
     def __post_init__(self) -> None:
-        check_choice("minimum_version", self.minimum_version, "TLSv1.2", "TLSv1.3")
         if self.key_file is not None and self.cert_file is None:
             raise OptionError("key_file", self.key_file, "needs cert_file")
         for name in ("ca_file", "cert_file", "key_file"):
@@ -184,9 +180,7 @@ class TLSOptions:
             context = ssl.create_default_context(cafile=self.ca_file)
         except OSError as error:  # includes ssl.SSLError
             raise OptionError("ca_file", self.ca_file, f"cannot be loaded: {error}") from error
-        context.minimum_version = (
-            ssl.TLSVersion.TLSv1_3 if self.minimum_version == "TLSv1.3" else ssl.TLSVersion.TLSv1_2
-        )
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -92,7 +92,7 @@ class Consumer:
         make = make_batch_runner if settings.batch_size else make_runner
         run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
         self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
-        self.limits = TimeLimits(loop, settings, self.clock, self.pool, self._concurrency, self.outcomes, self.hooks)
+        self.limits = TimeLimits(loop, settings, self.clock, self.pool, self._concurrency, self.outcomes)
         self.losses = Losses()
         #: Partitions whose connection was lost; while there are any, polls of the nsqlookupds are urgent.
         self._lost: set[int | None] = set()
@@ -124,7 +124,7 @@ class Consumer:
             return  # close() was called first
         self._is_started = True
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._every_second))
-        if self.limits.is_needed:
+        if self.limits.limit is not None:
             self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
         self._connect_given()
         if self.settings.lookupds:

@@ -40,10 +40,10 @@ class Seat(list[Any]):
 
     Attributes:
         seen, since: The job at the last check by TimeLimits, and the time of the first check that saw the job.
-        is_slow, is_over: Whether the soft time limit of that job, or its time limit, has passed.
+        is_over: Whether the time limit of that job has passed.
     """
 
-    __slots__ = ("is_over", "is_slow", "seen", "since")
+    __slots__ = ("is_over", "seen", "since")
 
     def __init__(self, worker: object) -> None:
         super().__init__((worker, None))
@@ -51,7 +51,7 @@ class Seat(list[Any]):
 
     def see(self, job: Any, now: float) -> None:
         """Record a job that began since the last check."""
-        self.seen, self.since, self.is_slow, self.is_over = job, now, False, False
+        self.seen, self.since, self.is_over = job, now, False
 
 
 class Pool:

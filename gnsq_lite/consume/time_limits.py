@@ -1,4 +1,4 @@
-"""Enforces the time limits of handlers.
+"""Enforces the time limit of handlers.
 
 In a greenlet TimeLimitExceeded is raised at the point where the handler waits.  A thread cannot be ended: an exception
 set from outside would hit any line of Python, even in a ``finally``, and would not end a call that hangs in C.  So the
@@ -22,11 +22,11 @@ from gnsq_lite.message import TimeLimitExceeded
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop, sleep
 from gnsq_lite.net.os_threads import start_native_thread
-from gnsq_lite.net.user_hooks import UserHooks, log_safely
+from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Maximum and minimum seconds between two checks; within these bounds a twentieth of the shortest limit.
+#: Maximum and minimum seconds between two checks; within these bounds a twentieth of the limit.
 _SELDOM, _OFTEN = 1.0, 0.01
 
 
@@ -41,13 +41,11 @@ class TimeLimits:
         pool: Pool,
         concurrency: int,
         outcomes: HandlerOutcomes,
-        hooks: UserHooks,
     ) -> None:
         self._loop, self._settings, self._pool, self._concurrency = loop, settings, pool, concurrency
-        self._clock, self._outcomes, self._hooks = clock, outcomes, hooks
-        self._soft, self._hard = settings.limits.soft_time_limit, settings.limits.time_limit
-        #: Whether there is a limit; without a limit, :meth:`look` is called only on demand.
-        self.is_needed = (self._soft, self._hard) != (None, None)
+        self._clock, self._outcomes = clock, outcomes
+        #: The time limit in seconds; without a limit, :meth:`look` is called only on demand.
+        self.limit = settings.limits.time_limit
         #: Number of running handlers past their time limit, which other threads replace.
         self.overdue = 0
 
@@ -61,14 +59,13 @@ class TimeLimits:
         self._pool.set_concurrency(count + min(self.overdue, count))
 
     def run(self) -> None:
-        """Check the limits until killed.  Blocks the greenlet."""
-        shortest = min((limit for limit in (self._soft, self._hard) if limit is not None), default=_SELDOM * 20)
+        """Check the limit until killed.  Blocks the greenlet."""
         while True:
-            sleep(min(_SELDOM, max(_OFTEN, shortest / 20)))
+            sleep(min(_SELDOM, max(_OFTEN, (self.limit or 0.0) / 20)))
             self.look()
 
     def look(self) -> float:
-        """Enforce the limits; return the age of the oldest running handler in seconds."""
+        """Enforce the limit; return the age of the oldest running handler in seconds."""
         now, oldest, overdue = self._clock.now(), 0.0, 0
         for seat in tuple(self._pool.seats):
             job = seat[1]
@@ -84,23 +81,12 @@ class TimeLimits:
         return oldest
 
     def _act(self, seat: Seat, job: Any, age: float) -> None:
-        if self._hard is not None and age >= self._hard:
-            if not seat.is_over:
-                seat.is_over = True
-                if self._settings.pool == "thread":
-                    self._write_off(job)
-                else:
-                    self._loop.soon(self._interrupt, seat, job)
-        elif self._soft is not None and age >= self._soft and not seat.is_slow:
-            seat.is_slow = True
-            self._warn(job)
-
-    def _warn(self, job: Any) -> None:
-        for message in messages_of(job):
-            said = "the handler of %r (attempt %d) has run for %g s"
-            fields = message_fields(message)
-            log_safely(log, logging.WARNING, said, message.id, message.attempts, self._soft, extra=fields)
-            self._hooks.call("on_slow", message, self._soft)
+        if self.limit is not None and age >= self.limit and not seat.is_over:
+            seat.is_over = True
+            if self._settings.pool == "thread":
+                self._write_off(job)
+            else:
+                self._loop.soon(self._interrupt, seat, job)
 
     def _interrupt(self, seat: Seat, job: Any) -> None:
         """Raise TimeLimitExceeded in the handler.  Called in the hub, so the handler is waiting."""
@@ -115,7 +101,7 @@ class TimeLimits:
         try:
             start_native_thread("gnsq_lite-time-limit", partial(self._answer, job))
         except RuntimeError as reason:  # the system starts no thread
-            said = "no answer to what the handler had, which nsqd sends again after msg_timeout: %s"
+            said = "no thread can answer the handler's messages, which nsqd sends again after msg_timeout: %s"
             log_safely(log, logging.ERROR, said, reason)
 
     def _answer(self, job: Any) -> None:
@@ -128,4 +114,4 @@ class TimeLimits:
             leave_thread()
 
     def _error(self) -> TimeLimitExceeded:
-        return TimeLimitExceeded(self._hard or 0.0)
+        return TimeLimitExceeded(self.limit or 0.0)

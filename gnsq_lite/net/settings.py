@@ -91,9 +91,6 @@ class Hooks:
     on_backoff: Callable[[float], None] | None = hook(
         "seconds", "backoff pauses the Reader, or a partition, for *seconds*; 0.0: backoff is over"
     )
-    on_slow: Callable[[Message, float], None] | None = hook(
-        "message, seconds", "the handler has run for *seconds* (soft_time_limit) and still runs"
-    )
 
     def __post_init__(self) -> None:
         check_callables(**{each.name: getattr(self, each.name) for each in fields(self)})

@@ -26,7 +26,7 @@ def error_in_a_hook(*args: Any) -> None:
 
 @pytest.mark.parametrize("raises", [odd_timeout, error_in_a_hook])
 @pytest.mark.rule("CONN-3")
-@pytest.mark.parametrize("hook", ["on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff", "on_slow"])
+@pytest.mark.parametrize("hook", ["on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff"])
 def test_a_hook_that_raises_ends_nothing(broker: ServerHandle, topic: str, hook: str, raises: Any) -> None:
     seen: list[tuple[bytes, int]] = []
 
@@ -66,10 +66,10 @@ def test_on_failure_runs_where_the_handler_ran_and_other_hooks_in_the_loop(
         if message.attempts == 1:
             raise ValueError("once")
 
-    names = ("on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff", "on_slow")
+    names = ("on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff")
     hooks: dict[str, Any] = {name: (lambda *args, name=name: note(name)) for name in names}
     backoff = BackoffOptions(unit=0.05, longest=0.1)
-    options = {"requeue_delay": 0.0, "backoff": backoff, "soft_time_limit": 0.1, "handler_pool": pool}
+    options = {"requeue_delay": 0.0, "backoff": backoff, "handler_pool": pool}
     with reader_on(broker, topic, handle, **options, **hooks) as reader:
         broker.publish(topic, b"x")
         wait_for(lambda: reader.stats().finished == 1)
@@ -167,12 +167,10 @@ def test_hooks_may_ask_and_change_the_reader(broker: ServerHandle, topic: str) -
     def handle(message: Message) -> None:
         if message.attempts == 1:
             raise ValueError("once")
-        wait_for(lambda: any(name == "on_slow" for name, _ in states))
 
-    names = ("on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff", "on_slow")
+    names = ("on_connected", "on_disconnected", "on_error", "on_failure", "on_backoff")
     hooks = {name: noting(name) for name in names}
     options: dict[str, Any] = {"requeue_delay": 0.0, "backoff": BackoffOptions(unit=0.05, longest=0.1), **hooks}
-    options["soft_time_limit"] = 0.1
     readers.append(reader_on(broker, topic, handle, **options))
     with readers[0] as reader:
         broker.publish(topic, b"x")

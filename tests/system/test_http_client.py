@@ -91,22 +91,6 @@ def test_a_client_certificate_is_sent_and_its_absence_is_an_error(certs: Certifi
     assert len(server.requests) == 1
 
 
-def test_tls_1_1_is_refused(certs: Certificates) -> None:
-    context = server_context(certs)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with stub(context) as server:
-        server.answers.update(PING)
-        ping_fails(
-            errors.HTTPConnectError,
-            "TLS failed",
-            server.address,
-            tls=TLSOptions(ca_file=certs.ca, minimum_version="TLSv1.3"),
-        )
-        with NsqdClient(server.address, tls=TLSOptions(ca_file=certs.ca)) as client:
-            assert client.ping() == "OK"
-
-
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 

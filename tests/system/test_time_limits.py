@@ -213,32 +213,6 @@ def test_a_batch_goes_back_but_for_what_its_handler_has_answered(broker: ServerH
         release.set()
 
 
-def test_the_soft_limit_warns_and_tells_and_changes_nothing(
-    broker: ServerHandle, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    broker.prepare(topic, "ch")
-    broker.publish(topic, b"slow")
-    told: list[tuple[bytes, float]] = []
-    release = threading.Event()
-
-    def on_slow(message: Message, seconds: float) -> None:
-        told.append((message.body, seconds))
-        release.set()
-
-    with limited(
-        broker,
-        topic,
-        lambda message: release.wait(60) and None,
-        handler_pool="thread",
-        time_limit=None,
-        soft_time_limit=0.2,
-        on_slow=on_slow,
-    ) as reader:
-        wait_for(lambda: reader.stats().finished == 1)
-    assert told == [(b"slow", 0.2)]
-    assert [record.getMessage() for record in caplog.records if "has run for" in record.message] != []
-
-
 def test_without_a_limit_the_age_is_known_and_nothing_looks_more_often(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"slow")

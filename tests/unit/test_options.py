@@ -113,7 +113,6 @@ def test_a_count_must_be_whole(cls: Any, spec: Any) -> None:
         (BackoffOptions, {"strategy": "fibonacci"}, "strategy"),
         (options.RetryOptions, {"requeue_delay": 10.0, "max_requeue_delay": 9.9}, "requeue_delay"),
         (options.ReconnectOptions, {"reconnect_delay": 10.0, "max_reconnect_delay": 9.9}, "reconnect_delay"),
-        (TLSOptions, {"minimum_version": "TLSv1.1"}, "minimum_version"),
         (TLSOptions, {"key_file": "key.pem"}, "key_file"),
         (TLSOptions, {"ca_file": 7}, "ca_file"),
         (TLSOptions, {"ca_file": ""}, "ca_file"),

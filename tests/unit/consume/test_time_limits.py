@@ -10,7 +10,6 @@ import pytest
 from gnsq_lite.consume import time_limits
 from gnsq_lite.consume.pools import Seat
 from gnsq_lite.consume.time_limits import TimeLimits
-from gnsq_lite.errors import OptionError
 from gnsq_lite.options import HandlerOptions
 from tests.fakes import FakeClock
 
@@ -28,7 +27,7 @@ def a_seat(worker: object) -> Seat:
 
 
 class Bench:
-    """Time limits of a pool whose workers do as they are told; it is its own loop, pool, outcomes and hooks."""
+    """Time limits of a pool whose workers do as they are told; it is its own loop, pool and outcomes."""
 
     def __init__(self, pool: str, **limits: float) -> None:
         self.clock, self.seats = FakeClock(), list[Seat]()
@@ -36,7 +35,7 @@ class Bench:
         self.acts: list[tuple[float, str]] = []
         settings: Any = SimpleNamespace(limits=HandlerOptions(**limits), pool=pool)
         me: Any = self
-        self.limits = TimeLimits(me, settings, self.clock, me, 1, me, me)
+        self.limits = TimeLimits(me, settings, self.clock, me, 1, me)
         self._began = self.clock.now()
 
     def _note(self, act: str) -> None:
@@ -48,10 +47,7 @@ class Bench:
             self.limits.look()
             self.clock.advance(1.0)
 
-    # -- hooks, loop, worker, outcomes and pool
-
-    def call(self, hook: str, *args: Any) -> None:
-        self._note("warn")
+    # -- loop, worker, outcomes and pool
 
     def soon(self, act: Any, *args: Any) -> None:
         act(*args)
@@ -87,21 +83,12 @@ def test_the_age_of_the_oldest_counts_from_its_first_sight_and_is_known_without_
     assert (bench.limits.look(), bench.acts) == (86400.0, [])
 
 
-def test_a_handler_is_warned_of_once_at_the_soft_limit_and_each_by_itself() -> None:
-    bench = Bench("greenlet", soft_time_limit=10.0)
-    bench.seats.append(a_seat(bench))
-    bench.pass_seconds(15)
-    bench.seats[0][1] = Job()
-    bench.pass_seconds(30)
-    assert bench.acts == [(10.0, "warn"), (25.0, "warn")]
-
-
 @pytest.mark.parametrize("pool", ["greenlet", "inline"])
 def test_a_handler_in_a_greenlet_is_interrupted_once(pool: str) -> None:
-    bench = Bench(pool, soft_time_limit=5.0, time_limit=10.0)
+    bench = Bench(pool, time_limit=10.0)
     bench.seats.append(a_seat(bench))
     bench.pass_seconds(40)
-    assert bench.acts == [(5.0, "warn"), (10.0, "interrupt")]
+    assert bench.acts == [(10.0, "interrupt")]
     assert (bench.limits.overdue, bench.limits.busy(), bench.concurrency) == (0, 1, 1)
 
 
@@ -133,8 +120,3 @@ def test_without_a_thread_to_answer_for_a_handler_the_watch_goes_on(
     bench.pass_seconds(3)
     assert bench.limits.overdue == 1
     assert "can't start new thread" in caplog.text
-
-
-def test_a_soft_limit_above_the_hard_one_is_refused() -> None:
-    with pytest.raises(OptionError, match="soft_time_limit"):
-        HandlerOptions(time_limit=5.0, soft_time_limit=6.0)
