@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from gnsq_lite._core import columns, finish_open, keep_open, know_message
 from gnsq_lite.errors import AlreadyAnswered
@@ -108,19 +108,6 @@ class Answers(Protocol):
         """Record that *message* expired before a handler began."""
 
 
-class _Truth(int):
-    """True or False that can also be called, because the property is a method in gnsq and pynsq."""
-
-    def __call__(self) -> bool:
-        return bool(self)
-
-    def __repr__(self) -> str:
-        return repr(bool(self))
-
-
-_YES, _NO = cast("tuple[bool, bool]", (_Truth(True), _Truth(False)))
-
-
 class Message:
     """One message from nsqd.
 
@@ -195,13 +182,13 @@ class Message:
 
     @property
     def has_responded(self) -> bool:
-        """Whether the message was finished or requeued.  ``has_responded()`` also works, as in gnsq and pynsq."""
-        return _NO if hasattr(self, "_token") else _YES
+        """Whether the message was finished or requeued."""
+        return not hasattr(self, "_token")
 
     @property
     def is_async(self) -> bool:
-        """Whether :meth:`enable_async` was called and the message has no answer.  ``is_async()`` also works."""
-        return _YES if getattr(self, "_token", NEW) in (ASYNC, LATE_ASYNC) else _NO
+        """Whether :meth:`enable_async` was called and the message has no answer."""
+        return getattr(self, "_token", NEW) in (ASYNC, LATE_ASYNC)
 
     def finish(self) -> None:
         """Send FIN: nsqd removes the message from the channel.  Raises AlreadyAnswered."""

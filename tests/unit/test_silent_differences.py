@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite._core import QUEUE_EMPTY, Fins
+from gnsq_lite._core import QUEUE_EMPTY
 from gnsq_lite.consume import run_handler
 from gnsq_lite.consume.run_handler import make_runner
 from gnsq_lite.message import Message
@@ -25,16 +25,3 @@ def test_a_handler_that_returns_false_is_warned_of_and_its_message_finished(runn
         assert made.drain(deque([Message(connection, 1, 1, b"%016d" % n, b"") for n in range(3)])) == QUEUE_EMPTY
     assert connection.box.take()[1] == 3
     assert len({(each.filename, each.lineno) for each in caught}) == 1  # so that the usual filter shows one
-
-
-def test_what_were_methods_elsewhere_may_be_called_and_are_as_true_as_before() -> None:
-    message: Any = Message(FakeConnection(Fins), 1, 1, b"0" * 16, b"")
-    for was, name in ((False, "has_responded"), (False, "is_async")):
-        assert getattr(message, name)() is was
-    message.enable_async()
-    assert message.is_async() is True
-    message.finish()
-    assert message.has_responded() is True
-    assert message.has_responded == True  # noqa: E712
-    assert (repr(message.has_responded), str(message.is_async)) == ("True", "False")
-    assert not message.is_async
