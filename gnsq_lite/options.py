@@ -221,11 +221,8 @@ def _no_password() -> str:
 class HTTPOptions:
     """Options of the HTTP clients of nsqd and nsqlookupd.  Durations are seconds."""
 
-    http_timeout: float = duration(10.0, 0.05, 3600.0, "time limit of a call, connecting and retries included")
+    http_timeout: float = duration(10.0, 0.05, 3600.0, "time limit of a call, connecting included")
     http_connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of the TCP connect, and of the TLS handshake")
-    http_retries: int = count(
-        1, 0, 100, "times", "retries of a GET without a connection or a reply; other methods are not retried"
-    )
     http_max_body: int = size(64 * 1024 * 1024, 1024, 1024**3, "largest accepted reply")
     http_pool_size: int = count(4, 1, 1000, "connections", "idle connections to keep")
     tls: bool | TLSOptions | ssl.SSLContext | None = documented(

@@ -49,10 +49,10 @@ def _names(
     lookupds = ctx.params.get("lookupds") or os.environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES") or "127.0.0.1:4161"
     try:
         for address in nsqds:
-            with NsqdClient(address, http_timeout=_TIMEOUT, http_retries=0) as nsqd:
+            with NsqdClient(address, http_timeout=_TIMEOUT) as nsqd:
                 found.update(of_nsqd(nsqd))
         for url in () if nsqds else url_list(lookupds):
-            with LookupdClient(url, http_timeout=_TIMEOUT, http_retries=0) as lookupd:
+            with LookupdClient(url, http_timeout=_TIMEOUT) as lookupd:
                 found.update(of_lookupd(lookupd))
     except NSQError:  # a completion cannot show an error
         pass

@@ -1,9 +1,9 @@
 """Calls an HTTP server of NSQ, with a time limit, a size limit and typed errors.
 
-* A call ends within ``http_timeout``, retries included (:mod:`gnsq_lite.http.transport`).
+* A call ends within ``http_timeout`` (:mod:`gnsq_lite.http.transport`).
 * A call reads at most ``http_max_body`` bytes, and decompresses nothing.
 * A call follows no redirect, so that a token is sent only to the given server.
-* Only GET is retried, and only if no response arrived.
+* A call is made once; no call is retried.
 * Each failure raises one of the ``HTTP...`` classes of :mod:`gnsq_lite.errors`.
 
 Calls block.  In a process that has imported gevent, monkey-patched or not, a slow server blocks no other greenlet
@@ -16,7 +16,6 @@ import dataclasses
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import Any, TypeVar
@@ -26,9 +25,6 @@ import urllib3
 from urllib3.exceptions import HTTPError as TransportError
 
 from gnsq_lite.errors import (
-    HTTPCertificateError,
-    HTTPConnectError,
-    HTTPConnectionLost,
     HTTPResponseError,
     HTTPStatusError,
     HTTPTimeout,
@@ -133,11 +129,11 @@ class HTTPClient:
         return self.get("/ping").text()
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Reply:
-        """GET an endpoint; retry up to ``http_retries`` times if no response arrives.  Raises HTTPError."""
+        """GET an endpoint.  Raises HTTPError."""
         return self.call("GET", path, params)
 
     def post(self, path: str, params: Mapping[str, Any] | None = None, body: bytes = b"") -> Reply:
-        """POST to an endpoint, without retries.  Raises HTTPError."""
+        """POST to an endpoint.  Raises HTTPError."""
         return self.call("POST", path, params, body)
 
     def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: bytes | None = None) -> Reply:
@@ -154,45 +150,32 @@ class HTTPClient:
         url = self.url + path + (f"?{urlencode(named)}" if named else "")
         limit = self.options.http_timeout
         try:
-            return _run(lambda: self._attempts(method, target, url, body), limit + 0.5)
+            return _run(lambda: self._once(method, target, url, body), limit + 0.5)
         except TimeoutError:
             raise HTTPTimeout(url, f"no complete response in {limit:g} s") from None
-
-    def _attempts(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
-        pause, retries = 0.05, self.options.http_retries if method == "GET" else 0
-        with deadline(self.options.http_timeout) as left:
-            while True:
-                try:
-                    return self._once(method, target, url, body)
-                except (HTTPConnectError, HTTPConnectionLost) as error:
-                    if retries == 0 or isinstance(error, HTTPCertificateError) or left() <= pause:
-                        raise
-                    time.sleep(pause)
-                    if left() <= 0:  # on a busy machine; this error is more precise than HTTPTimeout
-                        raise
-                pause, retries = min(1.0, pause * 2), retries - 1
 
     def _once(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
         pool = self._pool_here()
         try:
-            response = pool.urlopen(
-                method,
-                f"{self._scheme}://{format_address((self._host, self._port))}{target}",
-                body=body,
-                headers=self._headers,
-                timeout=urllib3.Timeout(connect=self.options.http_connect_timeout, total=remaining()),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,
-            )
-            try:
-                reply = self._read(response, url)
-            except BaseException:
-                response.close()  # the next call would read the rest of this response
-                raise
-            finally:
-                response.release_conn()
+            with deadline(self.options.http_timeout):
+                response = pool.urlopen(
+                    method,
+                    f"{self._scheme}://{format_address((self._host, self._port))}{target}",
+                    body=body,
+                    headers=self._headers,
+                    timeout=urllib3.Timeout(connect=self.options.http_connect_timeout, total=remaining()),
+                    retries=False,
+                    redirect=False,
+                    preload_content=False,
+                    decode_content=False,
+                )
+                try:
+                    reply = self._read(response, url)
+                except BaseException:
+                    response.close()  # the next call would read the rest of this response
+                    raise
+                finally:
+                    response.release_conn()
         except (TransportError, HTTPException, OSError, ValueError) as error:
             raise translated(url, error) from error
         if not 200 <= reply.status < 300:

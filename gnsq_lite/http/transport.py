@@ -12,7 +12,7 @@ import http.client
 import io
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -39,12 +39,11 @@ _deadline: ContextVar[float] = ContextVar("gnsq_lite_http_deadline")
 
 
 @contextlib.contextmanager
-def deadline(seconds: float) -> Iterator[Callable[[], float]]:
-    """Limit all sends and reads in the block together to *seconds*; yield a function that returns the seconds left."""
-    end = time.monotonic() + seconds
-    token = _deadline.set(end)
+def deadline(seconds: float) -> Iterator[None]:
+    """Limit all sends and reads in the block together to *seconds*."""
+    token = _deadline.set(time.monotonic() + seconds)
     try:
-        yield lambda: end - time.monotonic()
+        yield
     finally:
         _deadline.reset(token)
 

@@ -54,7 +54,7 @@ class ChannelDepth:
     def _total(self) -> int | None:
         given = self._options.client
         named, lookupds = with_environment(given.get("nsqd_tcp_addresses"), given.get("lookupd_http_addresses"))
-        known = http_addresses(self._options.topic, url_list(lookupds), http_timeout=TIMEOUT, http_retries=0)
+        known = http_addresses(self._options.topic, url_list(lookupds), http_timeout=TIMEOUT)
         nsqds = set(map(format_address, address_list(named, option="nsqdTCPAddresses", default_port=4150)))
         depths = [self._at(http_address(nsqd, known)) for nsqd in nsqds | set(known)]
         heard = [depth for depth in depths if depth is not None]
@@ -65,7 +65,7 @@ class ChannelDepth:
         if address is None:
             return None
         try:
-            with NsqdClient(address, http_timeout=TIMEOUT, http_retries=0) as client:
+            with NsqdClient(address, http_timeout=TIMEOUT) as client:
                 return client.stats(topic, channel, include_clients=False, include_mem=False).depth(topic, channel) or 0
         except NSQError as error:
             log.debug("no depth of %s/%s at %s: %s", topic, channel, address, error)

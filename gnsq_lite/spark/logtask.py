@@ -108,7 +108,7 @@ class Passage:
         if self._reader is not None:
             self._reader.close(2.0)
         if self._channel and not self._joined:
-            nsqd = NsqdClient(self._leader.node.http_address, http_timeout=2.0, http_retries=0)
+            nsqd = NsqdClient(self._leader.node.http_address, http_timeout=2.0)
             with suppress(HTTPError):
                 nsqd.delete_channel(self._options.topic, self._channel, partition=self._partition)
 

@@ -64,7 +64,7 @@ class Depths:
         """Return the HTTP address of each nsqd that an nsqlookupd lists for *topic*, by its TCP address."""
         _, lookupds = with_environment(options.get("nsqd_tcp_addresses"), options.get("lookupd_http_addresses"))
         settings = {"tls": options.get("lookupd_tls"), "auth_token": options.get("lookupd_token")}
-        return http_addresses(topic, url_list(lookupds), http_timeout=TIMEOUT, http_retries=0, **settings)
+        return http_addresses(topic, url_list(lookupds), http_timeout=TIMEOUT, **settings)
 
 
 def _depth(http: dict[str, str], nsqd: str, topic: str, channel: str) -> int | None:
@@ -73,7 +73,7 @@ def _depth(http: dict[str, str], nsqd: str, topic: str, channel: str) -> int | N
     if address is None:
         return None
     try:
-        with NsqdClient(address, http_timeout=TIMEOUT, http_retries=0) as client:
+        with NsqdClient(address, http_timeout=TIMEOUT) as client:
             return client.stats(topic, channel, include_clients=False, include_mem=False).depth(topic, channel)
     except NSQError as error:
         log.debug("no depth of %s/%s at %s: %s", topic, channel, address, error)

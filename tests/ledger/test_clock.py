@@ -62,7 +62,7 @@ def drip():
         except OSError:
             return
 threading.Thread(target=drip, daemon=True).start()
-with NsqdClient(f"127.0.0.1:{drips.getsockname()[1]}", http_timeout=1.0, http_retries=0) as client:
+with NsqdClient(f"127.0.0.1:{drips.getsockname()[1]}", http_timeout=1.0) as client:
     found["http"] = jumps_after(client.ping)
 
 reasons = []

@@ -1,4 +1,4 @@
-"""TLS, tokens, proxies, retries, kept connections, threads and forks of the HTTP clients."""
+"""TLS, tokens, proxies, kept connections, threads and forks of the HTTP clients."""
 
 from __future__ import annotations
 
@@ -211,49 +211,28 @@ def test_no_proxy_and_loopback_are_not_proxied(clean_proxies: pytest.MonkeyPatch
         server.answers.update(PING)
         clean_proxies.setenv("http_proxy", "http://127.0.0.1:9")
         for address in (server.address, server.address.replace("127.0.0.1", "localhost")):
-            with NsqdClient(address, http_retries=0) as client:
+            with NsqdClient(address) as client:
                 assert client.ping() == "OK"
         name = socket.gethostname()
-        ping_fails(errors.HTTPConnectError, "the proxy refused the connection", "proxied.example", http_retries=0)
+        ping_fails(errors.HTTPConnectError, "the proxy refused the connection", "proxied.example")
         clean_proxies.setenv("no_proxy", f"{name},.example")
-        ping_fails(errors.HTTPConnectError, "does not resolve", "proxied.example", http_retries=0)
+        ping_fails(errors.HTTPConnectError, "does not resolve", "proxied.example")
 
 
-# -- retries and kept connections -------------------------------------------------------------------------------------
+# -- kept connections -------------------------------------------------------------------------------------
 
 
-def test_only_a_get_is_tried_again_after_a_lost_connection() -> None:
+def test_a_call_is_made_once() -> None:
     seen: list[bytes] = []
 
-    def flaky(connection: socket.socket) -> None:
+    def lose(connection: socket.socket) -> None:
         seen.append(read_request(connection))
-        if len(seen) % 2 == 0:
-            connection.sendall(answer(b"OK", Connection="close"))
 
-    with scripted(flaky) as address:
-        with NsqdClient(address, http_retries=1) as client:
-            assert client.ping() == "OK"
-            assert len(seen) == 2
+    with scripted(lose) as address, NsqdClient(address) as client:
+        for count, call in enumerate((client.ping, lambda: client.create_topic("t")), 1):
             with pytest.raises(errors.HTTPConnectionLost):
-                client.create_topic("t")
-            assert len(seen) == 3
-        with NsqdClient(address, http_retries=0) as client:
-            seen.clear()
-            with pytest.raises(errors.HTTPConnectionLost):
-                client.ping()
-        assert len(seen) == 1
-
-
-def test_a_status_is_an_answer_and_is_not_asked_for_again() -> None:
-    with stub() as server:
-        with NsqdClient(server.address, http_retries=5) as client, pytest.raises(errors.HTTPStatusError):
-            client.ping()
-        assert len(server.requests) == 1
-
-
-def test_retries_end_with_the_time_of_the_call() -> None:
-    with refusing_port() as port:
-        ping_fails(errors.HTTPConnectError, None, f"127.0.0.1:{port}", http_retries=100, http_timeout=0.4)
+                call()
+            assert len(seen) == count
 
 
 def test_one_connection_serves_many_calls_errors_included() -> None:
@@ -302,7 +281,7 @@ def test_sending_may_take_longer_than_connecting_and_than_what_an_earlier_call_l
 
     large = b"x" * (16 << 20)
     with scripted(script) as address:
-        options = {"http_timeout": 4.0, "http_connect_timeout": 0.3, "http_retries": 0}
+        options = {"http_timeout": 4.0, "http_connect_timeout": 0.3}
         with NsqdClient(address, **options) as client:
             client.publish("t", large)
             client.ping()
@@ -314,7 +293,7 @@ def test_the_error_names_its_own_cause_and_not_what_the_caller_was_handling() ->
         try:
             raise ValueError("the caller's own trouble")
         except ValueError:
-            ping_fails(errors.HTTPConnectError, "Connection refused$", f"127.0.0.1:{port}", http_retries=0)
+            ping_fails(errors.HTTPConnectError, "Connection refused$", f"127.0.0.1:{port}")
 
 
 def test_a_connection_the_server_closed_in_between_is_replaced_without_an_error() -> None:
@@ -322,7 +301,7 @@ def test_a_connection_the_server_closed_in_between_is_replaced_without_an_error(
         read_request(connection)
         connection.sendall(answer(b"OK"))
 
-    with scripted(once) as address, NsqdClient(address, http_retries=0) as client:
+    with scripted(once) as address, NsqdClient(address) as client:
         for _ in range(3):
             client.create_topic("t")
             threading.Event().wait(0.05)
@@ -333,7 +312,7 @@ def test_an_answer_cut_off_at_the_limit_is_not_read_as_the_next_ones_head() -> N
         server.answers["/info"] = (200, b"x" * 5000)
         server.answers["/stats"] = (500, b"x" * 50_000)
         server.answers.update(PING)
-        with NsqdClient(server.address, http_max_body=4096, http_retries=0) as client:
+        with NsqdClient(server.address, http_max_body=4096) as client:
             with pytest.raises(errors.HTTPResponseError):
                 client.info()
             assert client.ping() == "OK"
@@ -351,7 +330,7 @@ def test_a_refused_answer_that_is_still_on_its_way_does_not_disturb_the_next_cal
         else:
             connection.sendall(answer(b"OK"))
 
-    with scripted(late) as address, NsqdClient(address, http_retries=0) as client:
+    with scripted(late) as address, NsqdClient(address) as client:
         with pytest.raises(errors.HTTPResponseError, match="encoded"):
             client.info()
         assert client.ping() == "OK"

@@ -21,7 +21,7 @@ SLACK = 3.0
 
 
 def lookup(address: str, **settings: object) -> None:
-    options: dict[str, object] = {"http_timeout": LIMIT, "http_retries": 0, "http_max_body": 4096, **settings}
+    options: dict[str, object] = {"http_timeout": LIMIT, "http_max_body": 4096, **settings}
     with LookupdClient(address, **options) as client:
         client.lookup("t")
 

@@ -27,7 +27,7 @@ def test_a_tcp_port_given_for_http_gets_a_hint() -> None:
         threading.Thread(target=server.serve_forever, args=[0.05], daemon=True).start()
         port = server.server_address[1]
         with pytest.raises(HTTPConnectionLost, match=f"is {port} a TCP port, and the HTTP port {port + 1}[?]"):
-            LookupdClient(f"127.0.0.1:{port}", http_retries=0).nodes()
+            LookupdClient(f"127.0.0.1:{port}").nodes()
         server.shutdown()
 
 

@@ -99,9 +99,9 @@ def test_contradictions_are_refused() -> None:
 
 
 def test_settings_replace_those_of_the_options() -> None:
-    options = HTTPOptions(http_timeout=3.0, http_retries=7)
+    options = HTTPOptions(http_timeout=3.0, http_pool_size=7)
     client = NsqdClient("host", options, http_timeout=4.0)
-    assert (client.options.http_timeout, client.options.http_retries) == (4.0, 7)
+    assert (client.options.http_timeout, client.options.http_pool_size) == (4.0, 7)
 
 
 @pytest.mark.parametrize("token", ["a\r\nX-Evil: 1", "ü", "\x00", 5])
@@ -164,7 +164,7 @@ def test_nothing_is_logged_above_debug_by_making_a_client(caplog: pytest.LogCapt
     ("make", "wrong", "meant"),
     [
         (lambda **wrong: NsqdClient("host", **wrong), "http_timeot", "http_timeout"),
-        (lambda **wrong: LookupdClient("host", **wrong), "retries", "http_retries"),
+        (lambda **wrong: LookupdClient("host", **wrong), "timeout", "http_timeout"),
         (lambda **wrong: Reader("t", "c", print, **wrong), "max_inflight", "max_in_flight"),
         (lambda **wrong: Reader("t", "c", print, **wrong), "hearbeat_interval", "heartbeat_interval"),
         (Writer, "nsqd_tcp_adresses", "nsqd_tcp_addresses"),

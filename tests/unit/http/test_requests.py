@@ -32,12 +32,12 @@ class Recorder:
         self.reply = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
         self.requests: list[Recorded] = []
 
-    def attempts(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
+    def once(self, method: str, target: str, url: str, body: bytes | None) -> Reply:
         self.requests.append(Recorded(method, target, body))
         return Reply(url, 200, "", self.reply)
 
     def on(self, client: HTTPClient) -> Any:
-        client._attempts = self.attempts  # type: ignore[method-assign]
+        client._once = self.once  # type: ignore[method-assign]
         return client
 
 
