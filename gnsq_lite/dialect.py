@@ -255,12 +255,12 @@ class Dialect:
             raise WrongDialectError(address, f"this is Youzan's NSQ ({printable(version[:40])}): pass dialect='youzan'")
 
     # -- consuming
-    def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
-        """Return the SUB commands to try in order; the client tries the next command after E_INVALID."""
-        return (commands.subscribe(topic, channel),)
+    def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> bytes:
+        """Return the SUB command."""
+        return commands.subscribe(topic, channel)
 
-    def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
-        """Return the factory for messages of a connection; *command* is the index of the accepted SUB."""
+    def message_factory(self, topic: str, endpoint: Endpoint, negotiated: Any) -> MessageFactory:
+        """Return the factory for messages of a connection."""
         return Message
 
     def is_ordered(self, topic: str) -> bool:

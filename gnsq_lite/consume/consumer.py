@@ -29,7 +29,6 @@ from gnsq_lite.errors import (
     ClosedError,
     ConnectionLost,
     FinFailedError,
-    InvalidError,
     NsqdError,
     NSQError,
     ReqFailedError,
@@ -399,8 +398,6 @@ class Subscription:
         self.link = Link[Subscribed](endpoint, self, owner.settings.reconnect, owner.rng, log)
         self.on_connected, self.on_disconnected = owner.on_connected, owner.on_disconnected
         self.task: Any = None
-        #: Index of the current subscribe command of the dialect, and the number of commands.
-        self._way, self._ways = 0, 1
 
     def serve(self) -> None:
         """Run until the Reader ends, or until the loss of an nsqd that discovery found.  Blocks the greenlet."""
@@ -416,13 +413,7 @@ class Subscription:
         return self._owner.is_over(self)
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Return when to reconnect: at once with the next subscribe command if this server does not know this one."""
-        connection = self.link.connection
-        refused = connection is not None and connection.opened_at is None and isinstance(reason, InvalidError)
-        if refused and "invalid command" in str(reason):
-            self._way += 1
-            if self._way % self._ways:
-                return Again.AT_ONCE
+        """Return when to reconnect; discovery finds an nsqd again that was not given directly."""
         self._owner.on_lost(self.endpoint, reason)
         if isinstance(reason, DeliveryStalled):
             return Again.AT_ONCE
@@ -433,18 +424,15 @@ class Subscription:
         self._owner.reconnects += 1
 
     def make_connection(self) -> Subscribed:
-        """Return a connection with the current subscribe command.  Raises NSQError if the address map fails."""
+        """Return a new connection.  Raises NSQError if the address map fails or the dialect cannot subscribe."""
         owner, settings, dialect = self._owner, self._owner.settings, self._owner.settings.dialect
         topic = settings.topic
-        ways = dialect.subscribe(topic, settings.channel, self.endpoint)
-        self._ways = len(ways)
-        way = self._way % self._ways
         target = Target(
             endpoint=self.endpoint,
             topic=topic,
             channel=settings.channel,
-            subscribe=ways[way],
-            choose_message=lambda negotiated: dialect.message_factory(topic, self.endpoint, way, negotiated),
+            subscribe=dialect.subscribe(topic, settings.channel, self.endpoint),
+            choose_message=lambda negotiated: dialect.message_factory(topic, self.endpoint, negotiated),
             identify_extra=dialect.identify_extra(topic, self.endpoint),
             check_server=dialect.check_server,
             connect_to=mapped(settings.address_map, self.endpoint),

@@ -80,7 +80,7 @@ class StartOffset:
 def subscribe(topic: str, channel: str, partition: int | None = None, verb: bytes = b"SUB") -> bytes:
     """Encode SUB of one partition; None: the partition that the node leads (YZ-3).  Raises InvalidName, OptionError.
 
-    With the *verb* SUB_ORDERED, SUB_ORDER on older servers, nsqd sends one message at a time (YZ-6).
+    With the *verb* SUB_ORDERED nsqd sends one message at a time (YZ-6).
     """
     names = verb + b" " + check_topic(topic) + b" " + check_channel(channel)
     return names + b"\n" if partition is None else names + b" %d\n" % check_partition(partition)

@@ -134,26 +134,26 @@ class YouzanDialect(Dialect):
         """Return whether *topic* is consumed in order (YZ-6)."""
         return self.options.is_ordered(topic, self.layout_of(topic).ordered)
 
-    def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> Sequence[bytes]:
-        """Return SUB_ORDERED and, for older servers, SUB_ORDER (YZ-6); or SUB_ADVANCED (YZ-17); or SUB (YZ-3).
+    def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> bytes:
+        """Return SUB_ORDERED (YZ-6), SUB_ADVANCED (YZ-17) or SUB (YZ-3).
 
         Raises OptionError for a start offset on a node that leads several partitions of the topic: the server could
         apply the offset to any of them (protocol_v2.go:1034).
         """
         partition, start = endpoint.partition, self.options.start_offset
         if self.is_ordered(topic):
-            return tuple(commands.subscribe(topic, channel, partition, v) for v in (b"SUB_ORDERED", b"SUB_ORDER"))
+            return commands.subscribe(topic, channel, partition, b"SUB_ORDERED")
         if start is not None:
             led = self.layout_of(topic).led_by(endpoint.address)
             if len(led) > 1:
                 why = f"{endpoint} leads {len(led)} partitions of {topic}; set the offset with nsqd's HTTP API there"
                 raise OptionError("start_offset", start, why)
-            return (commands.subscribe_advanced(topic, channel, partition or 0, start),)
+            return commands.subscribe_advanced(topic, channel, partition or 0, start)
         if self.options.positions:
-            return (commands.subscribe_advanced(topic, channel, partition),)
-        return (commands.subscribe(topic, channel, partition),)
+            return commands.subscribe_advanced(topic, channel, partition)
+        return commands.subscribe(topic, channel, partition)
 
-    def message_factory(self, topic: str, endpoint: Endpoint, command: int, negotiated: Any) -> MessageFactory:
+    def message_factory(self, topic: str, endpoint: Endpoint, negotiated: Any) -> MessageFactory:
         """Return the message factory for the layout that topic and SUB command determine (YZ-10, YZ-15)."""
         tail = self.is_ordered(topic) or self.options.positions or self.options.start_offset is not None
         most = self.options.max_decompressed_size if self.options.decompress else None

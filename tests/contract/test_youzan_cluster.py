@@ -26,7 +26,6 @@ from gnsq_lite.youzan.messages import PublishReceipt
 from gnsq_lite.youzan.partitions import partition_of
 from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
-from tests.youzan_broker.session import YouzanSession
 
 
 class Cluster:
@@ -283,17 +282,6 @@ def test_a_failed_ordered_message_is_handled_again_before_any_later_one(cluster:
         wait_for(lambda: len(order) == 7)
     assert [body for _, body, _ in order] == [b"0", b"1", b"2", b"2", b"3", b"4", b"5"]
     assert 0.25 <= times[1] - times[0] < 5.0  # held here for requeue_delay: the server ignores REQ with a delay
-
-
-@pytest.mark.rule("YZ-6")
-def test_a_server_that_knows_only_the_older_name_of_the_ordered_sub_is_subscribed_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delitem(YouzanSession.verbs, b"SUB_ORDERED")
-    with YouzanBroker(nsqds=2) as broker:
-        broker.youzan.create_topic("t", 2, ordered=True)
-        with a_reader(Cluster(broker.lookupd_http_address, broker), "t", print, ordered=True) as reader:
-            subscribed(reader, 2)
 
 
 @pytest.mark.rule("YZ-17")

@@ -21,11 +21,6 @@ TOPICS = {
     "gclosed": {"disable_channel_auto_create": True},
 }
 
-#: What the broker does otherwise, and why.
-DIFFERENT = {
-    "error_sub_order": "the broker knows SUB_ORDER, the older name, too",
-}
-
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[YouzanBroker]:
@@ -120,10 +115,10 @@ def replay(broker: YouzanBroker, conversation: Conversation) -> tuple[bytes, boo
 @pytest.fixture(scope="module")
 def answers(broker: YouzanBroker) -> dict[str, tuple[bytes, bool]]:
     """All of them, in the order of the capture: what one conversation publishes, a later one may read."""
-    return {name: replay(broker, golden(name)) for name in CONVERSATIONS if name not in DIFFERENT}
+    return {name: replay(broker, golden(name)) for name in CONVERSATIONS}
 
 
-@pytest.mark.parametrize("name", [name for name in CONVERSATIONS if name not in DIFFERENT])
+@pytest.mark.parametrize("name", CONVERSATIONS)
 def test_the_broker_answers_as_the_real_servers_did(answers: dict[str, tuple[bytes, bool]], name: str) -> None:
     conversation, (received, ended) = golden(name), answers[name]
     expected = [shape(frame, conversation) for frame in conversation.frames()]

@@ -178,7 +178,7 @@ class YouzanSession(ProtocolV2):
         name, channel_name = self._names(words)
         number = self._partition(words[3]) if len(words) == 4 else -1  # so the server: an offset hides the partition
         self._check_auth("SUB", name, channel_name)
-        ordered = verb in (b"SUB_ORDERED", b"SUB_ORDER")
+        ordered = verb == b"SUB_ORDERED"
         topic, seat = self._seat(name, number)
         self._check_kind(topic, seat, ordered)
         if topic.disable_channel_auto_create and channel_name not in seat.partition.channels:
@@ -390,7 +390,7 @@ YouzanSession.verbs = {
     b"CLS": YouzanSession._cls,
     b"NOP": YouzanSession._nop,
     b"INTERNAL_CREATE_TOPIC": YouzanSession._create_topic,
-    **dict.fromkeys((b"SUB", b"SUB_ADVANCED", b"SUB_ORDERED", b"SUB_ORDER"), YouzanSession._sub),
+    **dict.fromkeys((b"SUB", b"SUB_ADVANCED", b"SUB_ORDERED"), YouzanSession._sub),
     **dict.fromkeys(_SINGLE, YouzanSession._pub),
     **dict.fromkeys(_MULTI, YouzanSession._mpub),
 }

@@ -90,7 +90,7 @@ def test_an_ordered_topic_subscribed_without_ordered_says_what_to_change() -> No
 def test_a_start_offset_is_only_sent_where_the_server_heeds_the_partition() -> None:
     dialect = YouzanDialect(start_offset=StartOffset.at_message(1))
     said(dialect, [A, B, A], role="read")
-    assert dialect.subscribe("t", "c", Endpoint("10.0.0.2", 4150, 1)) == (b"SUB_ADVANCED t c 1 msgcount:1\n",)
+    assert dialect.subscribe("t", "c", Endpoint("10.0.0.2", 4150, 1)) == b"SUB_ADVANCED t c 1 msgcount:1\n"
     with pytest.raises(OptionError, match="leads 2 partitions"):
         dialect.subscribe("t", "c", Endpoint("10.0.0.1", 4150, 0))
 
