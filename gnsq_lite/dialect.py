@@ -128,7 +128,7 @@ class Lookups(Protocol):
         """Query the nsqlookupds now."""
 
     @property
-    def said(self) -> Mapping[str, Lookup]:
+    def answers(self) -> Mapping[str, Lookup]:
         """Last successful reply of each nsqlookupd, by its address."""
 
     def health(self) -> Mapping[str, Any]:

@@ -182,7 +182,7 @@ def relay_all(sources: Sequence[Source], writer: Writer, interval: float = INTER
     stages = Stages()
     wait = functools.partial(wait_any, [stages.drain])
     threads = [threading.Thread(target=relay_until, args=(wait, each, interval)) for each in relays]
-    with stages.listening((number, stages.ask_to_drain) for number in (signal.SIGTERM, signal.SIGINT)):
+    with stages.installed((number, stages.begin_drain) for number in (signal.SIGTERM, signal.SIGINT)):
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -164,9 +164,9 @@ class Discovery:
                 self._wake.wait(min(left, _LOOK_EVERY))
             else:
                 self._polls.begin(urgent)
-                self.ask()
+                self.poll()
 
-    def ask(self) -> None:
+    def poll(self) -> None:
         """Query each nsqlookupd without a query under way or a rest after failures; returns at once."""
         now = self._clock.now()
         due = [each for each in self._lookupds.items() if each[1].rests_until <= now]
@@ -410,7 +410,7 @@ class Discovery:
         return tuple(dict.fromkeys(key for lookupd in self._lookupds.values() for key in lookupd.endpoints))
 
     @property
-    def said(self) -> Mapping[str, Lookup]:
+    def answers(self) -> Mapping[str, Lookup]:
         """The last good answer of each nsqlookupd by its address, also of an nsqlookupd that fails now."""
         return {name: each.lookup for name, each in self._lookupds.items() if each.lookup is not None}
 

@@ -24,34 +24,34 @@ def in_main_thread() -> bool:
 
 
 class Stages:
-    """Requests to shut down; a signal handler may record them.
+    """The two stages of a shutdown; a signal handler may begin them.
 
     The signal handlers raise no exception: in a monkey-patched process a signal may interrupt a message handler, and
     its message would fail.
     """
 
     def __init__(self) -> None:
-        #: The first request: shut down gracefully.
+        #: Set when the graceful shutdown begins.
         self.drain = Completion()
-        #: The second request: stop at once.
+        #: Set when everything must stop at once.
         self.at_once = Completion()
 
-    def ask(self, number: int | None = None, frame: Any = None) -> None:
-        """Record one request to end; usable as a handler for ``signal.signal()``."""
+    def advance(self, number: int | None = None, frame: Any = None) -> None:
+        """Begin the next stage; usable as a handler for ``signal.signal()``."""
         if not self.drain.settle(number):
             self.at_once.settle(number)
 
-    def ask_to_drain(self, number: int, frame: Any = None) -> None:
-        """Record a request for a graceful shutdown; repeated requests do nothing."""
+    def begin_drain(self, number: int, frame: Any = None) -> None:
+        """Begin the graceful shutdown; a second call does nothing."""
         self.drain.settle(number)
 
-    def ask_at_once(self, number: int, frame: Any = None) -> None:
-        """Record a request to stop at once."""
+    def end_at_once(self, number: int, frame: Any = None) -> None:
+        """Begin both stages."""
         self.drain.settle(number)
         self.at_once.settle(number)
 
     @contextmanager
-    def listening(self, handlers: Iterable[tuple[int, Callable[[int, Any], None]]]) -> Iterator[None]:
+    def installed(self, handlers: Iterable[tuple[int, Callable[[int, Any], None]]]) -> Iterator[None]:
         """Install signal handlers; restore the earlier ones afterwards."""
         before = [(number, signal.signal(number, handler)) for number, handler in handlers]
         try:
@@ -75,7 +75,7 @@ def until_signal(
     signal calls ``close(0)``.  A signal that arrives while *begin* runs takes effect afterwards.
     """
     stages, numbers = Stages(), tuple(numbers)
-    with stages.listening((number, stages.ask) for number in _unhandled(numbers)):
+    with stages.installed((number, stages.advance) for number in _unhandled(numbers)):
         begin()
         limit = float("inf") if timeout is None else timeout
         _wait(ended, stages.drain, timeout=limit, interrupted=stages if signal.SIGINT in numbers else None)
@@ -127,4 +127,4 @@ def _wait(*completions: Completion, timeout: float = float("inf"), interrupted: 
         except KeyboardInterrupt:
             if interrupted is None:
                 raise
-            interrupted.ask(signal.SIGINT)
+            interrupted.advance(signal.SIGINT)

@@ -236,11 +236,11 @@ class Worker:
         """
         stages, handlers = self._stages, list[tuple[int, Callable[[int, Any], None]]]()
         if in_main_thread():
-            first = stages.ask_to_drain if supervision is not None else stages.ask
+            first = stages.begin_drain if supervision is not None else stages.advance
             handlers = [(signal.SIGTERM, first), (signal.SIGINT, first)]
-            handlers += [(signal.SIGQUIT, stages.ask_at_once)] if supervision is not None else []
+            handlers += [(signal.SIGQUIT, stages.end_at_once)] if supervision is not None else []
         pid, limit = os.getpid(), self.drain_timeout
-        with stages.listening(handlers):
+        with stages.installed(handlers):
             self.start(supervision)
             log.info("worker runs", extra={"pid": pid, "handlers": len(self.readers)})
             error = self._wait_for_the_end(checks)
@@ -285,7 +285,7 @@ class Worker:
 
     def stop(self) -> None:
         """Make :meth:`run` drain and return; may be called from any thread or handler.  A second call stops at once."""
-        self._stages.ask()
+        self._stages.advance()
 
     def close(self, timeout: float | None = None) -> bool:
         """Drain the Readers, wait, and return whether every handler finished in time."""

@@ -232,7 +232,7 @@ class LeaderRouter:
         before = topic.layout.partition_num
         if answer.endpoints or topic.lookup is None:
             topic.lookup = answer
-        listed = list(dict.fromkeys(each for lookup in (*_said(topic.lookups), answer) for each in lookup.endpoints))
+        listed = list(dict.fromkeys(each for lookup in (*_answers(topic.lookups), answer) for each in lookup.endpoints))
         if listed:
             numbers = {each.partition for each in listed if each.partition is not None}
             leaders = {number: self._choose(topic, number, listed, answer) for number in sorted(numbers)}
@@ -384,9 +384,9 @@ class LeaderRouter:
                 topic.timer.close()
 
 
-def _said(lookups: Lookups | None) -> list[Lookup]:
+def _answers(lookups: Lookups | None) -> list[Lookup]:
     """Return the last answers of the nsqlookupds, except failing nsqlookupds."""
     if lookups is None:
         return []
     failing = {address for address, each in lookups.health().items() if each.ok is False}
-    return [lookup for address, lookup in lookups.said.items() if address not in failing]
+    return [lookup for address, lookup in lookups.answers.items() if address not in failing]

@@ -71,7 +71,7 @@ class Found:
 
 def poll(discovery: Discovery) -> None:
     """Query each nsqlookupd once, and wait for the replies."""
-    discovery.ask()
+    discovery.poll()
     gevent.sleep(0)
     gevent.sleep(0)
 

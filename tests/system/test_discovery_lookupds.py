@@ -122,7 +122,7 @@ def test_one_that_is_named_no_more_and_fails_is_forgotten(found: Found) -> None:
         poll(discovery)
         gevent.sleep(0.01)
     assert set(discovery.health()) == {ONE}
-    assert (discovery.endpoints, set(discovery.said)) == ((A,), {ONE})  # what it said last counts no longer
+    assert (discovery.endpoints, set(discovery.answers)) == ((A,), {ONE})  # its last answer counts no longer
     asked = asked_for(cluster, "/lookup").count(TWO)
     clock.advance(3600.0)
     poll(discovery)

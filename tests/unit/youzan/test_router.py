@@ -24,7 +24,7 @@ class Lookups:
     """The nsqlookupds of a topic: what each has said last, and which fail."""
 
     def __init__(self) -> None:
-        self.said: dict[str, Lookup] = {}
+        self.answers: dict[str, Lookup] = {}
         self.failing: set[str] = set()
         self.polls = 0
 
@@ -88,7 +88,7 @@ class Host:
         """An nsqlookupd lists these leaders."""
         partitions = {each.partition: each for each in leaders if each.partition is not None}
         layout = TopicLayout(partition_num=count, partitions=partitions, has_meta=True) if leaders else TopicLayout()
-        self.lookups.said[name] = lookup = Lookup(leaders, layout)
+        self.lookups.answers[name] = lookup = Lookup(leaders, layout)
         self.learn(lookup)
 
     def publish(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publish:
