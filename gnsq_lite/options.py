@@ -189,20 +189,9 @@ class TLSOptions:
                 # Without a password callback OpenSSL would prompt on the terminal for an encrypted key's password.
                 context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
             except (OSError, ValueError) as error:
-                raise self._unloaded(error) from error
+                why = f"cannot be loaded with key_file={self.key_file!r}: {error}"
+                raise OptionError("cert_file", self.cert_file, why) from error
         return context
-
-    def _unloaded(self, error: Exception) -> OptionError:
-        """Make the error for a client certificate that cannot be loaded; the error names the faulty file."""
-        why = f"cannot be loaded: {error}"
-        if self.key_file is None:
-            hint = "; without key_file it must also hold the key" if isinstance(error, ssl.SSLError) else ""
-            return OptionError("cert_file", self.cert_file, why + hint)
-        if isinstance(error, ssl.SSLError):
-            return OptionError("cert_file", self.cert_file, f"{why}; key_file={self.key_file!r} must hold its key")
-        missing = isinstance(error, OSError) and not os.access(self.cert_file or "", os.R_OK)
-        name = "cert_file" if missing else "key_file"
-        return OptionError(name, getattr(self, name), why)
 
 
 def is_host_name(name: object) -> bool:

@@ -262,7 +262,7 @@ def test_a_host_name_or_an_ip_address_may_be_verified(name: str) -> None:
 
 
 @pytest.mark.rule("SEC-1")
-def test_the_file_of_a_client_certificate_that_is_at_fault_is_named(certs: Certificates, tmp_path: Path) -> None:
+def test_an_error_about_a_client_certificate_names_both_files(certs: Certificates, tmp_path: Path) -> None:
     client, missing = certs.client, str(tmp_path / "missing.key")
     locked = tmp_path / "locked.key"
     key = serialization.load_pem_private_key(Path(client.key).read_bytes(), None)
@@ -273,16 +273,16 @@ def test_the_file_of_a_client_certificate_that_is_at_fault_is_named(certs: Certi
             serialization.BestAvailableEncryption(b"hush"),
         )
     )
-    for cert, key_file, name, why in (
-        (missing, client.key, "cert_file", "No such file"),
-        (client.cert, missing, "key_file", "No such file"),
-        (client.cert, str(locked), "key_file", "the key is encrypted"),
-        (client.cert, None, "cert_file", "without key_file it must also hold the key"),
-        (client.cert, certs.server.key, "cert_file", "must hold its key"),
+    for cert, key_file, why in (
+        (missing, client.key, "No such file"),
+        (client.cert, missing, f"key_file='{missing}': .*No such file"),
+        (client.cert, str(locked), "locked.key.*the key is encrypted"),
+        (client.cert, None, "key_file=None"),
+        (client.cert, certs.server.key, "server.*(?i:mismatch)"),
     ):
         with pytest.raises(OptionError, match=why) as caught:
             TLSOptions(cert_file=cert, key_file=key_file).context()
-        assert caught.value.name == name
+        assert caught.value.name == "cert_file"
 
 
 @pytest.mark.rule("CFG-1")
