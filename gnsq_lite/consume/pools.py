@@ -117,7 +117,7 @@ class Pool:
         return sum(seat[1] is not None for seat in tuple(self.seats))
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the maximum number of running handlers; surplus workers end after their job."""
+        """Change the maximum number of running handlers."""
 
     def look(self) -> None:
         """Retry to start threads.  Called in the loop's thread about once a second."""
@@ -205,7 +205,7 @@ class GreenletPool(Pool):
                     self._pump_later()
                     self._gave_way.append(me)
                     suspend()
-                elif self._closed or len(self.seats) > self._concurrency:
+                elif self._closed:
                     return
                 else:
                     self._idle.append(me)
@@ -216,17 +216,12 @@ class GreenletPool(Pool):
             self._loop.fail(error)
         finally:
             self.seats.remove(seat)
-            self._count()
             if queue:
                 self._pump_soon()
 
-    def _count(self) -> None:
-        self._runner.surplus = len(self.seats) - self._concurrency
-
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the limit; surplus workers end after their job."""
+        """Change the limit.  Idle workers stay: fewer messages in flight need fewer workers."""
         self._concurrency = concurrency
-        self._count()
         self._pump_soon()
 
     def close(self) -> None:
