@@ -18,7 +18,7 @@ from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.in_flight import InFlight
 from gnsq_lite.errors import NSQError, ProtocolError
 from gnsq_lite.message import Message
-from gnsq_lite.net.connection import MOST_UNSENT, Connection, Owner, Target
+from gnsq_lite.net.connection import Connection, Owner, Target
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_rlock
 from gnsq_lite.net.stream import DeliveryStalled, lost
@@ -178,8 +178,8 @@ class Subscribed(Connection):
     def _count_in(self, messages: list[Message]) -> bool:
         """Count the messages of a read before they are handled; return whether they were reported to the delivery."""
         count = self.in_flight.add(messages, self.read_at)
-        if count > self._most or self.unsent() > MOST_UNSENT:
-            raise ProtocolError(f"nsqd ignores RDY {self._share} or reads no answers: {count} messages are in flight")
+        if count > self._most:
+            raise ProtocolError(f"nsqd ignores RDY {self._share}: {count} messages are in flight")
         delivery = self._delivery
         is_reported = delivery is not None and not delivery.is_full
         if delivery is not None and is_reported:

@@ -46,7 +46,7 @@ log = logging.getLogger("gnsq_lite.net")
 _HANDSHAKE_BYTES = 1024 * 1024
 #: Frames, except messages, between two checks of the clock.
 _FRAMES_AT_ONCE = 256
-#: Unsent bytes above which the connection answers no heartbeat, and a Reader closes the connection.
+#: Unsent bytes above which the connection answers no heartbeat.
 MOST_UNSENT = 4 * 1024 * 1024
 
 
