@@ -18,8 +18,7 @@ all nsqlookupds would have no consumers until the end of the outage.
 
 If the dialect has a ``lookupds_path``, each nsqlookupd lists the others (YZ-1).  An nsqlookupd that fails is queried
 again at once.  If the second query fails too, discovery does not query this nsqlookupd for a minute, unless all fail.
-Discovery forgets a failed nsqlookupd that was not configured and is missing in the last list.  Listed nsqlookupds are
-queried by plain HTTP without a token, and are ignored if a configured address is https.
+Listed nsqlookupds are queried by plain HTTP without a token, and are ignored if a configured address is https.
 """
 
 from __future__ import annotations
@@ -73,10 +72,6 @@ class _Lookupd:
     """One nsqlookupd: its client, the query under way, and its last answers."""
 
     client: LookupdClient | None = None
-    #: Whether the nsqlookupd was configured.
-    is_seed: bool = False
-    #: Whether a failed nsqlookupd is kept, because another nsqlookupd lists it.
-    is_kept: bool = True
     #: Time of the next query after two failures (YZ-1).
     rests_until: float = 0.0
     task: Task | None = None
@@ -135,8 +130,7 @@ class Discovery:
         self._allowed, self._address_map = settings.allowed_addresses, settings.address_map
         self._direct = frozenset(settings.endpoints)
         self._lookupds = {
-            name: _Lookupd(None if fetch else _open_client(address, options), is_seed=True)
-            for name, address in given.items()
+            name: _Lookupd(None if fetch else _open_client(address, options)) for name, address in given.items()
         }
         self._configured = {_server(address): address for address in self._lookupds}
         self._finds_lookupds = bool(dialect.lookupds_path) and not any(each.startswith("https://") for each in given)
@@ -270,13 +264,8 @@ class Discovery:
         return lookupd.client.get(path).json()
 
     def _add(self, addresses: Iterable[str]) -> bool:
-        """Add the listed nsqlookupds; return whether any is new (YZ-1).
-
-        An empty list, from a server that is in no cluster, changes nothing.
-        """
+        """Add the listed nsqlookupds; return whether any is new (YZ-1)."""
         named = dict.fromkeys(self._configured.get(_server(address), address) for address in addresses)
-        for address, lookupd in self._lookupds.items() if named else ():
-            lookupd.is_kept = address in named
         new = [address for address in named if address not in self._lookupds]
         found = new[: max(0, MAX_LOOKUPDS - len(self._lookupds))]
         for address in found:
@@ -302,12 +291,6 @@ class Discovery:
             return
         if self._dialect.lookupds_path:
             lookupd.rests_until = self._clock.now() + REST
-        if not (lookupd.is_seed or lookupd.is_kept):
-            log_safely(log, logging.INFO, "nsqlookupd %s is forgotten: %s", address, error)
-            del self._lookupds[address]
-            if lookupd.client is not None:
-                lookupd.client.close()
-            return
         self._set_health(address, lookupd, str(error))
         if not any(each.ok for each in self._lookupds.values()):
             self._connect_to(address, lookupd)

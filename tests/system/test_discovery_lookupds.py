@@ -89,44 +89,19 @@ def test_while_all_fail_all_are_queried_and_the_configured_ones_stay(found: Foun
 
 
 @pytest.mark.rule("YZ-1")
-def test_an_empty_listing_forgets_no_nsqlookupd(found: Found) -> None:
+def test_a_nsqlookupd_that_is_named_no_more_is_still_queried(found: Found) -> None:
     clock = FakeClock()
     cluster = Listing(ONE, TWO)
     cluster.says.update({ONE: producers(A), TWO: producers(B)})
     cluster.lists[ONE] = listed(ONE, TWO)
     discovery = found.discovery([ONE], fetch=cluster.fetch, dialect=YouzanDialect(), clock=clock)
-    for answer in (listed(ONE, TWO), None, None):
+    for answer in (listed(ONE, TWO), listed(ONE), None):
         cluster.lists[ONE] = cluster.lists[TWO] = answer
         cluster.says[TWO] = producers(B) if answer else HTTPConnectError(TWO, "refused")
         poll(discovery)
         gevent.sleep(0.01)
         clock.advance(100.0)
     assert set(discovery.health()) == {ONE, TWO}
-
-
-@pytest.mark.rule("YZ-1")
-def test_one_that_is_named_no_more_and_fails_is_forgotten(found: Found) -> None:
-    clock = FakeClock()
-    cluster = Listing(ONE, TWO)
-    cluster.says.update({ONE: producers(A), TWO: producers(B)})
-    cluster.lists[ONE] = cluster.lists[TWO] = listed(ONE, TWO)
-    discovery = found.discovery([ONE], fetch=cluster.fetch, dialect=YouzanDialect(), clock=clock)
-    for _ in range(2):
-        poll(discovery)
-        gevent.sleep(0.01)
-    assert set(discovery.health()) == {ONE, TWO}
-    cluster.lists[ONE] = listed(ONE)
-    cluster.says[TWO] = HTTPConnectError(TWO, "refused")
-    for _ in range(4):
-        clock.advance(100.0)
-        poll(discovery)
-        gevent.sleep(0.01)
-    assert set(discovery.health()) == {ONE}
-    assert (discovery.endpoints, set(discovery.answers)) == ((A,), {ONE})  # its last answer counts no longer
-    asked = asked_for(cluster, "/lookup").count(TWO)
-    clock.advance(3600.0)
-    poll(discovery)
-    assert asked_for(cluster, "/lookup").count(TWO) == asked
 
 
 def test_a_nsqlookupd_without_listlookup_is_not_thought_worse_of(found: Found) -> None:
