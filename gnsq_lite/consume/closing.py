@@ -9,8 +9,8 @@ from math import inf
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.message import send_back
+from gnsq_lite.net.loop import sleep
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.net.waiting import Event
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -19,7 +19,7 @@ CLOSE_TIMEOUT = 30.0
 #: Seconds for nsqd, after the time limit, to answer CLS, to read the last bytes and to close.
 _LINGER = 1.0
 #: Seconds without a byte after CLOSE_WAIT after which no message is expected.  nsqd may send a message while it answers
-#: CLS, and reads no REQ after the connection has ended.
+#: CLS, and reads no REQ after the connection has ended.  Also the seconds between two checks.
 _LATE = 0.02
 
 
@@ -37,17 +37,11 @@ class Closing:
         #: Number of handlers that still ran at the time limit.
         self.abandoned = 0
         self._close_by = self._asked_at = inf
-        self._news = Event()
-
-    def look(self) -> None:
-        """Check again whether the shutdown is complete."""
-        self._news.set()
 
     def begin(self, timeout: float) -> bool:
         """Set or shorten the time limit, in seconds from now; return whether this is the first call."""
         is_first, self.begun = not self.begun, True
         self._close_by = min(self._close_by, self._clock.now() + timeout)
-        self._news.set()
         return is_first
 
     def drain(self, connections: list[Subscribed]) -> None:
@@ -91,5 +85,4 @@ class Closing:
             left = deadline() - self._clock.now()
             if left <= 0:
                 return
-            self._news.clear()
-            self._news.wait(min(left, _LATE))
+            sleep(min(left, _LATE))

@@ -205,7 +205,6 @@ class Consumer:
             self.flow.parted(connection)
             for name in COUNTED:
                 self.before[name] += getattr(connection, name)
-        self.end.look()
 
     def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
         """Report a lost connection, look for a moved leader, and end the Reader if no retry can ever subscribe."""
@@ -263,8 +262,7 @@ class Consumer:
         self.answers_lost += count
 
     def on_response(self, connection: Subscribed, body: bytes) -> None:
-        """Let the closing continue: the response is CLOSE_WAIT."""
-        self.end.look()
+        """Ignore the response: it is CLOSE_WAIT, which the connection has recorded."""
 
     def on_error_frame(self, connection: Subscribed, error: NsqdError) -> None:
         """Count and log an answer that nsqd refused (ERR-1), and call on_error."""
@@ -317,7 +315,7 @@ class Consumer:
             self.discovery.stop()
             connections = list(self.connections.values())
             for connection in connections:
-                connection.send_close(self.end.look)
+                connection.send_close()
             send_back(self.queue.take_queued())
             self.end.drain(connections)
         finally:

@@ -78,9 +78,9 @@ class OrderedConnection(Subscribed):
         """Handle that *message* expired before a handler began it."""
         self._decide_soon(self._sequence.expired, message)
 
-    def send_close(self, on_answered: Callable[[], None]) -> None:
+    def send_close(self) -> None:
         """Send CLS, and requeue the held messages."""
-        super().send_close(on_answered)
+        super().send_close()
         self._report_finished()
         self._decide(self._sequence.close)
 

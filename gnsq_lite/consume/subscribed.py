@@ -109,8 +109,8 @@ class Subscribed(Connection):
         self._tick_at = 0.0  # time at which the timer fires
         #: Whether messages are being passed on.  Inline handlers run then and nothing is read: nsqd may not be silent.
         self._is_handing_on = False
-        #: Called after answers went out, once CLS was sent.
-        self._on_answered: Callable[[], None] | None = None
+        #: Whether CLS was sent.
+        self._is_closing = False
         #: Held by the thread that writes to the socket, for one call that does not block.
         self._write_lock = native_rlock()
         #: Whether the loop found the lock held: the thread that holds it schedules a flush after its release.
@@ -196,8 +196,8 @@ class Subscribed(Connection):
 
     def set_ready(self, count: int) -> None:
         """Set the share.  nsqd does not confirm a lower RDY, so the highest share bounds the messages in flight."""
-        if self._on_answered is not None:
-            return  # nsqd takes no RDY after CLS
+        if self._is_closing:
+            return  # nsqd accepts no RDY after CLS
         self._most = max(self._most, 4 * count + _SPARE)
         self._share = count
         self.fins = None if self._writes_fins and count == 1 else self._fins
@@ -265,7 +265,7 @@ class Subscribed(Connection):
         """
         stream = self._stream
         is_alone = self._writes_fins and self.in_flight.count == 1 and not (self._due or self._flow.watches)
-        if stream is None or not is_alone or self._on_answered is not None or not self._write_lock.acquire(False):
+        if stream is None or not is_alone or self._is_closing or not self._write_lock.acquire(False):
             return False
         try:
             if stream.unsent or stream.closed is not None:
@@ -377,8 +377,6 @@ class Subscribed(Connection):
         if finished or requeued:  # a resulting RDY goes out after these answers
             self._report_answered(finished + requeued, success=finished > 0)
         self._emit(data)
-        if (finished or requeued) and self._on_answered is not None:
-            self._on_answered()
 
     def _report_answered(self, count: int, *, success: bool = False) -> None:
         """Report *count* answered or expired messages to the flow control, if they may change a RDY."""
@@ -406,7 +404,7 @@ class Subscribed(Connection):
     def check(self, now: float) -> None:
         """Check the connection as any other, and whether nsqd delivers nothing although RDY allows it."""
         super().check(now)
-        if self._is_stalled(now) and self._on_answered is None:
+        if self._is_stalled(now) and not self._is_closing:
             why = f"nothing was delivered for {STALLED:g} s after a refused FIN or REQ; connecting again"
             self.close(DeliveryStalled(self.address, why))
 
@@ -438,16 +436,16 @@ class Subscribed(Connection):
         if self.in_flight.drop():
             self._message_owner.on_closed(self)
 
-    def send_close(self, on_answered: Callable[[], None]) -> None:
+    def send_close(self) -> None:
         """Send CLS: nsqd sends no more messages, accepts no RDY, and answers CLOSE_WAIT (CLOSE-1).
 
-        From now on each write of answers calls *on_answered*.  nsqd disconnects a client that sends CLS twice, so a
-        second call, when Python exits while the Reader closes, does not send CLS.
+        nsqd disconnects a client that sends CLS twice, so a second call, when Python exits while the Reader closes,
+        does not send CLS.
         """
         self._end_delivery()
-        if self._on_answered is None:
+        if not self._is_closing:
             self.send(commands.CLS)
-        self._on_answered = on_answered
+        self._is_closing = True
 
     def abandon(self) -> None:
         """Drop the connection in a forked child; a thread of the parent may hold the lock."""

@@ -191,7 +191,7 @@ def test_a_req_counts_for_each_delivery_of_its_message() -> None:
 def test_what_goes_back_unanswered_at_the_end_goes_back_once() -> None:
     bench = Bench()
     bench.read(1, 2)
-    bench.connection.send_close(lambda: None)
+    bench.connection.send_close()
     assert bench.turn() == b"CLS\n" + req(2)
     assert bench.connection.in_flight.unanswered() == bench.handled
     bench.handled[0].finish()
