@@ -123,8 +123,6 @@ class Consumer:
             return  # close() was called first
         self._is_started = True
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._every_second))
-        if self.limits.limit is not None:
-            self._greenlets.append(self.loop.spawn("time limits", self.limits.run))
         self._connect_given()
         if self.settings.lookupds:
             self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))

@@ -5,7 +5,7 @@ set from outside would hit any line of Python, even in a ``finally``, and would 
 messages of such a thread are answered for it, its own answers are ignored, and another thread replaces it.
 
 Nothing is recorded when a handler begins or ends.  Each check reads the job of each worker, and the age of a job counts
-from the first check that saw it.  So an age is too short by at most the time between two checks.
+from the first check that saw it.  The Reader checks once a second, so a limit takes effect at most two seconds late.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ from gnsq_lite.consume.run_handler import HandlerOutcomes, HandlerRaised
 from gnsq_lite.consume.settings import ConsumerSettings, message_fields
 from gnsq_lite.message import TimeLimitExceeded
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
-from gnsq_lite.net.loop import Loop, sleep
+from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import start_native_thread
 from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
-
-#: Maximum and minimum seconds between two checks; within these bounds a twentieth of the limit.
-_SELDOM, _OFTEN = 1.0, 0.01
 
 
 class TimeLimits:
@@ -44,8 +41,7 @@ class TimeLimits:
     ) -> None:
         self._loop, self._settings, self._pool, self._concurrency = loop, settings, pool, concurrency
         self._clock, self._outcomes = clock, outcomes
-        #: The time limit in seconds; without a limit, :meth:`look` is called only on demand.
-        self.limit = settings.limits.time_limit
+        self._limit = settings.limits.time_limit
         #: Number of running handlers past their time limit, which other threads replace.
         self.overdue = 0
 
@@ -57,12 +53,6 @@ class TimeLimits:
         """Change the maximum number of running handlers, except overdue handlers."""
         self._concurrency = count
         self._pool.set_concurrency(count + min(self.overdue, count))
-
-    def run(self) -> None:
-        """Check the limit until killed.  Blocks the greenlet."""
-        while True:
-            sleep(min(_SELDOM, max(_OFTEN, (self.limit or 0.0) / 20)))
-            self.look()
 
     def look(self) -> float:
         """Enforce the limit; return the age of the oldest running handler in seconds."""
@@ -81,7 +71,7 @@ class TimeLimits:
         return oldest
 
     def _act(self, seat: Seat, job: Any, age: float) -> None:
-        if self.limit is not None and age >= self.limit and not seat.is_over:
+        if self._limit is not None and age >= self._limit and not seat.is_over:
             seat.is_over = True
             if self._settings.pool == "thread":
                 self._write_off(job)
@@ -114,4 +104,4 @@ class TimeLimits:
             leave_thread()
 
     def _error(self) -> TimeLimitExceeded:
-        return TimeLimitExceeded(self.limit or 0.0)
+        return TimeLimitExceeded(self._limit or 0.0)

@@ -185,7 +185,7 @@ def test_the_error_is_raised_once_in_a_greenlet(broker: ServerHandle, topic: str
             gevent.sleep(60)
         except TimeLimitExceeded as error:
             errors.append(error)
-            gevent.sleep(4 * LIMIT)
+            gevent.sleep(3.0)
 
     with limited(broker, topic, handle, handler_pool="greenlet", concurrency=1) as reader:
         wait_for(lambda: reader.stats().finished == 1)
