@@ -151,7 +151,6 @@ _CALLBACKS = [
     ("address_map(host, port)", "Returns the (host, port) to connect to in place of the announced one.  A dict of"
      " hosts works too."),
     ("allowed_addresses(host, port)", "Returns whether a discovered nsqd may be connected to."),
-    ("backoff strategy(level)", "Returns the seconds of the pause: BackoffOptions(strategy=...)."),
 ]  # fmt: skip
 
 

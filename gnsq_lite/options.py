@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
@@ -54,16 +54,13 @@ class BackoffOptions:
         "backoff starts when at least this share of the last 20 messages failed, of at least 10 messages; 0: at each"
         " failure; None: 0 in a Reader, 0.5 in a Worker",
     )
-    strategy: Literal["exponential", "full-jitter"] | Callable[[int], float] = documented(
-        "exponential",
-        "'exponential', 'full-jitter' (a random part of the exponential pause), or a function of the level that"
-        " returns seconds",
+    strategy: Literal["exponential", "full-jitter"] = documented(
+        "exponential", "'exponential', or 'full-jitter': a random part of the exponential pause"
     )
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.strategy not in ("exponential", "full-jitter") and not callable(self.strategy):
-            raise OptionError("strategy", self.strategy, "must be 'exponential', 'full-jitter' or a function")
+        check_choice("strategy", self.strategy, "exponential", "full-jitter")
         if 0 < self.longest < self.unit:
             raise OptionError("longest", self.longest, f"must be 0 (off) or at least unit ({self.unit})")
 

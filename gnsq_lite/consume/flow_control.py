@@ -150,8 +150,6 @@ class FlowControl:
         backoff = self.backoff
         before = backoff.phase
         after = backoff.record(success, successes)
-        if backoff.strategy_error is not None:
-            log_safely(log, logging.ERROR, "the backoff strategy is not used: %s", backoff.strategy_error)
         if after is before:
             return
         self._follow_backoff()

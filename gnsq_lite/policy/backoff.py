@@ -22,7 +22,6 @@ from enum import Enum
 from random import Random
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.errors import OptionError
 from gnsq_lite.options import BackoffOptions
 
 #: Number of latest outcomes that ``failure_ratio`` counts, and number of outcomes needed before backoff can start.
@@ -45,7 +44,7 @@ class Backoff:
 
     After each pause one outcome changes the level: a failure raises it by 1, a success lowers it by 1.  The level never
     exceeds :attr:`highest_level`, the first level whose exponential pause reaches ``longest``.  So further failures
-    change nothing, and that many successes always end the backoff.  This holds for every strategy.
+    change nothing, and that many successes always end the backoff.
     """
 
     def __init__(self, options: BackoffOptions, *, clock: Clock, rng: Random) -> None:
@@ -54,8 +53,6 @@ class Backoff:
         self.highest_level = _highest_level(options)
         self.level = 0
         self.phase = Phase.FLOWING
-        #: Error of the user's strategy function at its last call, or None.  The caller logs the error.
-        self.strategy_error: OptionError | None = None
         #: The last outcomes in FLOWING, True for a success; then the Reader's number of successes at the last call.
         self._recent: deque[bool] = deque(maxlen=_RECENT)
         self._successes = 0
@@ -90,8 +87,7 @@ class Backoff:
         if level == 0:
             self.reset()
         else:
-            pause = self._pause(level)  # may raise in user code: call it before the state changes
-            self.level, self.phase, self._resume_at = level, Phase.PAUSED, self._clock.now() + pause
+            self.level, self.phase, self._resume_at = level, Phase.PAUSED, self._clock.now() + self._pause(level)
         return self.phase
 
     def _fails_often(self) -> bool:
@@ -111,26 +107,9 @@ class Backoff:
         self._recent.clear()
 
     def _pause(self, level: int) -> float:
-        """Return the pause at *level* in seconds: 0 to ``longest``, for any result of the user's strategy function."""
-        longest = self._options.longest
-        exponential = min(longest, math.ldexp(self._options.unit, level - 1))
-        strategy = self._options.strategy
-        if strategy == "exponential":
-            return exponential
-        if strategy == "full-jitter":
-            return exponential * self._rng.random()
-        self.strategy_error = None
-        try:
-            result = strategy(level)
-            seconds = float(result)  # the result may be any object
-        except Exception as error:  # an error in user code must not stop flow control
-            seconds, why = math.nan, f"failed at level {level}: {error!r}"
-        else:
-            why = f"returned {result!r} at level {level}"
-        if math.isnan(seconds):
-            self.strategy_error = OptionError("strategy", strategy, f"{why}; the exponential pause is used")
-            return exponential
-        return min(max(seconds, 0.0), longest)
+        """Return the pause at *level* in seconds, at most ``longest``."""
+        exponential = min(self._options.longest, math.ldexp(self._options.unit, level - 1))
+        return exponential * self._rng.random() if self._options.strategy == "full-jitter" else exponential
 
 
 def _highest_level(options: BackoffOptions) -> int:

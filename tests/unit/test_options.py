@@ -300,10 +300,6 @@ def test_backoff_is_off_when_its_longest_pause_is_nothing() -> None:
     assert BackoffOptions(longest=1.0, unit=1.0).enabled
 
 
-def test_a_strategy_may_be_a_function() -> None:
-    assert BackoffOptions(strategy=float).strategy is float
-
-
 # -- addresses
 
 

@@ -1,17 +1,14 @@
-"""Backoff: both sides of each instant, and nothing a strategy or a million failures can break."""
+"""Backoff: both sides of each instant, and nothing that a million failures can break."""
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnsq_lite.errors import OptionError
 from gnsq_lite.options import BackoffOptions
 from gnsq_lite.policy.backoff import Backoff, Phase
 from tests.fakes import FakeClock
@@ -210,7 +207,7 @@ def test_reset_ends_a_pause(clock: FakeClock) -> None:
 
 
 @pytest.mark.rule("BACK-1")
-@pytest.mark.parametrize("strategy", ["exponential", "full-jitter", lambda level: 2.0**level])
+@pytest.mark.parametrize("strategy", ["exponential", "full-jitter"])
 def test_a_million_failures_cost_no_more_to_make_up_for_than_a_dozen(clock: FakeClock, strategy: Any) -> None:
     backoff = make(clock, unit=1.0, longest=120.0, strategy=strategy)
     assert backoff.highest_level == 8  # 1, 2, 4 ... 64, 120
@@ -247,61 +244,6 @@ def test_full_jitter_draws_from_nothing_to_the_exponential_pause(clock: FakeCloc
     assert 0.0 <= min(pauses) < 0.2
     assert 3.8 < max(pauses) < 4.0
     assert 1.7 < sum(pauses) / len(pauses) < 2.3
-
-
-def _raise(level: int) -> float:
-    raise ZeroDivisionError("oops")
-
-
-@pytest.mark.rule("BACK-1")
-@pytest.mark.parametrize(
-    ("strategy", "pause", "explained"),
-    [
-        (lambda level: 3.5, 3.5, False),
-        (lambda level: 0, 0.0, False),
-        (lambda level: -7.0, 0.0, False),
-        (lambda level: math.inf, 10.0, False),
-        (lambda level: -math.inf, 0.0, False),
-        (lambda level: 1e300, 10.0, False),
-        (lambda level: math.nan, 1.0, True),
-        (lambda level: None, 1.0, True),
-        (lambda level: 10**400, 1.0, True),
-        (_raise, 1.0, True),
-    ],
-)
-def test_an_own_strategy_cannot_break_the_pause(
-    clock: FakeClock, strategy: Callable[[int], Any], pause: float, explained: bool
-) -> None:
-    backoff = make(clock, unit=1.0, longest=10.0, strategy=strategy)
-    assert backoff.record(False) is Phase.PAUSED
-    assert backoff.resume_at is not None
-    assert backoff.resume_at - clock.now() == pause
-    assert isinstance(backoff.strategy_error, OptionError) is explained
-
-
-def test_an_own_strategy_is_asked_for_the_level_and_a_good_answer_clears_the_error(clock: FakeClock) -> None:
-    asked: list[int] = []
-
-    def strategy(level: int) -> float:
-        asked.append(level)
-        return math.nan if len(asked) == 1 else 0.5
-
-    backoff = make(clock, strategy=strategy)
-    backoff.record(False)
-    assert "nan at level 1" in str(backoff.strategy_error)
-    end_pause(backoff, clock)
-    backoff.record(False)
-    assert (asked, backoff.strategy_error) == ([1, 2], None)
-
-
-def test_what_is_no_error_passes_through_a_strategy_and_leaves_the_state_as_it_was(clock: FakeClock) -> None:
-    def strategy(level: int) -> float:
-        raise KeyboardInterrupt
-
-    backoff = make(clock, strategy=strategy)
-    with pytest.raises(KeyboardInterrupt):
-        backoff.record(False)
-    assert (backoff.phase, backoff.level) == (Phase.FLOWING, 0)
 
 
 @pytest.mark.rule("BACK-3")
