@@ -107,6 +107,8 @@ ATTRIBUTES = {
 #: Attribute of a message -> its replacement.
 MESSAGE = {
     "timestamp": SILENT + "is a datetime here; use message.timestamp_ns for nanoseconds",
+    "has_responded": "is a property here: without parentheses",
+    "is_async": "is a property here: without parentheses",
     "on": "was removed: messages have no events",
     "on_finish": "was removed",
     "on_requeue": "was removed",
