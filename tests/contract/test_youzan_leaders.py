@@ -107,13 +107,13 @@ def test_a_partition_that_had_no_leader_for_a_while_is_read_again_long_before_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[float] = []
-    ask = Discovery.ask
+    poll = Discovery.poll
 
     def counted(discovery: Discovery) -> None:
         asked.append(time.monotonic())
-        ask(discovery)
+        poll(discovery)
 
-    monkeypatch.setattr(Discovery, "ask", counted)
+    monkeypatch.setattr(Discovery, "poll", counted)
     with YouzanBroker(nsqds=2) as broker:
         broker.youzan.create_topic("t", 2)
         cluster, got = Cluster(broker.lookupd_http_address, broker), []
