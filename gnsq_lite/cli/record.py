@@ -98,7 +98,7 @@ def command(
     recording = opened(url, storage)
     stages, numbers = Stages(), (signal.SIGTERM, signal.SIGINT) if in_main_thread() else ()
     with (
-        stages.listening((number, stages.ask_to_drain) for number in numbers),
+        stages.installed((number, stages.begin_drain) for number in numbers),
         running_recorder(recording, options) as recorder,
         Progress(recorder.log.name) as progress,
     ):
