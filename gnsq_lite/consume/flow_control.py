@@ -1,14 +1,19 @@
 """A Reader's flow control in its loop: the RDY of every connection, backoff, and the rate limit.
 
 The policies decide (:mod:`gnsq_lite.policy`); this module reports events to them and executes their decisions.
-Everything runs in the loop's thread.  A failure pauses all connections of the Reader.
+Everything runs in the loop's thread.
+
+A failure pauses all connections of the Reader.  If connections have partitions, a failure pauses only the connections
+of its partition: a message that fails repeatedly must not stop the other partitions.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any, Protocol, cast
 
 from gnsq_lite.clock import Clock
@@ -66,9 +71,11 @@ class FlowControl:
         #: Maximum RDY of each connection; and the same, lowered after messages expired before a handler began them.
         self._most: dict[Controlled, int] = {}
         self._lowered: dict[Controlled, int] = {}
-        self.backoff = Backoff(settings.backoff, clock=clock, rng=rng)
-        #: Number of messages that were finished on closed connections.
-        self._succeeded_before = 0
+        self._make_backoff = partial(Backoff, settings.backoff, clock=clock, rng=rng)
+        #: Backoff of each partition; the key None is for connections without partitions.
+        self.backoffs: dict[int | None, Backoff] = {None: self._make_backoff()}
+        #: Number of messages that were finished on closed connections, by partition.
+        self._succeeded_before: Counter[int | None] = Counter()
         #: The configured value, also while paused.
         self.max_in_flight = settings.max_in_flight
         self.paused = False
@@ -91,14 +98,15 @@ class FlowControl:
         # An ordered channel sends one message at a time for any RDY (YZ-6).
         most = min(1, limit) if settings.dialect.is_ordered(settings.topic) else limit
         self._most[connection] = self._lowered[connection] = most
-        self._apply(self.allocator.add, connection, most, connection.in_flight)
+        self.backoffs.setdefault(connection.endpoint.partition, self._make_backoff())
+        self._apply(self.allocator.add, connection, self._limit(connection), connection.in_flight)
         self._wake.set()
 
     def parted(self, connection: Controlled) -> None:
         """Remove a closed connection."""
         self._most.pop(connection, None)  # after Consumer.reset() the connections are those of another FlowControl
         self._lowered.pop(connection, None)
-        self._succeeded_before += connection.succeeded
+        self._succeeded_before[connection.endpoint.partition] += connection.succeeded
         self._apply(self.allocator.remove, connection)
 
     def received(self, connection: Controlled, count: int) -> None:
@@ -111,8 +119,8 @@ class FlowControl:
     def answered(self, connection: Controlled, count: int, *, success: bool) -> None:
         """Record that *count* messages were answered or expired; a *success* may end backoff (BACK-2)."""
         self._apply(self.allocator.answered, connection, count)
-        if success and self.backoff.level:
-            self._outcome(True, self.successes())
+        if success and self.backoffs[connection.endpoint.partition].level:
+            self._outcome(connection.endpoint, True, self.successes(connection))
 
     def stalled(self, connection: Controlled, count: int, running: int) -> None:
         """Lower the RDY of *connection*: *count* messages expired before a handler began them (MSG-5).
@@ -124,51 +132,70 @@ class FlowControl:
         text = "%s: %d messages waited for a handler until their time was over; RDY %d at most until handlers keep up"
         fields = self._settings.log_fields(connection.endpoint)
         log_safely(log, logging.WARNING, text, connection.endpoint, count, size, extra=fields)
-        self._apply(self.allocator.set_max_rdy_count, connection, size)
+        self._set_limit(connection)
 
     def _raise_lowered(self) -> None:
         for connection, size in self._lowered.items():
             if size < self._most[connection]:
                 self._lowered[connection] = min(self._most[connection], max(1, 2 * size))
-                self._apply(self.allocator.set_max_rdy_count, connection, self._lowered[connection])
+                self._set_limit(connection)
 
     def rest(self, connection: Controlled, resting: bool) -> None:
         """Pause an ordered partition while its failed message waits for its delay, or end the pause (YZ-6)."""
         self._apply(self.allocator.rest, connection, resting)
 
-    def successes(self) -> int:
-        """Return the number of finished messages on all connections.  Thread-safe."""
-        return self._succeeded_before + sum(each.succeeded for each in tuple(self._most))
+    def successes(self, connection: Controlled) -> int:
+        """Return the number of finished messages on all connections that share this one's backoff.  Thread-safe."""
+        partition = connection.endpoint.partition
+        return self._succeeded_before[partition] + sum(each.succeeded for each in self._members(partition))
 
-    def failed(self, successes: int) -> None:
+    def failed(self, connection: Controlled, successes: int) -> None:
         """Record a failed message after *successes* finished messages (BACK-1).  Queues RDY 0 before its REQ."""
-        self._outcome(False, successes)
+        self._outcome(connection.endpoint, False, successes)
 
     # -- backoff
 
-    def _outcome(self, success: bool, successes: int) -> None:
-        backoff = self.backoff
+    def _members(self, partition: int | None) -> list[Controlled]:
+        """Return the connections that share the backoff of *partition*."""
+        return [each for each in tuple(self._most) if each.endpoint.partition == partition]
+
+    def _outcome(self, endpoint: Endpoint, success: bool, successes: int) -> None:
+        backoff = self.backoffs[endpoint.partition]
         before = backoff.phase
         after = backoff.record(success, successes)
         if after is before:
             return
-        self._follow_backoff()
-        fields = self._settings.log_fields()
+        self._follow(endpoint.partition)
+        name = "the Reader" if endpoint.partition is None else f"partition {endpoint.partition}"
+        fields = self._settings.log_fields(None if endpoint.partition is None else endpoint)
         if after is Phase.PAUSED:
             pause = backoff.left()
-            said = "the Reader backs off for %.1f s (level %d)"
-            log_safely(log, logging.WARNING, said, pause, backoff.level, extra=fields)
+            said = "%s backs off for %.1f s (level %d)"
+            log_safely(log, logging.WARNING, said, name, pause, backoff.level, extra=fields)
             self._on_backoff(pause)
             self._wake.set()
         elif after is Phase.FLOWING:
-            log_safely(log, logging.INFO, "backoff of the Reader is over", extra=fields)
+            log_safely(log, logging.INFO, "backoff of %s is over", name, extra=fields)
             self._on_backoff(0.0)
 
-    def _follow_backoff(self) -> None:
-        """Set the RDYs for the phase of the backoff."""
-        allocator = self.allocator
-        changes = {Phase.PAUSED: allocator.pause, Phase.PROBING: allocator.probe, Phase.FLOWING: allocator.resume}
-        self._apply(changes[self.backoff.phase])
+    def _follow(self, partition: int | None) -> None:
+        """Set the RDYs for the phase of a backoff."""
+        if partition is None:
+            allocator = self.allocator
+            changes = {Phase.PAUSED: allocator.pause, Phase.PROBING: allocator.probe, Phase.FLOWING: allocator.resume}
+            self._apply(changes[self.backoffs[None].phase])
+        else:
+            for connection in self._members(partition):
+                self._set_limit(connection)
+
+    def _set_limit(self, connection: Controlled) -> None:
+        self._apply(self.allocator.set_max_rdy_count, connection, self._limit(connection))
+
+    def _limit(self, connection: Controlled) -> int:
+        """Return the maximum RDY of a connection now; it is 1 while its partition probes."""
+        limit, partition = self._lowered[connection], connection.endpoint.partition
+        phase = Phase.FLOWING if partition is None else self.backoffs[partition].phase
+        return limit if phase is Phase.FLOWING else min(limit, int(phase is Phase.PROBING))
 
     # -- settings
 
@@ -212,7 +239,7 @@ class FlowControl:
             self._looks_at,
             self.allocator.next_tick,
             None if self._rate is None else self._rate.next_tick,
-            self.backoff.resume_at,
+            *(each.resume_at for each in self.backoffs.values()),
         )
         return min(when for when in due if when is not None)
 
@@ -225,13 +252,15 @@ class FlowControl:
         if self._rate is not None:
             self._rate.tick()
             self._follow_rate()
-        if self.backoff.phase is Phase.PAUSED and self.backoff.tick() is not Phase.PAUSED:
-            self._follow_backoff()  # the pause is over: probe
+        for partition, backoff in self.backoffs.items():
+            if backoff.phase is Phase.PAUSED and backoff.tick() is not Phase.PAUSED:
+                self._follow(partition)  # the pause is over: probe
         self._apply(self.allocator.tick)
 
     def _apply(self, decide: Callable[..., Iterable[SetReady]], *about: Any) -> None:
         for decision in decide(*about):
             cast(Controlled, decision.key).set_ready(decision.count)
-        self.watches = self._rate is not None or self.allocator.watches or self.backoff.level > 0
+        is_backing_off = any(each.level for each in self.backoffs.values())
+        self.watches = self._rate is not None or self.allocator.watches or is_backing_off
         if self._next_tick() < self._ticks_at:
             self._wake.set()

@@ -30,8 +30,8 @@ def reader_stats(core: Consumer) -> ReaderStats:
         queued=core.queue.queued(),
         handlers_running=core.pool.busy(),
         handlers_abandoned=core.end.abandoned,
-        backoff_level=core.flow.backoff.level,
-        backoff_for=core.flow.backoff.left(),
+        backoff_level=max(each.level for each in core.flow.backoffs.values()),
+        backoff_for=max(each.left() for each in core.flow.backoffs.values()),
         starved=core.flow.allocator.is_starved(),
         lookupds=core.discovery.health(),
         dropped=core.dropped,
@@ -66,6 +66,6 @@ def _state(core: Consumer) -> str:
         return "closing"
     if core.flow.paused:
         return "paused"
-    if core.flow.backoff.level:
+    if any(each.level for each in core.flow.backoffs.values()):
         return "backoff"
     return "connected" if core.connections else "connecting"

@@ -294,11 +294,11 @@ class Subscribed(Connection):
 
         The RDY 0 of a backoff must precede the REQ: otherwise nsqd would send the message again at once.
         """
-        successes = self._flow.successes()  # now: other handlers may finish messages before the loop runs _fail()
+        successes = self._flow.successes(self)  # now: other handlers may finish messages before the loop runs _fail()
         self.loop.call_soon(lambda: self._fail(successes, command))
 
     def _fail(self, successes: int, command: bytes) -> None:
-        self._flow.failed(successes)
+        self._flow.failed(self, successes)
         if command:
             self._queue_requeue(command)
 

@@ -89,7 +89,7 @@ class Hooks:
         " monkey-patched process with handler_pool='thread', in the I/O loop",
     )
     on_backoff: Callable[[float], None] | None = hook(
-        "seconds", "backoff pauses the Reader for *seconds*; 0.0: backoff is over"
+        "seconds", "backoff pauses the Reader, or a partition, for *seconds*; 0.0: backoff is over"
     )
 
     def __post_init__(self) -> None:

@@ -66,6 +66,33 @@ def test_a_failed_message_pauses_its_partition_alone_and_is_handled_again_after_
         assert max(flowed) - began < 5.0
 
 
+def test_a_failure_of_an_unordered_partition_does_not_slow_the_others_down(cluster: Cluster) -> None:
+    topic, failed, flowed = cluster.topic(4, multipart="true"), [], []
+
+    def handle(message: Any) -> None:
+        if message.partition == 0:
+            failed.append(time.monotonic())
+            raise ValueError("this partition alone")
+        flowed.append(time.monotonic())
+
+    reader = Reader(
+        topic, "c", handle, lookupd_http_addresses=cluster.lookupd, dialect="youzan", max_in_flight=8, requeue_delay=0.1
+    )
+    with reader, a_writer(cluster) as writer:
+        subscribed(reader, 4)
+        writer.publish(topic, b"bad", partition=0)
+        wait_for(lambda: reader.stats().backoff_level >= 2, 30.0)  # it pauses for 1 s, then for 2 s
+        began = time.monotonic()
+        for number in range(300):
+            writer.publish(topic, b"%d" % number, partition=1 + number % 3)
+        wait_for(lambda: len(flowed) == 300, 30.0)
+        assert flowed[-1] - began < 1.5
+        assert reader.stats().state == "backoff"
+    pauses = [later - earlier for earlier, later in itertools.pairwise(failed)]
+    assert pauses
+    assert pauses[0] >= 0.95
+
+
 @pytest.mark.parametrize("flags", [{"orderedmulti": "true"}, {}])
 def test_a_topic_is_read_in_order_or_not_as_it_says_itself(cluster: Cluster, flags: dict[str, str]) -> None:
     topic, got = cluster.topic(2, **flags), []

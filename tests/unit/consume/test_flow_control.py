@@ -68,7 +68,7 @@ def test_messages_are_reported_if_the_rate_is_limited() -> None:
 @pytest.mark.rule("BACK-2")
 def test_it_is_told_of_successes_until_backoff_is_over() -> None:
     bench = Bench()
-    bench.flow.failed(0)
+    bench.flow.failed(bench.connection, 0)
     assert bench.flow.watches
     bench.tick(1000.0)
     assert bench.sent == [1, 10, 0, 1]
@@ -109,42 +109,51 @@ def test_it_looks_around_once_a_second_however_often_it_is_woken() -> None:
     assert len(looks) == 3
 
 
+def partitions(*numbers: int) -> list[Endpoint]:
+    return [Endpoint("nsqd", 4150, number) for number in numbers]
+
+
 @pytest.mark.rule("BACK-1")
 @pytest.mark.rule("BACK-2")
 @pytest.mark.rule("BACK-4")
-def test_a_failure_pauses_all_connections_and_one_of_them_probes() -> None:
-    bench = Bench(NSQD, Endpoint("other", 4150), max_in_flight=8)
-    assert bench.shares() == [4, 4]
-    bench.flow.failed(0)
-    assert bench.shares() == [0, 0]
-    bench.tick(1.0)
+def test_a_failure_pauses_and_probes_its_partition_while_the_others_share_its_ready() -> None:
+    bench = Bench(*partitions(0, 1, 2, 3), max_in_flight=8)
+    assert bench.shares() == [2, 2, 2, 2]
+    failing = bench.connections[0]
+    bench.flow.failed(failing, 0)
     bench.tick(0.1)
-    assert sorted(bench.shares()) == [0, 1]
-    bench.flow.failed(0)  # the probe
-    assert bench.shares() == [0, 0]
+    assert bench.shares() == [0, 3, 3, 2]
+    bench.flow.answered(bench.connections[1], 1, success=True)  # of another partition: it decides nothing
+    bench.tick(0.8)
+    assert (failing.sent[-1], bench.flow.backoffs[0].level) == (0, 1)
+    bench.tick(0.1)
+    bench.tick(0.1)
+    assert bench.shares()[0] == 1
+    bench.flow.failed(failing, 0)  # the probe
+    assert (failing.sent[-1], bench.flow.backoffs[0].left()) == (0, 2.0)
     for _ in range(2):
         bench.tick(3.0)
         bench.tick(0.1)
-        assert sorted(bench.shares()) == [0, 1]
-        bench.flow.answered(bench.connection, 1, success=True)
+        assert failing.sent[-1] == 1
+        bench.flow.answered(failing, 1, success=True)
     bench.tick(0.1)
-    assert bench.shares() == [4, 4]
+    assert bench.shares() == [2, 2, 2, 2]
     assert bench.pauses == [1.0, 2.0, 1.0, 0.0]
     assert not bench.flow.watches
 
 
 @pytest.mark.rule("BACK-3")
-def test_an_nsqd_that_connects_during_a_pause_stays_paused() -> None:
-    bench = Bench()
-    bench.flow.failed(0)
+def test_a_partition_that_moves_to_another_nsqd_stays_paused() -> None:
+    bench = Bench(*partitions(0, 1))
+    bench.flow.failed(bench.connection, 0)
     bench.flow.parted(bench.connection)
-    later = Connection(Endpoint("other", 4150))
-    bench.flow.joined(later)
+    moved = Connection(Endpoint("other", 4150, 0))
+    bench.flow.joined(moved)
     bench.tick(0.5)
-    assert later.sent == []
+    assert moved.sent == []
     bench.tick(0.5)
     bench.tick(0.1)
-    assert later.sent == [1]
+    assert moved.sent == [1]
 
 
 def test_flow_control_ignores_the_close_of_an_unknown_connection() -> None:
@@ -155,15 +164,22 @@ def test_flow_control_ignores_the_close_of_an_unknown_connection() -> None:
 
 
 @pytest.mark.rule("BACK-1")
+def test_without_partitions_a_failure_pauses_all_connections() -> None:
+    bench = Bench(NSQD, Endpoint("other", 4150))
+    bench.flow.failed(bench.connection, 0)
+    assert bench.shares() == [0, 0]
+
+
+@pytest.mark.rule("BACK-1")
 def test_a_failure_ratio_counts_the_successes_of_open_and_closed_connections() -> None:
     bench = Bench(NSQD, Endpoint("other", 4150), backoff=BackoffOptions(failure_ratio=0.5))
     first, second = bench.connections
     first.succeeded = second.succeeded = 5
-    assert bench.flow.successes() == 10
+    assert bench.flow.successes(first) == 10
     bench.flow.parted(second)
-    assert bench.flow.successes() == 10
+    assert bench.flow.successes(first) == 10
     for _ in range(9):
-        bench.flow.failed(10)
-    assert not bench.flow.backoff.level
-    bench.flow.failed(10)
-    assert bench.flow.backoff.level
+        bench.flow.failed(first, 10)
+    assert not bench.flow.backoffs[None].level
+    bench.flow.failed(first, 10)
+    assert bench.flow.backoffs[None].level

@@ -101,10 +101,10 @@ class Bench:
     def handle(self, messages: list[Message]) -> None:
         self.held += messages
 
-    def successes(self) -> int:
+    def successes(self, connection: Any) -> int:
         return self.connection.succeeded
 
-    def failed(self, successes: int) -> None:
+    def failed(self, connection: Any, successes: int) -> None:
         self.failures.append(successes)
 
 
