@@ -27,8 +27,10 @@ def wait_for(
     """Call *condition* every 10 ms until its result is true and return that result.
 
     After *timeout* seconds the test fails and shows the last result and the variables that *condition* uses.
+    On a machine whose load is above its cores, *timeout* grows with the load.
     *sleep* is ``gevent.sleep`` where the greenlets of the test's own thread must run meanwhile.
     """
+    timeout *= max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     deadline = time.monotonic() + timeout
     while not (result := condition()):
         if time.monotonic() > deadline:

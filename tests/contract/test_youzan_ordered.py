@@ -86,8 +86,8 @@ def test_a_failure_of_an_unordered_partition_does_not_slow_the_others_down(clust
         for number in range(300):
             writer.publish(topic, b"%d" % number, partition=1 + number % 3)
         wait_for(lambda: len(flowed) == 300, 30.0)
-        assert flowed[-1] - began < 1.5
         assert reader.stats().state == "backoff"
+    assert max(later - earlier for earlier, later in itertools.pairwise([began, *flowed])) < 0.9, "a pause is 1 s"
     pauses = [later - earlier for earlier, later in itertools.pairwise(failed)]
     assert pauses
     assert pauses[0] >= 0.95
