@@ -1,11 +1,11 @@
 """NSQ for Spark: ``format("nsq")``, a streaming source and a sink.
 
-A message is finished (FIN) only after it is durable in a recording that a restarted query finds (PIPE-2).  A
-batch that runs again has the same rows (PIPE-3), so a sink that is idempotent by batch id sees each message once; any
-other sink sees it at least once.
+A message is finished (FIN) only after it is durable in a recording that a restarted query finds (PIPE-2).  A batch that
+runs again has the same rows (PIPE-3).  So a sink that skips repeated batch ids stores each message once.  Any other
+sink stores each message at least once.
 
-Needs the extra ``spark`` (``pip install ".[spark]"`` in a checkout) and a Java 17.  This module itself
-imports neither Spark nor Arrow.
+Needs the extra ``spark`` (``pip install ".[spark]"`` in a checkout) and Java 17.  This module itself imports neither
+Spark nor Arrow.
 """
 
 from __future__ import annotations

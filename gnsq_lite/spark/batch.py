@@ -1,4 +1,4 @@
-"""The batch source: a range of a recording, the same rows for every action."""
+"""The batch source reads a range of a recording.  Every action reads the same rows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gnsq_lite.spark.reading import (
 
 
 class NsqBatchReader(DataSourceReader):
-    """Read from startingOffsets (earliest) to endingOffsets (latest), resolved when the first action runs."""
+    """Reads from startingOffsets (earliest) to endingOffsets (latest).  The first action resolves both."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Resolve the range to row numbers, and return the tasks; Spark keeps them for later actions."""
+        """Resolve the range to row numbers; return the tasks, which Spark keeps for later actions."""
         recording = open_recording(self._options)
         begin = first_position(recording, self._options, "earliest")
         checked = Checked.of(recording, begin, fails=self._options.fail_on_data_loss)

@@ -25,7 +25,7 @@ def require_pyspark() -> Any:
 
     Raises:
         MissingExtra: pyspark or pyarrow is not installed.
-        OldSpark: it is older than 4.0, which has no Python data sources.
+        OldSpark: pyspark is older than 4.0, and has no Python data sources.
     """
     try:
         import pyarrow  # noqa: F401
@@ -69,7 +69,7 @@ def java_version(text: str) -> int | None:
 
 
 def available_now_mixin() -> type[Any]:
-    """Return SupportsTriggerAvailableNow, or a plain class if this PySpark does not have it."""
+    """Return SupportsTriggerAvailableNow, or an empty class if this PySpark lacks it."""
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
     except ImportError:
@@ -92,4 +92,4 @@ def stream_arrow_writer() -> type[Any] | None:
 
 
 class _NoAvailableNow:
-    """Replacement for the mixin if PySpark has no such trigger for Python sources."""
+    """Replacement for SupportsTriggerAvailableNow in a PySpark that lacks it."""

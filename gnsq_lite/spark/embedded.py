@@ -1,4 +1,4 @@
-"""The recorder in a query's source process: rows stay until the query has committed them."""
+"""The recorder in a query's source process.  Rows stay in the recording until the query has committed them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ log = logging.getLogger("gnsq_lite.spark")
 LOCK_WAIT = 5.0
 #: Added to the error of a second owner: another query, or the same query if its plan reads the frame twice (self-join).
 ONE_OWNER = (
-    "only one query may record into a recording, and its plan may read the frame only once: for two writes of one frame"
-    " use foreachBatch; for a second query leave topic out, so that it only reads the recording"
+    "only one query may record into a recording, and its plan may read the frame only once: to write one frame twice,"
+    " use foreachBatch; to read the recording in a second query, omit the option topic there"
 )
-#: Number and bytes of committed files that stay until the index of known messages is written for them.
+#: Number or bytes of committed files above which the index of known messages is written, and the files are removed.
 KEPT_FILES, KEPT_BYTES = 100, 16 << 20
 
 
 class Embedded:
-    """Record the channel of a query into its recording, and remove rows that the query has committed."""
+    """Records a query's channel into its recording, and removes rows that the query has committed."""
 
     def __init__(self, recording: Recording, options: SourceOptions) -> None:
         self._recording, self._options = recording, options
@@ -46,14 +46,14 @@ class Embedded:
         self._committed = self._recording.committed()
 
     def begin_new_log(self, name: str) -> None:
-        """Retire the log *name*, which ends before the checkpoint's position, so that no row number is used twice."""
+        """Replace the log *name*, which ends before the checkpoint's position, so that no row number is used twice."""
         if self._writer is not None and self._writer.name == name and self.recorder is None:
             self._writer.close()
             self._recording.retire(name)
             self._writer = self._recording.take(own=True, wait=LOCK_WAIT)
 
     def start(self, receiver: Receiver, begin: Position) -> None:
-        """Begin to receive; *begin* is what batches have."""
+        """Start to receive.  *begin* is the position after the last row of the query's batches."""
         if self._writer is None:
             raise RuntimeError("the recording is not open")
         reader = self._recording.reader(self._writer.name)
@@ -75,7 +75,7 @@ class Embedded:
             self.recorder.check()
 
     def expect(self, until_ns: int) -> None:
-        """Treat messages published up to this time as AvailableNow's backlog."""
+        """Treat messages published until *until_ns* (nanoseconds since 1970) as AvailableNow's backlog."""
         self.started().expect(until_ns)
 
     def last_row(self) -> int:
@@ -83,13 +83,13 @@ class Embedded:
         return self.started().log.last
 
     def end(self, most: int | None = None) -> Position:
-        """Return the last row of each log, at most *most* for the log that is written; without reading the store."""
+        """Return the last row of each log, without I/O.  *most* limits the last row of the query's own log."""
         writer = self.started().log
         last = writer.last if most is None else min(most, writer.last)
         return {**self._others, writer.name: last} if last else dict(self._others)
 
     def wait_for_rows(self, seconds: float) -> None:
-        """Wait until there is a row that is in no batch, at most *seconds*."""
+        """Wait at most *seconds* for a row that is in no batch."""
         recorder = self.started()
         recorder.wait_for_rows(recorder.taken, seconds)
 
@@ -103,7 +103,7 @@ class Embedded:
         return self.started().is_paused()
 
     def commit(self, position: Position) -> None:
-        """Store the committed position and remove these rows; first write their keys to the index."""
+        """Store the committed position, and remove the committed rows whose keys are in the index."""
         recorder = self.started()
         with recorder.lock:
             recorder.log.check_writer()

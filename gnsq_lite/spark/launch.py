@@ -1,4 +1,4 @@
-"""A Spark session with the source registered, or an error that names the missing package."""
+"""Creates a Spark session with the formats of this library.  Errors name the missing package."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 
 from gnsq_lite.spark.compat import require_java, require_pyspark
 
-#: Defaults of :func:`session`.  On a busy machine Spark takes longer than its limit of 15 s to accept its own
-#: Python processes.
+#: Defaults of :func:`session`.  On a busy machine, Spark needs more than its default of 15 s to accept a connection
+#: from its own Python processes.
 DEFAULTS: Mapping[str, str] = {"spark.python.authenticate.socketTimeout": "90s"}
 
 
 def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mapping[str, str] | None = None) -> Any:
-    """Return the running SparkSession, or a new one made with *conf* and DEFAULTS, with ``format("nsq")`` and
-    ``format("nsq_log")`` registered.
+    """Return the running SparkSession, or a new session with *conf* and DEFAULTS.
+
+    Registers ``format("nsq")`` and ``format("nsq_log")``.
 
     Raises:
-        MissingExtra, OldSpark, JavaMissing: with what to install.
+        MissingExtra, OldSpark, JavaMissing: the text names the package to install.
     """
     require_pyspark()
     from pyspark.sql import SparkSession
@@ -30,7 +31,7 @@ def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mappin
     spark = SparkSession.getActiveSession()
     if spark is None:
         require_java()
-        # Spark starts "python3" from PATH otherwise, which need not be the one this library is installed in.
+        # Otherwise Spark starts "python3" from PATH, in which this library may not be installed.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.appName(app_name)
         if master is not None:

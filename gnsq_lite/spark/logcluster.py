@@ -1,7 +1,7 @@
 """The logs of a topic in a cluster of Youzan's NSQ: their leaders, beginnings and ends.
 
-A log is a topic partition.  An offset in it is a number of bytes since the topic was created; it does not change when
-retention removes the log's beginning, or when another replica becomes the leader.
+A log is a topic partition.  An offset is a number of bytes in the log since the topic was created.  The offset of a
+message does not change when retention removes the log's beginning, or when another replica becomes the leader.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Leader:
 
 
 class LogCluster:
-    """Query nsqlookupd and the leaders.  Raises LogUnavailable if none answers."""
+    """Queries nsqlookupds and the leaders of partitions.  Methods raise LogUnavailable if no server answers."""
 
     def __init__(self, lookupds: Sequence[str], topic: str, partitions: Iterable[int] = ()) -> None:
         self._lookupds, self._topic, self._wanted = list(lookupds), topic, frozenset(partitions)
         self._found: LookupResult | None = None
-        #: Why leaders did not answer the last :meth:`extents`.
+        #: Error of a leader that did not answer the last :meth:`extents`, or "".
         self.trouble = ""
 
     def __getstate__(self) -> dict[str, object]:
@@ -75,7 +75,7 @@ class LogCluster:
                 continue
             if found.meta is not None and found.meta.partition_num:
                 return found
-            errors.append(f"{address} knows of no topic {self._topic} of a cluster")
+            errors.append(f"{address} lists no topic {self._topic} of a cluster")
         raise LogUnavailable("; ".join(errors))
 
     def _known(self) -> LookupResult:
@@ -84,7 +84,7 @@ class LogCluster:
         return self._found
 
     def _with_leader(self, call: Callable[[], _T]) -> _T:
-        """Run *call*; if a known leader does not answer or lead any more, look leaders up and run it again."""
+        """Run *call*; if a known leader fails or has changed, look up the leaders and run *call* again."""
         try:
             return call()
         except HTTPError:
@@ -135,11 +135,11 @@ class LogCluster:
         return dict(sorted(extents.items()))
 
     def at(self, partition: int, place: int) -> Mark | None:
-        """Return the first message at or behind *place*; None: there is none."""
+        """Return the first message at the offset *place* or after it; None if there is no message."""
         return self._with_leader(partial(self._search, partition, place, "virtual_offset"))
 
     def numbered(self, partition: int, number: int) -> Mark | None:
-        """Return the message *number*; None: there is none."""
+        """Return the message *number*; None if there is no such message."""
         return self._with_leader(partial(self._search, partition, number, "count"))
 
     def _search(self, partition: int, position: int, search: str) -> Mark | None:

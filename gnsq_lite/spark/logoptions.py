@@ -20,9 +20,10 @@ LATEST, EARLIEST = -1, -2
 
 @dataclass(frozen=True)
 class Position:
-    """Time, or offsets by partition, where reading starts or ends; *otherwise* applies to the other partitions.
+    """Start or end of a read: a time, or offsets by partition.
 
-    Offsets are bytes into the partition's log, or LATEST, EARLIEST; *time* is milliseconds since 1970.
+    *offsets* are bytes into the partitions' logs, or LATEST, EARLIEST; *otherwise* is the offset of all other
+    partitions.  *time* is milliseconds since 1970.
     """
 
     otherwise: int = LATEST
@@ -85,7 +86,7 @@ class LogOptions:
         return self._position("ending_offsets", self.ending_offsets, self.ending_timestamp, {"latest": LATEST})
 
     def _position(self, name: str, text: str, time: int | None, words: Mapping[str, int]) -> Position:
-        """Return the position of *time*, or else of the offsets *text*; the order is Kafka's."""
+        """Return the position of *time* if given, or else of the offsets *text*, as Spark's Kafka source does."""
         word = words.get(text.strip().lower())
         if time is not None:
             return Position(time=time)

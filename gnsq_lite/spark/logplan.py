@@ -1,7 +1,8 @@
-"""The ranges of a micro-batch of logs; no I/O.
+"""Plans the ranges of a micro-batch of logs.
 
-An offset is, as in Spark's Kafka source, ``{"topic": {"0": 23, "1": 45}}``: by partition the byte offset at which
-the next batch begins.  A message belongs to the range in which it begins, so a range always has the same rows (PIPE-3).
+As in Spark's Kafka source, an offset is ``{"topic": {"0": 23, "1": 45}}``: for each partition, the byte offset at which
+the next batch begins.  A message belongs to the range that has its first byte, so a range always has the same rows
+(PIPE-3).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ Places = dict[int, int]
 
 
 def as_offset(topic: str, places: Places) -> dict[str, Any]:
-    """Return the offset that Spark stores; the order of keys is fixed because Spark compares the text."""
+    """Return the offset for Spark.  Its keys are sorted, because Spark compares offsets as text."""
     return {topic: {str(partition): places[partition] for partition in sorted(places)}}
 
 
 def parse_places(raw: Mapping[str, Any], topic: str) -> Places:
-    """Parse an offset from Spark.  Raises RecordingError if it is not of this query."""
+    """Parse an offset from Spark.  Raises RecordingError if the offset is not an offset of *topic*."""
     found = raw.get(topic)
     if len(raw) != 1 or not isinstance(found, Mapping) or not all(isinstance(one, int) for one in found.values()):
         raise RecordingError(
@@ -35,7 +36,7 @@ def parse_places(raw: Mapping[str, Any], topic: str) -> Places:
 
 @dataclass(frozen=True)
 class Range:
-    """The messages of a task: of one partition, with begin <= offset < end."""
+    """The messages of a task: those of one partition with begin <= offset < end."""
 
     partition: int
     begin: int
@@ -56,11 +57,11 @@ def _place(position: Position, partition: int, extent: Extent, logs: LogCluster)
     if extent.begin <= place < extent.end:
         found = logs.at(partition, place)  # an offset inside a message means the next message
         return extent.end if found is None else found.place
-    return place  # after the log's end, or removed: the task reports it
+    return place  # after the log's end, or removed; the task reports the loss
 
 
 def _first_place(partition: int, extent: Extent, logs: LogCluster) -> int:
-    """Return the first readable offset: nsqd may not find a message whose bytes it has not removed yet."""
+    """Return the offset of the first readable message, which may be after the first byte that nsqd has."""
     found = logs.at(partition, extent.begin) if extent.begin < extent.end else None
     return extent.end if found is None else found.place
 
@@ -82,9 +83,9 @@ def at_time(partition: int, extent: Extent, since_ns: int, logs: LogCluster) -> 
 
 
 def limited(begins: Places, ends: Places, rows: int, logs: LogCluster) -> Places:
-    """Return *ends*, moved so that a batch has at most about *rows* messages.
+    """Return the ends of a batch with at most about *rows* messages, at or before *ends*.
 
-    As in Kafka's source, each partition's share is proportional to its waiting messages, at least one message.
+    As in Spark's Kafka source, a partition's share is proportional to its waiting bytes, and at least one message.
     """
     waiting = {
         partition: ends[partition] - begins[partition] for partition in ends if ends[partition] > begins[partition]

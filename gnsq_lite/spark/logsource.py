@@ -1,7 +1,7 @@
 """``format("nsq_log")``: read a topic of Youzan's NSQ as a log.
 
-There is no recording, and no position in a channel: Spark's offsets record what was read, and a batch that runs
-again reads the same bytes of the log again (PIPE-3).
+The source uses no recording, and no position of a channel.  Spark's offsets are the position, and a batch that runs
+again reads the same bytes of the log (PIPE-3).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = logging.getLogger("gnsq_lite.spark")
 
 _AvailableNow: Any = available_now_mixin()
 
-#: Seconds to delay an unchanged answer: Spark asks again 10 ms later, and each answer queries the whole cluster.
+#: Seconds by which latestOffset() delays an unchanged result, because each call queries the whole cluster.
 PATIENT = 0.1
 
 
@@ -68,7 +68,7 @@ class NsqLogDataSource(DataSource):
         return "nsq_log"
 
     def schema(self) -> str:
-        """Return the columns; checks the options, so a mistake shows at ``load()``."""
+        """Return the columns.  Checks the options, so that ``load()`` raises OptionError for a mistake."""
         parse(LogOptions, self._raw)
         return LOG_DDL
 
@@ -109,7 +109,7 @@ class LogPartition(InputPartition):
 
 
 class _LogReader:
-    """Shared by the batch and the streaming reader."""
+    """Base class of the batch and the streaming reader."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
@@ -141,10 +141,10 @@ class _LogReader:
         return resolved(position, extents, self._cluster)
 
     def _planned(self, begins: Places, ends: Places, extents: Mapping[int, Extent]) -> list[InputPartition]:
-        """Return the tasks, after reporting messages that are already gone.
+        """Report messages that are already gone; return the tasks.
 
-        A partition added later begins at 0, as in Kafka's source: the log's present beginning could differ
-        when the batch runs again, and messages that retention removed before a read would be lost silently.
+        A partition that was added later begins at 0, as in Spark's Kafka source.  The log's present beginning may
+        differ when the batch runs again, and would hide messages that retention removed before they were read.
         """
         topic = self._options.topic
         for partition, end in ends.items():
@@ -164,7 +164,7 @@ class _LogReader:
 
 
 class NsqLogBatchReader(_LogReader, DataSourceReader):
-    """Reads from startingOffsets to endingOffsets, as they are when the first action runs."""
+    """Reads from startingOffsets to endingOffsets.  The first action resolves both."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
@@ -175,7 +175,7 @@ class NsqLogBatchReader(_LogReader, DataSourceReader):
 
 
 class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
-    """Driver side: plans.  Task side: :meth:`read`."""
+    """Plans batches in the driver.  :meth:`read` runs in the tasks."""
 
     def __init__(self, options: LogOptions) -> None:
         super().__init__(options)
@@ -190,7 +190,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         }
         for name, limit in limits.items():
             if limit and not supports_available_now():
-                why = "this PySpark does not tell a Python source where a batch begins, so limits need PySpark 4.2"
+                why = "this PySpark does not pass a batch's start to a Python source: limits need PySpark 4.2"
                 raise OptionError(name, limit, why)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return as_offset(self._options.topic, self._last)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return how far a batch from *start* may go; PySpark before 4.2 passes nothing."""
+        """Return the end of the next batch, which begins at *start*.  PySpark before 4.2 passes no arguments."""
         settle_process()
         topic = self._options.topic
         begins = parse_places(start, topic) if start is not None else self._last
@@ -208,15 +208,15 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         extents = self._extents(begins)
         ends = dict(begins or {})
         ends.update({number: extent.end for number, extent in extents.items()})
-        if self._until is not None:  # a partition added since then waits for the next run
+        if self._until is not None:  # a partition that was added during this run waits for the next run
             last = {**(begins or {}), **self._until}
             ends = {number: last[number] for number in ends if number in last}
         if begins is not None:
             self._report_shorter(begins, ends)
             try:
                 ends = self._admitted(begins, ends, extents, limit)
-            except LogUnavailable as error:  # a leader was lost since then
-                if self._until is not None:  # AvailableNow would end at an empty batch
+            except LogUnavailable as error:  # a leader was lost after the lookup
+                if self._until is not None:  # an empty batch would end AvailableNow
                     raise
                 self._warn(str(error))
                 ends = dict(begins)
@@ -228,7 +228,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return as_offset(topic, ends)
 
     def _extents(self, begins: Places | None) -> dict[int, Extent]:
-        """Return the available logs; without a start all must be, or a missing log would later be read from 0."""
+        """Return the available logs.  Without *begins*, wait for all logs: a missing log would later be read from 0."""
         if begins is None:
             return self._whole()
         try:
@@ -242,7 +242,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return extents
 
     def _warn(self, why: str) -> None:
-        """Warn once of a lasting condition, because Spark asks many times a second."""
+        """Log a warning once while it applies, because Spark calls latestOffset() many times a second."""
         self._is_well = False
         if why not in self._warned:
             self._warned.add(why)
@@ -269,7 +269,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return limited(there, ends, min(rows), self._cluster)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where the logs end, for the query's progress."""
+        """Return the ends of the logs, for the query's progress."""
         try:
             extents = self._cluster.extents()
         except LogUnavailable:
@@ -281,7 +281,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         self._until = self._resolved(Position(LATEST), self._whole())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch, one for a topic partition."""
+        """Return the tasks of a batch, at most one for each topic partition."""
         settle_process()
         begins, ends = parse_places(start, self._options.topic), parse_places(end, self._options.topic)
         self._last = ends
@@ -289,7 +289,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return self._planned(begins, ends, self._extents(begins))
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Do nothing: the retention of nsqd decides."""
+        """Do nothing: nsqd's retention removes messages."""
 
     def stop(self) -> None:
         """Do nothing: nothing is open."""

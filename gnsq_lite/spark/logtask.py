@@ -1,8 +1,8 @@
-"""A task of a log: read all messages of one range once and in order.
+"""A task of a log reads all messages of one range, once and in order.
 
-nsqd delivers a log only through a channel.  Each attempt creates its own channel, sets it to the range's begin, and
-reads until the messages cover the range without a gap, by their offsets and lengths.  The channel ends with its
-connection.  So attempts do not affect each other, and the channel's own position does not matter.
+nsqd delivers a log only through a channel.  Each attempt creates its own channel and sets the channel's position to the
+range's begin.  It reads until the messages, by their offsets and lengths, cover the range without a gap.  nsqd deletes
+the channel when the connection ends.  So attempts do not affect each other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WINDOW = 2500
 
 
 class Passage:
-    """A channel that reads a partition from an offset on; messages are finished on receipt."""
+    """Reads a partition through a channel, from an offset on.  It finishes each message on receipt."""
 
     def __init__(self, options: LogOptions, leader: Leader, partition: int, begin: int, end: int) -> None:
         self._options, self._leader, self._partition, self._begin, self._end = options, leader, partition, begin, end
@@ -50,9 +50,9 @@ class Passage:
         self._reader: Reader | None = None
 
     def open(self) -> None:
-        """Make the channel and read.  Raises HTTPError."""
+        """Create the channel and start to read.  Raises HTTPError."""
         options, leader = self._options, self._leader
-        # If channels must be registered, this one is; attempts must not use it at the same time.
+        # If channels must be registered, use the registered channel; attempts must not use it at the same time.
         channel = options.channel if leader.registered_only else f"{options.channel}-{uuid.uuid4().hex}#ephemeral"
         nsqd = NsqdClient(leader.node.http_address)
         if not leader.registered_only:
@@ -80,7 +80,7 @@ class Passage:
         self._reader.start(block=False)
 
     def _take(self, message: Any) -> None:
-        """In the I/O thread; FIN follows."""
+        """Queue a received message; the Reader finishes it after the call.  Runs in the I/O thread."""
         if message.queue_offset < self._end:
             self.arrived.append(message)
         full = message.queue_offset >= self._end or len(self.arrived) >= MOST_WAITING
@@ -104,7 +104,7 @@ class Passage:
             self._reader.resume()
 
     def close(self) -> None:
-        """Delete the channel: nsqd does so with its last consumer, but not if it never had one."""
+        """Close the Reader, and delete the channel if it had no consumer.  nsqd deletes other channels itself."""
         if self._reader is not None:
             self._reader.close(2.0)
         if self._channel and not self._joined:
@@ -117,7 +117,7 @@ class RangeTask:
     """Reads one range.
 
     Args:
-        passage: Opens a Passage from an offset on; raises HTTPError, NSQError.
+        passage: Creates a Passage from an offset on.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class RangeTask:
         """Yield the range's rows.
 
         Raises:
-            DataLoss: some are gone, and failOnDataLoss is set.
-            LogUnavailable: the next one did not come within pollTimeoutMs.
+            DataLoss: messages are gone, and failOnDataLoss is true.
+            LogUnavailable: the next message did not arrive within pollTimeoutMs.
         """
         while self._next < self._range.end:
             passage = self._opened()
@@ -201,7 +201,7 @@ class RangeTask:
             yield self._batch(ready)
 
     def _place(self, message: Any, ready: list[Any]) -> bool:
-        """Store *message* by its offset; return whether the range's next message is available."""
+        """Store *message* by its offset; append messages without a gap to *ready*.  Return whether *ready* grew."""
         place = message.queue_offset
         if place < self._next or place >= self._range.end:
             return False
@@ -216,7 +216,7 @@ class RangeTask:
     def _batch(self, messages: list[Any]) -> pa.RecordBatch:
         return to_log_batch(self._options.topic, self._range.partition, messages)
 
-    # -- when it does not come
+    # -- missing messages
 
     def _judge(self) -> None:
         """Decide what to do if the next message did not arrive: wait, continue after a gap, or raise."""
@@ -230,7 +230,7 @@ class RangeTask:
             self._trouble = str(error)
         if extent is not None and extent.begin > self._next:
             self._lost(f"the log begins at {extent.begin} now", extent.begin)
-        elif mark is not None and mark.place > self._next:  # nsqd was queried, so no message is under way
+        elif mark is not None and mark.place > self._next:  # nsqd itself reports a gap before its next message
             self._lost(f"the next message is at {mark.place}", mark.place)
         elif late and extent is not None and extent.end < self._range.end:
             self._lost(f"the log ends at {extent.end}, before {self._range.end}", self._range.end)

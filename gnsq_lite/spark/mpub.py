@@ -1,7 +1,7 @@
-"""Arrow columns -> MPUB payloads, without a Python loop over the rows.
+"""Converts Arrow columns to MPUB payloads, without a Python loop over the rows.
 
-Joining two binary columns gives the layout of MPUB's body, a big-endian length before every message: the
-joined column's data buffer is the payload.
+MPUB's body has a big-endian length before each message.  A column of lengths, joined with the column of bodies, has the
+same layout.  So the joined column's data buffer is the payload.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True)
 class Payload:
-    """One MPUB's messages: their number and its body after the head, ready to send."""
+    """The messages of one MPUB: their number, and the bytes to send after the command line."""
 
     topic: str
     count: int
@@ -27,7 +27,7 @@ class Payload:
 
 
 class Bodies(Sequence[bytes]):
-    """The messages of a payload, read from its bytes if a dialect has another layout for batches."""
+    """The messages of a payload.  Dialects with another layout of batches read them."""
 
     def __init__(self, payload: Payload) -> None:
         self._payload = payload
@@ -47,7 +47,7 @@ class Bodies(Sequence[bytes]):
 
 
 def joined(bodies: pa.Array) -> pa.Array:
-    """Return each body with its big-endian length before it."""
+    """Prefix each body with its big-endian length."""
     lengths = pc.binary_length(bodies)
     numbers = array("i")
     numbers.frombytes(memoryview(lengths.buffers()[1])[lengths.offset * 4 : (lengths.offset + len(lengths)) * 4])
@@ -58,7 +58,7 @@ def joined(bodies: pa.Array) -> pa.Array:
 
 
 def payloads(topic: str, bodies: pa.Array, most_messages: int, most_bytes: int) -> Iterator[Payload]:
-    """Yield *bodies*, without nulls, as MPUBs with at most this many messages and bytes."""
+    """Split *bodies*, which must have no nulls, into payloads with at most *most_messages* and *most_bytes*."""
     if not len(bodies):
         return
     column = joined(bodies)
@@ -79,14 +79,14 @@ def payloads(topic: str, bodies: pa.Array, most_messages: int, most_bytes: int) 
 
 
 def checksum(pieces: Iterable[Payload], so_far: int = 0) -> int:
-    """Return the CRC-32 of the messages, independent of payload sizes; *so_far*: the CRC-32 of the messages before."""
+    """Return the CRC-32 of the messages, for any payload sizes; *so_far* is the CRC-32 of all earlier messages."""
     for piece in pieces:
         so_far = zlib.crc32(memoryview(piece.data)[8:], so_far)
     return so_far
 
 
 def bodies_of(data: bytes) -> list[bytes]:
-    """Return the messages of a payload's bytes: for a dialect that lays batches out in another way."""
+    """Split the bytes of a payload into messages."""
     count = int.from_bytes(data[4:8], "big")
     found, at = [], 8
     for _ in range(count):

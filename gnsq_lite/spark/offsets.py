@@ -13,16 +13,16 @@ from gnsq_lite.recording.recording import Position
 
 
 def parse_position(raw: Mapping[str, Any]) -> Position:
-    """Return the position Spark gives back.  Raises RecordingError for one that is not this source's."""
+    """Parse an offset from Spark.  Raises RecordingError if the offset is not a position of this source."""
     if not all(isinstance(name, str) and type(row) is int for name, row in raw.items()):
         raise RecordingError(
-            f"the checkpoint's offset {dict(raw)!r} is not one of this source: use another checkpointLocation"
+            f"the checkpoint's offset {dict(raw)!r} is not an offset of this source: use another checkpointLocation"
         )
     return dict(raw)
 
 
 def given_position(option: str, text: str) -> Position:
-    """Return the position that the option *option* gives as JSON.  Raises OptionError."""
+    """Parse *text*, the JSON of the option *option*, into a position.  Raises OptionError."""
     try:
         return parse_position(json.loads(text))
     except (ValueError, AttributeError, RecordingError):
@@ -31,7 +31,7 @@ def given_position(option: str, text: str) -> Position:
 
 
 def limited(begin: Position, end: Position, rows: int | None) -> Position:
-    """Return a position at most *rows* behind *begin*: each log has its share of what waits, as Kafka's partitions."""
+    """Return a position at most *rows* after *begin*.  A log's share is proportional to its waiting rows."""
     waiting = {name: row - begin.get(name, 0) for name, row in end.items() if row > begin.get(name, 0)}
     total = sum(waiting.values())
     found = dict(begin)
@@ -45,14 +45,14 @@ def limited(begin: Position, end: Position, rows: int | None) -> Position:
 
 
 class MinimumRows:
-    """Decides whether a batch waits for more: until *rows* are there, or *delay* seconds since some were."""
+    """Delays a batch until *rows* rows wait, or until *delay* seconds after the first row began to wait."""
 
     def __init__(self, rows: int | None, delay: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._rows, self._delay, self._clock = rows, delay, clock
         self._since: float | None = None
 
     def waits(self, waiting: Callable[[], int]) -> bool:
-        """Return True to wait; *waiting* returns the rows that wait, one at least."""
+        """Return whether to delay the batch.  Call it only while rows wait; *waiting* returns their number."""
         if self._rows is None:
             return False
         now = self._clock.now()

@@ -1,8 +1,8 @@
-"""Parse Spark's string options into frozen dataclasses; unknown names raise, secrets are never shown.
+"""Parses Spark's options into frozen dataclasses.  An unknown name raises OptionError; errors never show secrets.
 
-Spark passes every option as text under a case-insensitive name.  The fields below are the only declaration: each has
-the type, default, range and documentation; the option's name is the field's name in camelCase.  Durations are
-milliseconds here (``...Ms``), as everywhere in Spark; sizes take a suffix (``64k``, ``16m``, ``1g``).
+Spark passes every option as text with a case-insensitive name.  Each field below declares an option with its type,
+default, range and documentation.  The option's name is the field's name in camelCase.  Durations are milliseconds
+(``...Ms``), as in Spark.  Sizes may have a suffix (``64k``, ``16m``, ``1g``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gnsq_lite.wire.names import check_channel, check_topic
 
 _T = TypeVar("_T")
 
-#: Spark adds these names to the options of a source or a sink; they are accepted and not read.
+#: Names that Spark adds to the options of a source or a sink; they are ignored.
 SPARK_NAMES = frozenset({"checkpointlocation", "queryname", "outputmode", "maxrecordsperfile"})
 _SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": "lookupdHTTPAddresses"}
 _SECRET = re.compile(r"secret|password|token|key$", re.IGNORECASE)
@@ -44,13 +44,13 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 def opt(
     default: Any, doc: str, *, low: float | None = None, high: float | None = None, kind: str = "", shown: bool = True
 ) -> Any:
-    """Declare an option: *kind* ``"bytes"`` takes size suffixes; ``shown=False`` keeps it out of reprs."""
+    """Declare an option.  *kind* ``"bytes"`` allows size suffixes; ``shown=False`` keeps the value out of reprs."""
     bounds = {} if low is None else {"low": low, "high": math.inf if high is None else high}
     return field(default=default, repr=shown, metadata={"doc": doc, "kind": kind, "unit": kind, **bounds})
 
 
 def camel(name: str) -> str:
-    """Return the option's name in Spark of the field *name*."""
+    """Return the name of the option whose field is *name*."""
     if name in _SPECIAL:
         return _SPECIAL[name]
     head, *rest = name.split("_")
@@ -58,7 +58,7 @@ def camel(name: str) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a maxTriggerDelay such as 500ms, 30s, 15m or 1h.  Raises OptionError."""
+    """Parse a maxTriggerDelay such as 500ms, 30s, 15m or 1h; return seconds.  Raises OptionError."""
     found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|(?:milli)?seconds?|minutes?|hours?)", text.strip().lower())
     if found is None or not int(found[1]):
         raise OptionError("maxTriggerDelay", text, "must be such as 500ms, 30s, 15m, 1h or 2 minutes")
@@ -97,7 +97,7 @@ class CommonOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(CommonOptions):
-    """Options of the source: of a stream that records by itself, and of streams and batches that read a recording."""
+    """Options of the source: for a stream that records a channel, and for reads of a recording."""
 
     recording: str = opt("", "path or URL of the recording, readable by the executors; required")
     topic: str = opt("", "topic to record; without it the source only reads the recording")
@@ -123,12 +123,12 @@ class SourceOptions(CommonOptions):
         1, "recording: connections to each nsqd, each with its own maxInFlight", low=1, high=64
     )
     max_waiting_bytes: int = opt(
-        1 << 30, "recording: pause receiving above this many bytes without a batch", low=4096, kind="bytes"
+        1 << 30, "recording: pause receiving while more bytes than this are in no batch", low=4096, kind="bytes"
     )
     idle_timeout_ms: int = opt(2000, "recording: AvailableNow ends after this time without a message", low=10)
     connect_timeout_ms: int = opt(30_000, "recording: time AvailableNow waits for an unreachable nsqd", low=10)
     on_missing_nsqd: Literal["error", "warn"] = opt(
-        "error", "recording: AvailableNow fails if an nsqd is unreachable; warn: read the others"
+        "error", "recording: if an nsqd is unreachable, AvailableNow fails (error) or reads the other nsqds (warn)"
     )
     include_youzan: bool = opt(False, "add the columns partition, internalId, traceId, ext")
     ordered: bool = opt(False, "read each log in one task, in order; Youzan: record with SUB_ORDERED")
@@ -194,7 +194,7 @@ class SinkOptions(CommonOptions):
     pipeline: int = opt(4, "maximum MPUBs in flight", low=1, high=256)
     on_bad_row: str = opt(
         "error",
-        "rows with a null, empty or too long body or a bad topic: error, skip, or topic:NAME for records",
+        "for rows that nsqd would refuse: error, skip, or topic:NAME to publish a record of each row",
     )
     marker_dir: str = opt("", "directory for progress markers: a retried task continues where it stopped")
     rows_per_second: float | None = opt(None, "maximum rows per second and task", low=0.001)
@@ -221,7 +221,7 @@ def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
     """Parse Spark's options into *cls*.
 
     Raises:
-        OptionError: an unknown name (the text has the nearest known one), a wrong type, or a value out of range.
+        OptionError: an unknown name (the text has the nearest known name), a wrong type, or a value out of range.
     """
     names = {camel(spec.name).lower(): spec.name for spec in dataclasses.fields(cls) if spec.name not in _BUNDLES}  # type: ignore[arg-type]
     hints = get_type_hints(cls)
@@ -258,7 +258,7 @@ def _unknown(key: str, known: list[str]) -> OptionError:
     near = [TWINS[key.lower()]] if key.lower() in TWINS else difflib.get_close_matches(key.lower(), folded, n=1)
     near = [name.lower() for name in near if name.lower() in folded]
     hint = f"did you mean {folded[near[0]]}?" if near else "see the documentation of format('nsq')"
-    return OptionError(key, "<hidden>", f"is no option of format('nsq'); {hint}")
+    return OptionError(key, "<hidden>", f"is not an option of format('nsq'); {hint}")
 
 
 def convert(name: str, text: str, hint: Any, kind: str = "") -> Any:
@@ -298,7 +298,7 @@ def _whole(name: str, text: str, kind: str) -> int:
 
 
 def _connection_names() -> dict[str, tuple[type[Any], str, bool]]:
-    """Lower-case option name -> (dataclass, field, whether milliseconds)."""
+    """Return a dict from option name to (dataclass, field, whether the value is in milliseconds)."""
     names: dict[str, tuple[type[Any], str, bool]] = {}
     for spec in dataclasses.fields(ConnectionOptions):
         if spec.name in ("tls", "extra_identify"):
@@ -310,12 +310,12 @@ def _connection_names() -> dict[str, tuple[type[Any], str, bool]]:
     return names
 
 
-#: ``nsq.`` options: name -> (dataclass, field, whether milliseconds).
+#: ``nsq.`` options: name -> (dataclass, field, whether the value is in milliseconds).
 CONNECTION_NAMES = _connection_names()
 
 
 def connection_arguments(raw: Mapping[str, str]) -> dict[str, Any]:
-    """Return keyword arguments of Reader and Writer from the ``nsq.`` options.  Raises OptionError."""
+    """Convert the ``nsq.`` options to keyword arguments of Reader and Writer.  Raises OptionError."""
     folded = {name.lower(): name for name in CONNECTION_NAMES}
     result: dict[str, Any] = {}
     tls: dict[str, Any] = {}
@@ -335,7 +335,7 @@ def connection_arguments(raw: Mapping[str, str]) -> dict[str, Any]:
         raise OptionError("nsq.tls", "false", "is contradicted by another nsq.tls option")
     if wants_tls or tls:
         result["tls"] = TLSOptions(**tls)
-    ConnectionOptions(**result)  # ranges and contradictions, in the planner instead of in the receiver
+    ConnectionOptions(**result)  # checks ranges and contradictions when the query is planned
     return result
 
 
@@ -352,5 +352,5 @@ def _field_value(name: str, text: str, hint: Any, in_ms: bool) -> Any:
 
 
 def redacted(raw: Mapping[str, str]) -> dict[str, str]:
-    """Return the options as they may be logged: secrets hidden."""
+    """Return the options for logs, with secrets hidden."""
     return {key: "*********(redacted)" if _SECRET.search(key) else without_password(raw[key]) for key in raw}

@@ -1,7 +1,7 @@
-"""Bodies as columns: JSON parsed by Spark, with a column for what did not parse, and a topic for those rows.
+"""Parses JSON bodies into columns with Spark's parser, and publishes unparsed bodies to a topic.
 
-Functions, and no options of the source: a source in Python hands over rows, it has no part in Spark's plan.  It would
-have to parse in Python, message by message and by rules of its own; these use Spark's own parser, in the JVM.
+These are functions, and not options of the source.  A Python source cannot change Spark's plan, and would parse each
+message in Python with rules of its own.  The functions use Spark's own parser in the JVM.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 from gnsq_lite.errors import OptionError
 from gnsq_lite.spark.options import SinkOptions, parse
 
-#: The column that has the text of a body that did not parse; null where it did.
+#: Column with the text of a body that was not parsed; null if the body was parsed.
 UNPARSED = "unparsed"
-#: A body is put between these to see whether it is one JSON value, whole: Spark parses the first and ignores the rest.
+#: A body between these texts parses only if it is exactly one JSON value.  Spark ignores text after the first value.
 _BEFORE, _AFTER, _WHOLE = '{"gnsq_lite_body":', ',"gnsq_lite_end":1}', "gnsq_lite_end INT"
 
 Store = Callable[[Any, int], None]
 
 
 def parse_json(frame: Any, schema: str, *, unparsed: str = UNPARSED) -> Any:
-    """Return *frame* with the columns of *schema*, Spark's DDL, read from its bodies, and the column *unparsed*.
+    """Parse the bodies of *frame*; return *frame* with the columns of *schema* (Spark's DDL) and *unparsed*.
 
-    A field that a body lacks is null.  Not parsed are: what is no object, one with a value of another type, and, which
-    ``from_json`` takes, whitespace alone, text after the object, and bytes that are no UTF-8.  Raises OptionError for a
-    column that is there already.
+    A field that a body lacks is null.  A body is unparsed if it is not a JSON object, or has a value of another type.
+    Unlike ``from_json``, this function also rejects whitespace alone, text after the object, and invalid UTF-8.  Raises
+    OptionError if *frame* has one of the columns already.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructField, StructType
@@ -47,16 +47,16 @@ def parse_json(frame: Any, schema: str, *, unparsed: str = UNPARSED) -> Any:
 
 
 def with_dead_letters(store: Store, sink: Mapping[str, str], *, unparsed: str = UNPARSED) -> Store:
-    """Return a function for ``foreachBatch``: what did not parse is published, the rest given to *store*.
+    """Return a function for ``foreachBatch`` that publishes unparsed bodies, and passes the other rows to *store*.
 
-    *sink* are the options of the sink, the dead letters' topic among them.  At least once: a batch that runs again
-    publishes its dead letters again.  The bodies are those that came.  Raises OptionError.
+    *sink* has the options of the sink; its topic receives the unchanged bodies.  A batch that runs again publishes its
+    dead letters again.  Raises OptionError.
     """
     if not parse(SinkOptions, sink).topic:
-        raise OptionError("topic", "", "is required: where dead letters go")
+        raise OptionError("topic", "", "is required: it receives the dead letters")
 
     def split(batch: Any, batch_id: int) -> None:
-        batch.persist()  # both halves have the same rows, and the source is read once
+        batch.persist()  # so that the source is read only once for both parts
         try:
             dead = batch.where(f"`{unparsed}` IS NOT NULL").select("body")
             dead.write.format("nsq").options(**sink).mode("append").save()

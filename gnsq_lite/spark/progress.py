@@ -1,8 +1,8 @@
 """Progress markers of the sink: a task that Spark runs again continues where it stopped.
 
-Without them a repeated task publishes its partition again.  A marker is of one partition of a query's batch or of a
-batch write.  It holds for rows that have the same bodies in the same order when the task runs again: this source gives
-them so, while a shuffle need not, nor a query that was restarted with other options.  So a marker has their checksum.
+Without a marker, a repeated task publishes its whole partition again.  A marker belongs to one partition of a query's
+batch or of a batch write.  It is valid only if the repeated task has the same bodies in the same order.  After a
+shuffle, or after a restart with other options, they may differ.  So a marker has a checksum of the bodies.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def current_task(write: str = "") -> TaskKey | None:
 
 @dataclass(frozen=True)
 class Done:
-    """The confirmed part of a task: its first *rows*, and the CRC-32 of their bodies."""
+    """The confirmed part of a task: the number of its first rows, and the CRC-32 of their bodies."""
 
     rows: int = 0
     crc: int = 0
@@ -71,7 +71,7 @@ class Marker:
             return NOTHING
 
     def write(self, done: Done) -> None:
-        """Note durably what is done; another attempt may do so at this moment."""
+        """Store *done* durably.  Another attempt of the task may write the marker at the same time."""
         aside = self._path.with_name(f"{self._path.name}-{uuid.uuid4().hex}")
         self._files.write_new(aside, json.dumps(asdict(done)).encode())
         self._files.rename(aside, self._path)

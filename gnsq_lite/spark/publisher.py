@@ -1,4 +1,4 @@
-"""Publish Arrow batches: MPUBs pipelined over a Writer that the worker process keeps between tasks."""
+"""Publishes Arrow batches as pipelined MPUBs, through a Writer that the worker process keeps between tasks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gnsq_lite.wire import commands
 
 #: Rows processed at once, because their joined bodies are a copy in memory.
 _SLICE = 20_000
-#: Bytes of a task's bodies that are checked before the first is sent: if one is invalid, none of them is sent.
+#: Bytes of a task's bodies that are checked before the first row is sent.  If one of them is invalid, none is sent.
 CHECKED_BYTES = 64 << 20
-#: Errors worth a retry: nsqd unreachable, its answer lost, nsqd exiting or out of disk.
+#: Errors that are retried: nsqd was unreachable, was exiting or had a full disk, or its answer was lost.
 MAY_PASS = (NotSent, OutcomeUnknown, PubFailedError, MpubFailedError)
 #: First and maximum seconds before a failed MPUB is sent again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
@@ -76,7 +76,7 @@ def shared_writer(options: SinkOptions) -> PayloadWriter:
 
 
 class Sink:
-    """Publish one task's rows in order.  The rows of *skip* are skipped: an earlier attempt published them."""
+    """Publishes one task's rows in order, except the rows of *skip*, which an earlier attempt published."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class Sink:
         self.published = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Publish all rows and return how many.
+        """Publish all rows; return the number of rows published.
 
         Raises:
             BadRows, OptionError: nsqd would refuse a row.  If the row is in the first CHECKED_BYTES, no row was sent.
             OtherRows: the task does not begin with the rows to skip; no row was sent.
-            NSQError: nsqd refused, or could not be reached, after all retries.
+            NSQError: nsqd refused a row or was unreachable, after all retries.
         """
         held: list[tuple[Checked, int]] = []
         size = 0
@@ -141,7 +141,7 @@ class Sink:
         )
 
     def _send(self, held: list[tuple[Checked, int]]) -> None:
-        """Publish checked rows, given with the number of the task's rows up to the last of them."""
+        """Publish checked slices of rows.  Each has the number of the task's rows up to the slice's end."""
         for one, end in held:
             self._send_rows(one, end)
         held.clear()
@@ -166,17 +166,17 @@ class Sink:
             for piece in payloads(run.topic, run.bodies, most, options.mpub_max_bytes):
                 left -= piece.count
                 self._crc = self._checked([piece])
-                # Skipped rows are in no payload: progress counts them with the row before.
+                # Bad rows are in no payload, so a slice with bad rows reports progress only at its end.
                 self._push(piece, Done(end - left, self._crc) if one.is_whole or not left else None)
         if not one.runs and not self._window:
             self.done = Done(end, self._crc)
 
     def _checked(self, pieces: Iterable[Payload]) -> int:
-        """Return the checksum including *pieces*, if there is a marker."""
+        """Return the checksum of all rows up to *pieces*, if there is a marker."""
         return self._crc if self._on_progress is None else checksum(pieces, self._crc)
 
     def _write_deferred(self, topic: str, bodies: pa.Array, defers: pa.Array) -> None:
-        """DPUB has no batch form: one by one, pipelined."""
+        """Publish rows one by one with pipelined DPUBs, because DPUB has no batch form."""
         while self._window:
             self._settle()
         timeout = self._options.publish_timeout_ms / 1000
@@ -192,11 +192,11 @@ class Sink:
         self.published += len(bodies)
 
     def _throttle(self, count: int) -> None:
-        """Wait until *count* more rows are within rowsPerSecond."""
+        """Wait until rowsPerSecond allows *count* further rows."""
         rate = self._options.rows_per_second
         if rate is not None:
             now = time.monotonic()
-            due = max(self._due, now - 1.0)  # after a pause at most one second's rows at once
+            due = max(self._due, now - 1.0)  # after a pause, send at most the rows of one second at once
             self._sleep(max(0.0, due - now))
             self._due = due + count / rate
 
@@ -227,7 +227,7 @@ class Sink:
                 self._note()
 
     def _pause(self, error: NSQError, attempt: int) -> None:
-        if not isinstance(error, NotSent):  # NotSent has used up its time already
+        if not isinstance(error, NotSent):  # the Writer has already waited before it raised NotSent
             self._sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
 
     def _note(self) -> None:

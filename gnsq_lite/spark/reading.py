@@ -1,4 +1,4 @@
-"""Shared by the streaming and the batch source: the start, the check of a position, tasks and their rows."""
+"""Code of both the streaming and the batch source: the start, the check of a position, tasks and their rows."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Rows per task, up to one task per core: a task costs Spark some 10 ms.
+#: Rows of a task, until there is one task per core.  A task costs Spark some 10 ms.
 TASK_ROWS = 10_000
 #: Reported if a query's recording has a later committed position than its checkpoint.
 OLDER = (
-    "the checkpoint is an older copy.  Start with a new checkpointLocation: it continues from the recording; this one"
-    " gives new rows the numbers of batches that were done, by which a sink may skip them"
+    "the checkpoint is an older copy.  Start with a new checkpointLocation, so that the query continues from the"
+    " recording.  With this checkpoint, new rows get the ids of finished batches, and a sink may skip them"
 )
 _frozen: list[bool] = []
 
 
 @dataclass
 class RecordingPartition(InputPartition):
-    """A task's share: spans of the recording with this uuid."""
+    """A task: spans of the recording with this uuid."""
 
     uuid: str
     spans: list[Span]
@@ -49,7 +49,7 @@ class RecordingPartition(InputPartition):
 
 
 def open_recording(options: SourceOptions, files: Files | None = None) -> Recording:
-    """Return the recording of *options*; opens nothing.  Raises OptionError, MissingExtra."""
+    """Return the recording of *options*, without I/O.  Raises OptionError, MissingExtra."""
     recording = Recording(options.recording, options.storage, files=files)
     recording.check()
     return recording
@@ -97,7 +97,7 @@ class Checked:
 
     @classmethod
     def of(cls, recording: Recording, position: Position, *, fails: bool, embedded: Embedded | None = None) -> Checked:
-        """Check *position*.  Raises DataLoss, or logs missing rows with failOnDataLoss=false."""
+        """Check *position*.  If rows are missing, raise DataLoss, or log the loss if *fails* is false."""
         bounds = recording.bounds()
         committed = recording.committed() if embedded is not None else {}
         found = dict(position)
@@ -149,7 +149,7 @@ class Checked:
 def tasks(
     recording: Recording, ranges: list[tuple[LogReader, int, int]], options: SourceOptions
 ) -> list[InputPartition]:
-    """Split rows into about as many tasks as there are cores; depends only on the rows (PIPE-3)."""
+    """Split rows into tasks: up to one for each core, or at least minPartitions (PIPE-3)."""
     uuid = recording.meta().uuid
     total = sum(end - start for _, start, end in ranges)
     if not total:
@@ -187,7 +187,7 @@ def _rows(recording: Recording, span: Span, options: SourceOptions) -> Iterator[
 
 
 def settle_worker() -> None:
-    """Exclude a Spark Python worker's imports, once, from garbage collection after every task."""
+    """Exclude a worker's imports, once, from garbage collection: a Spark Python worker collects after every task."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if not _frozen and main is not None and main.name.startswith("pyspark."):
         _frozen.append(True)

@@ -1,4 +1,4 @@
-"""Recorders on Spark's executors: a job with one task per recorder runs until the driver stops it."""
+"""Recorders on Spark's executors.  A job with one task per recorder runs until the driver stops the job."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def record(
         url: Path or URL of the recording; every executor must have access to it.
         retain: Seconds for which rows stay; 0: no limit.
         retain_bytes: Maximum bytes of all logs; None: no limit.
-        options: Options of the source by their names, such as nsqdTCPAddresses, nsq.authSecret, nsq.storage.region.
+        options: Options of the source, such as nsqdTCPAddresses, nsq.authSecret, nsq.storage.region.
 
     Raises OptionError, and RecordingError if the recording is of another channel or its store is unreachable.
     """
@@ -96,7 +96,7 @@ def record(
 def run_task(recording: Recording, wanted: str, options: RecorderOptions, job: str) -> int:
     """Record in a task until the marker of *job* is removed; return the number of stored rows.
 
-    Raises RecordingNotVisible: this executor does not see the recording of the uuid *wanted*.
+    Raises RecordingNotVisible: this executor does not see the recording with the uuid *wanted*.
     """
     settle_worker()
     recording.check_visible(wanted)
@@ -110,7 +110,7 @@ def run_task(recording: Recording, wanted: str, options: RecorderOptions, job: s
                 if job not in recording.jobs.names():
                     return True
             except OSError as error:  # the recorder itself fails if the store stays unreachable
-                log.warning("recording %s: cannot see whether to stop: %s", recording.url, error)
+                log.warning("recording %s: cannot read the job's marker: %s", recording.url, error)
         time.sleep(seconds)
         return False
 

@@ -1,4 +1,4 @@
-"""Check the sink's rows before sending them.  onBadRow decides about rows that nsqd would refuse."""
+"""Checks the sink's rows before they are sent.  The option onBadRow applies to rows that nsqd would refuse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BadRows(NSQError, ValueError):
 
 
 class Run(NamedTuple):
-    """Consecutive rows of one topic; *defers*: seconds of each row, or None if all are 0."""
+    """Consecutive rows of one topic.  *defers* has the delay of each row in seconds; None if all delays are 0."""
 
     topic: str
     bodies: pa.Array
@@ -45,7 +45,7 @@ class Checked(NamedTuple):
 def check(batch: pa.RecordBatch, options: SinkOptions) -> Checked:
     """Return the rows of *batch* that nsqd would accept, by topic and in order.
 
-    Raises BadRows; OptionError: the rows have no topic, or a body that is not binary or text.
+    Raises BadRows.  Raises OptionError if the rows have no topic, or their bodies are neither binary nor text.
     """
     bodies = _binary(batch.column("body"))
     topics = _topics(batch, options.topic)
@@ -104,7 +104,7 @@ def _left_out(errors: list[NSQError | None], topics: list[str], bodies: pa.Array
     why = f"nsqd would refuse {len(bad)} of {len(errors)} rows, the first because of: {errors[bad[0]]}"
     if options.on_bad_row == "error":
         raise BadRows(f"{why}; onBadRow=skip or topic:NAME continues without these rows")
-    log.warning("%s; onBadRow=%s: continuing without them", why, options.on_bad_row)
+    log.warning("%s; onBadRow=%s: continuing without these rows", why, options.on_bad_row)
     if options.on_bad_row == "skip":
         return []
     most = max(0, options.max_message_bytes - _RECORD_BYTES) * 3 // 4

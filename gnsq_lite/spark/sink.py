@@ -1,6 +1,7 @@
-"""The sink: each task publishes its rows with MPUB and returns when nsqd has all of them.
+"""The sink.  Each task publishes its rows with MPUB, and returns when nsqd has confirmed all rows.
 
-At least once: a task that Spark runs again publishes again, unless markerDir lets it continue where it stopped.
+Delivery is at least once: a task that Spark runs again publishes its rows again.  With markerDir, it continues where it
+stopped.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions, overw
         raise OptionError("body", ", ".join(names), "the rows need a column 'body' (BINARY or STRING)")
     for name, kind in fields:
         if name not in WRITABLE:
-            raise OptionError(name, kind, "the sink knows the columns body, topic and defer; select those")
+            raise OptionError(name, kind, "the sink has only the columns body, topic and defer: select these")
         if not kind.startswith("decimal"):
             check_choice(name, kind, *WRITABLE[name])
     if "topic" not in names and not options.topic:
@@ -55,7 +56,7 @@ def check_columns(fields: Sequence[tuple[str, str]], options: SinkOptions, overw
 
 
 class NsqArrowWriter(DataSourceArrowWriter):
-    """Batch: ``df.write.format("nsq").mode("append").save()``."""
+    """Batch writer, for ``df.write.format("nsq").mode("append").save()``."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options, self._write = options, uuid.uuid4().hex
@@ -65,14 +66,14 @@ class NsqArrowWriter(DataSourceArrowWriter):
         return publish(self._options, iterator, write=self._write)
 
     def commit(self, messages: list[Any]) -> None:
-        """All tasks are done."""
+        """Log the number of published rows, and remove the markers.  Spark calls it after all tasks."""
         log.info("published %d rows", sum(message.rows for message in messages if message is not None))
         self._remove_markers()
 
     def abort(self, messages: list[Any]) -> None:
-        """Log a failed job; rows that other tasks published stay published."""
+        """Log a failed job, and remove the markers.  Rows that finished tasks published stay published."""
         rows = sum(message.rows for message in messages if message is not None)
-        log.warning("the job failed; %d rows of finished tasks are published and stay so", rows)
+        log.warning("the job failed; its finished tasks have published %d rows", rows)
         self._remove_markers()
 
     def _remove_markers(self) -> None:
@@ -81,7 +82,7 @@ class NsqArrowWriter(DataSourceArrowWriter):
 
 
 class NsqStreamRowWriter(StreamCommits, DataSourceStreamWriter):
-    """Streaming with PySpark 4.0, which passes rows one by one: the same guarantees, but slower."""
+    """Streaming writer for PySpark 4.0, which passes rows one by one.  It is slower, with the same guarantees."""
 
     def __init__(self, options: SinkOptions, names: Sequence[str]) -> None:
         self._options, self._names = options, list(names)

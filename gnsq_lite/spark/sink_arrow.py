@@ -1,4 +1,4 @@
-"""The streaming sink for PySpark 4.1 and later, which hands Arrow batches over."""
+"""The streaming sink for PySpark 4.1 and later, which passes Arrow batches to the sink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnsq_lite.spark.sinktask import StreamCommits, publish
 
 
 class NsqStreamArrowWriter(StreamCommits, DataSourceStreamArrowWriter):
-    """Streaming: ``df.writeStream.format("nsq").start()``."""
+    """Streaming writer, for ``df.writeStream.format("nsq").start()``."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

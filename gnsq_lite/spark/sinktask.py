@@ -1,4 +1,4 @@
-"""One task of the sink, and the end of a batch; for writers of rows and of Arrow batches."""
+"""Publishes one task of the sink, and ends a batch.  Writers of rows and of Arrow batches use it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ log = logging.getLogger("gnsq_lite.spark")
 
 @dataclass
 class Published(WriterCommitMessage):
-    """A task's report: rows published, and the query if it is a streaming write."""
+    """A task's report: the number of published rows, and the id of the query or of the batch write."""
 
     rows: int
     query: str = ""
 
 
 def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch], *, write: str = "") -> Published:
-    """Publish the rows of the task that calls it.
+    """Publish the rows of the calling task.
 
-    *write*: the id of a batch write.  It identifies the tasks of a batch write, because all batch writes in one call of
-    a foreachBatch function have the same query and batch number.
+    *write* is the id of a batch write.  Tasks of batch writes need it, because all batch writes in one call of a
+    foreachBatch function have the same query and batch number.
     """
     task = current_task(write)
     marker = Marker(Path(options.marker_dir), task) if options.marker_dir and task is not None else None
@@ -50,18 +50,18 @@ def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch], *, write: s
 
 
 class StreamCommits:
-    """The end of a batch, for the streaming writers."""
+    """commit() and abort() of the streaming writers."""
 
     _options: SinkOptions
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """Remove the markers of a finished batch and of older ones."""
+        """Remove the markers of the batches before *batchId*."""
         queries = {message.query for message in messages if message is not None and message.query}
         if self._options.marker_dir:
             for query in queries:
                 remove_markers(Path(self._options.marker_dir), query, batchId)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Log a failed batch; the restarted query runs it again, from the markers if there are any."""
+        """Log a failed batch.  A restarted query runs the batch again; tasks with markers continue at their markers."""
         rows = sum(message.rows for message in messages if message is not None)
         log.warning("batch %d failed; %d rows of it are published", batchId, rows)

@@ -1,4 +1,4 @@
-"""``format("nsq")``: registers with ``spark.dataSource.register(NsqDataSource)`` (PIPE-1)."""
+"""``format("nsq")``.  ``spark.dataSource.register(NsqDataSource)`` registers the format (PIPE-1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse, redacted
 
 
 class NsqDataSource(DataSource):
-    """NSQ as a streaming source, and as a sink of streams and batches.
+    """NSQ as a source and a sink, of streams and batches.
 
     Options: :class:`~gnsq_lite.spark.options.SourceOptions`, :class:`~gnsq_lite.spark.options.SinkOptions`.
     """
@@ -35,7 +35,7 @@ class NsqDataSource(DataSource):
         return "nsq"
 
     def schema(self) -> str:
-        """Return the source's columns; checks the options, so a mistake shows at ``load()``."""
+        """Return the source's columns.  Checks the options, so that ``load()`` raises OptionError for a mistake."""
         options = parse(SourceOptions, self._raw)
         Recording(options.recording, options.storage).check()
         return columns.ddl(options.include_youzan)

@@ -1,8 +1,8 @@
-"""The streaming source: reads a recording, which the query itself records if it has a topic and a channel.
+"""The streaming source reads a recording.  If the query has a topic and a channel, it also records the channel.
 
-Spark creates the reader twice and pickles one reader into the tasks, so the constructor does no I/O; the first
-driver-side call opens the recording, in the one process Spark keeps for the query.  An offset is a position, log name
--> number of the last row; ``(start, end]`` never changes its rows (PIPE-3).
+Spark creates the reader twice, and sends a pickled copy of a reader to the tasks.  So the constructor does no I/O.  The
+first call of a driver method opens the recording, in the process that Spark keeps for the query.  An offset is a
+position: a dict from log name to the number of the last row.  The rows of ``(start, end]`` never change (PIPE-3).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ log = logging.getLogger("gnsq_lite.spark")
 
 _AvailableNow: Any = available_now_mixin()
 
-#: Seconds that an answer to Spark waits for a row: otherwise Spark asks again 10 ms later.
+#: Seconds for which latestOffset() waits for a row.  If there is no row, Spark calls it again 10 ms later.
 PATIENT = 0.1
-#: Seconds that the first batch of a run gathers rows: otherwise it would have a single row.
+#: Seconds for which the first batch of a run gathers rows.  It would have a single row otherwise.
 FIRST = 0.1
 #: Rows that AvailableNow's first batch gathers while its backlog arrives; each later batch gathers as many rows as all
 #: batches before it, because a batch costs 0.1 s of CPU.
@@ -48,7 +48,7 @@ UNCOLLECTED = 50_000
 
 
 class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
-    """Driver side: records, plans.  Task side: :meth:`read`."""
+    """Records a channel and plans batches in the driver.  :meth:`read` runs in the tasks."""
 
     #: The file system calls of the recorder; fault tests replace them.
     files: type[Files] = Files
@@ -58,7 +58,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._opened: Recording | None = None
         self._embedded: Embedded | None = None
         self._depth: ChannelDepth | None = None
-        #: AvailableNow: its start in nanoseconds since 1970, or for a recording by others the position at its start.
+        #: Start of AvailableNow in nanoseconds since 1970; the position at the start, if the query does not record.
         self._until_ns = 0
         self._target: Position | None = None
         self._is_read, self._is_first = False, True
@@ -111,9 +111,9 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return _ordered(self._last)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return how far a batch from *start* may go.
+        """Return the end of the next batch, which begins at *start*.
 
-        PySpark before 4.2 passes nothing; the position is remembered then.
+        PySpark before 4.2 passes no arguments; the batch then begins at the last known position.
         """
         given = self._last if start is None else parse_position(start)
         begin = self._valid(given if given is not None else self._recording().committed())
@@ -148,7 +148,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return bool(waiting) and not paused and self._minimum.waits(lambda: waiting)
 
     def _available(self, begin: Checked, rows: int | None) -> Position:
-        """AvailableNow: return the end of a batch; *begin* if batches have the whole backlog."""
+        """Return the end of AvailableNow's next batch; *begin* if the whole backlog is in batches."""
         embedded = self._embedded
         if embedded is None:
             if self._target is None:
@@ -175,7 +175,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
     def _wait_unasked(self, embedded: Embedded, rows: int | None) -> None:
         """Before the first batch of a run, wait until the backlog is recorded.
 
-        PySpark before 4.2 does not inform a Python source about AvailableNow, and asks for the end only once.
+        PySpark before 4.2 does not inform a Python source about AvailableNow, and calls latestOffset() only once.
         """
         embedded.expect(time.time_ns())
         backlog = Backlog(embedded.started(), self._options.recorder())
@@ -183,8 +183,8 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             while not backlog.is_read():
                 if embedded.is_paused() or (rows is not None and embedded.started().stored >= rows):
                     log.warning(
-                        "the backlog is more than maxWaitingBytes or maxOffsetsPerTrigger: AvailableNow with this"
-                        " PySpark reads only that much in a run"
+                        "the backlog is more than maxWaitingBytes or maxOffsetsPerTrigger: with this PySpark, a run of"
+                        " AvailableNow reads only this amount"
                     )
                     return
                 time.sleep(0.02)
@@ -206,7 +206,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return found
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the backlog: all messages published up to now, or the rows stored now."""
+        """Set AvailableNow's backlog: all messages published until now, or the rows stored now."""
         self._until_ns = time.time_ns()
         if self._embedded is not None and self._embedded.recorder is not None:
             self._embedded.expect(self._until_ns)
@@ -224,13 +224,13 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return tasks(self._recording(), begin.ranges(last), self._options)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Record that Spark does not need the rows up to *end* any more."""
+        """Commit the rows up to *end*, which Spark does not need any more."""
         if self._embedded is not None:
             self._recording()
             self._embedded.commit(parse_position(end))
 
     def stop(self) -> None:
-        """Stop receiving; no message stays in flight.  Limited in time: the process must end even if a step hangs."""
+        """Stop receiving; no message stays in flight.  After 20 seconds the process exits, even if a step hangs."""
         embedded, self._embedded, self._opened = self._embedded, None, None
         if embedded is not None:
             guard = exit_after(20.0)
@@ -251,10 +251,10 @@ def _ordered(position: Position) -> dict[str, Any]:
 
 
 def settle_process() -> None:
-    """In Spark's source process: ignore SIGTERM, and raise the thresholds of the garbage collector.
+    """In Spark's source process, ignore SIGTERM, and raise the thresholds of the garbage collector.
 
-    Spark sends SIGTERM and closes the process's socket at the same time, after which it calls ``stop()``.  The
-    collector would scan all messages in flight after every 700 new messages.
+    Spark sends SIGTERM when it closes the process's socket, but the process must still call ``stop()``.  With the
+    default thresholds, the collector would scan all messages in flight after every 700 new messages.
     """
     if _is_source_process() and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -268,7 +268,7 @@ def _is_source_process() -> bool:
 
 
 def exit_after(seconds: float) -> threading.Event:
-    """End Spark's source process in *seconds* unless the returned event is set: it must not outlive its query."""
+    """End Spark's source process in *seconds* unless the returned event is set.  It must not outlive its query."""
     done = threading.Event()
     if _is_source_process():
 

@@ -334,7 +334,7 @@ def test_columns_the_sink_does_not_know_are_refused_before_anything_is_sent() ->
     check_columns([("body", "string"), ("defer", "double"), ("topic", "string")], options, False)
     for fields, why in [
         ([("value", "string")], "need a column 'body'"),
-        ([("body", "binary"), ("key", "string")], "knows the columns"),
+        ([("body", "binary"), ("key", "string")], "has only the columns"),
         ([("body", "int")], "must be 'binary' or 'string'"),
     ]:
         with pytest.raises(OptionError, match=why):
