@@ -2,7 +2,7 @@
 
 The environment variable ``GNSQ_LITE_IMPL`` chooses at import: ``c`` requires the extension, and the import fails if it
 was not built; ``python`` ignores the extension; without the variable the extension is used if it was built.  The
-extension needs the GIL: a free-threaded Python that loads it enables the GIL again and reports that in a
+extension needs the GIL.  A free-threaded Python that loads the extension enables the GIL again, and emits a
 RuntimeWarning.  ``PYTHON_GIL=0`` disables the extension.
 
 The contract between C and Python:
@@ -12,8 +12,8 @@ thread that deletes the token sends the answer, so each message has one answer. 
 gives C the slots of Message.  ``scan`` fills the slots if the message factory is Message, and else calls the factory.
 
 ``Runner.drain(queue, seat)`` pops jobs from the left of the queue and stores the current job in ``seat[1]``, if *seat*
-is given.  C handles a job itself if the job is a Message, or of a subclass, with token NEW and at most *most* attempts.
-It calls ``handler(message)`` and then acts on the result:
+is given.  C handles a job itself if the job is an instance of Message, its token is NEW, and its attempts are at most
+*most*.  C calls ``handler(message)`` and then acts on the result:
 
 ========================================  ==========================================================================
 the handler                               C does
@@ -23,12 +23,12 @@ returned None, token NEW                  delete the token; ``connection.fins.ad
 returned None, no token: it has answered  nothing
 returned None, any other token            ``returned(message, None)``
 returned another value                    ``returned(message, value)``
-raised                                    ``failed(message, error)``; an exception of that propagates from drain()
+raised                                    ``failed(message, error)``; an exception of failed() propagates from drain()
 ========================================  ==========================================================================
 
 Every other job goes to ``run(job)``, which handles it in Python; Python's ``drain`` calls ``run`` for every job
-(:func:`gnsq_lite.consume.run_handler.make_runner` makes all four functions).  drain() returns after a job if its turn
-is over, and before a job if there is a surplus of workers.
+(:func:`gnsq_lite.consume.run_handler.make_runner` makes all four functions).  drain() returns after a job if the
+worker's turn is over, and before a job if there is a surplus of workers.
 """
 
 from __future__ import annotations

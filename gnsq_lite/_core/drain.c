@@ -170,7 +170,7 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
         if (job == NULL) {
             failed = !PyErr_ExceptionMatches(PyExc_IndexError);
             if (!failed) {
-                PyErr_Clear(); /* another thread took it */
+                PyErr_Clear(); /* another thread took the job */
             }
             break;
         }

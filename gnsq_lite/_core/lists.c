@@ -88,7 +88,7 @@ finish_open(PyObject *module, PyObject *args)
 
 /* -- columns ------------------------------------------------------------------------------------------------------- */
 
-/* Return the total bytes of the bodies; -1 for another kind of message, and for a total above 32-bit offsets. */
+/* Return the total bytes of the bodies; -1 if an object is no Message, or if the total exceeds 32-bit offsets. */
 static Py_ssize_t
 measure(const State *state, PyObject *messages)
 {

@@ -21,7 +21,7 @@ big_endian(const unsigned char *at, int count)
     return value;
 }
 
-/* -- where slots are ------------------------------------------------------------------------------------------------ */
+/* -- offsets of slots ----------------------------------------------------------------------------------------------- */
 
 /* Return the offset of the slot *name* of *type* or a base; -1 with an exception set if there is none. */
 static Py_ssize_t
@@ -101,8 +101,8 @@ know_classes(PyObject *module, PyObject *args)
 
 /* -- frames to messages --------------------------------------------------------------------------------------------- */
 
-/* Return the message of the complete frame at *at*, as make(owner, timestamp_ns, attempts, id, body) does.  With *read_at*,
-   the owner's, *make* is Message itself. */
+/* Make the message of the complete frame at *at*.  If *read_at* is NULL, call make(owner, timestamp_ns, attempts, id,
+   body); otherwise *make* is Message, and its slots are filled here.  *read_at* is the owner's attribute. */
 static PyObject *
 make_one(const State *state, const unsigned char *at, Py_ssize_t size, PyObject *make, PyObject *owner,
          PyObject *read_at)

@@ -57,12 +57,13 @@ is_plain(const State *state, PyObject *message, long most)
            PyLong_AsLongAndOverflow(attempts, &overflow) <= most && !overflow;
 }
 
-/* The connection of the last answer, and its Fins; None if its method must be called. */
+/* The connection of the last answer, and its attribute fins. */
 typedef struct {
     PyObject *connection, *fins;
 } Target;
 
-/* Queue the FIN of *message*, or call *method* of its connection.  Delete its token first.  -1: an exception is set. */
+/* Queue the FIN of *message*, or call *method* of its connection if fins is no Fins.  The caller has deleted the token.
+   Return -1 with an exception set. */
 int queue_fin(const State *state, PyObject *message, Target *target, const char *method);
 
 PyObject *drain(PyObject *module, PyObject *const *args, Py_ssize_t count);

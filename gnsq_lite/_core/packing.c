@@ -1,6 +1,7 @@
 /* Encoding of an MPUB, and the hash of a key.
 
-   pack() returns None if a body is not exactly bytes, is empty or too large; Python then raises the error. */
+   pack() returns None if there is no body, or if a body is not exactly bytes, is empty or is too large.  Python then
+   raises the error. */
 
 #include "native.h"
 
@@ -18,7 +19,7 @@ put_size(char *at, Py_ssize_t size)
     return at + SIZE_LENGTH;
 }
 
-/* Return the bytes of the count, and of each body with its size; -1 if a body is not valid. */
+/* Return the total bytes of the count, the sizes and the bodies; -1 if a body is invalid. */
 static Py_ssize_t
 payload_of(PyObject *bodies, Py_ssize_t most)
 {

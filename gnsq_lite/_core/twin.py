@@ -1,6 +1,7 @@
 """Python versions of the C functions, with the same results (:mod:`gnsq_lite._core` chooses).
 
-The ``pure_`` functions of lists do no work: their callers have Python code for the cases that C does not handle.
+The ``pure_`` functions for lists of messages do no work.  Their callers have Python code for lists that C does not
+handle.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def pure_scan(
 
 
 def pure_drain(runner: Any, queue: Any, seat: list[Any] | None, /) -> int:
-    """Handle the jobs of *queue*, a deque, in turn; return why it stopped.
+    """Handle the jobs of *queue*, a deque, in turn; return QUEUE_EMPTY, TURN_OVER or SURPLUS.
 
     *seat* is a list of the worker and its current job (None between two drains), which other threads may read.
     """
@@ -63,7 +64,7 @@ def pure_drain(runner: Any, queue: Any, seat: list[Any] | None, /) -> int:
             try:
                 job = seat[1] = queue.popleft()
             except IndexError:
-                break  # another thread took it
+                break  # another thread took the job
             run(job)
             if monotonic() > runner._turn_ends:
                 return TURN_OVER
@@ -85,15 +86,15 @@ def pure_all_new(messages: list[Any], most: int, /) -> bool:
 
 
 def pure_keep_open(messages: list[Any], /) -> list[Any]:
-    """Keep new messages open, as ``enable_async()`` does, and return the others; this version returns all."""
+    """Keep new messages open, as ``enable_async()`` does; return the other messages.  This version returns all."""
     return messages
 
 
 def pure_finish_open(messages: list[Any], kept_too: bool, /) -> list[Any]:
     """Finish new messages and, with *kept_too*, messages in the state ASYNC.
 
-    Returns the messages that the caller must handle; this version returns all.  C returns other objects and, with
-    *kept_too*, expired messages.
+    Returns the messages that the caller must handle.  This version returns all messages.  C returns objects that are
+    not a Message and, with *kept_too*, expired messages.
     """
     return messages
 
@@ -102,7 +103,8 @@ def pure_columns(messages: list[Any], /) -> tuple[Any, bytes, bytes, bytes, byte
     """Return the common connection of the messages (or None) and their fields as columns, in native byte order.
 
     The columns are: timestamps in ns, int64; attempts, int32; ids; a 0 and the end offsets of the bodies, int32;
-    bodies.  Returns None if the caller must do it: here always, in C for other objects and for 2 GiB of bodies.
+    bodies.  Returns None if the caller must make the columns.  This version always returns None.  C returns None for
+    objects that are not a Message, and for 2 GiB of bodies.
     """
     return None
 
@@ -110,8 +112,8 @@ def pure_columns(messages: list[Any], /) -> tuple[Any, bytes, bytes, bytes, byte
 def pure_pack(head: bytes, bodies: list[Any], most: int, /) -> bytes | None:
     """Encode MPUB: *head*, size, count, and each of *bodies* with its size (WIRE-7).
 
-    Returns None for invalid bodies: no body, a body that is empty, not exactly bytes or longer than *most*, or a total
-    above the size field.  :func:`gnsq_lite.wire.commands.check_bodies` then raises the error.
+    Returns None if there is no body, or if the total exceeds the size field.  Returns None if a body is empty, is
+    longer than *most*, or is not exactly bytes.  The caller then raises the error.
     """
     if set(map(type, bodies)) != {bytes}:
         return None
@@ -125,7 +127,7 @@ def pure_pack(head: bytes, bodies: list[Any], most: int, /) -> bytes | None:
 
 
 def with_sizes(bodies: Sequence[bytes]) -> bytes:
-    """Join *bodies*, each after its size."""
+    """Join *bodies*, with its size before each body."""
     return b"".join([len(body).to_bytes(4, "big") + body for body in bodies])
 
 

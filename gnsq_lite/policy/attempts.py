@@ -20,9 +20,9 @@ def requeue_delay(options: RetryOptions, attempts: int, rng: Random) -> float:
     return delay * (1.0 - options.requeue_jitter * rng.random())
 
 
-#: Deliveries beyond ``max_attempts`` that may have been to hung or stopped processes, in which no handler began.
+#: Number of deliveries after ``max_attempts`` that may have gone to hung or stopped processes, where no handler began.
 UNSEEN = 20
-#: Remembered messages, at least: enough for the failures between a message's last attempt and its redelivery.
+#: Least number of remembered messages: enough for the failures between a message's last attempt and its redelivery.
 REMEMBERED = 10_000
 
 

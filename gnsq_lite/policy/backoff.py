@@ -43,8 +43,8 @@ class Backoff:
     """Counts failures, and decides when to pause, to probe and to resume.
 
     After each pause one outcome changes the level: a failure raises it by 1, a success lowers it by 1.  The level never
-    exceeds :attr:`highest_level`, the first level whose exponential pause reaches ``longest``.  So further failures
-    change nothing, and that many successes always end the backoff.
+    exceeds :attr:`highest_level`, the first level whose exponential pause reaches ``longest``.  So
+    :attr:`highest_level` successes in a row always end the backoff.
     """
 
     def __init__(self, options: BackoffOptions, *, clock: Clock, rng: Random) -> None:
@@ -53,7 +53,7 @@ class Backoff:
         self.highest_level = _highest_level(options)
         self.level = 0
         self.phase = Phase.FLOWING
-        #: The last outcomes in FLOWING, True for a success; then the Reader's number of successes at the last call.
+        #: The last outcomes in FLOWING, True for a success; and the Reader's number of successes at the last call.
         self._recent: deque[bool] = deque(maxlen=_RECENT)
         self._successes = 0
 

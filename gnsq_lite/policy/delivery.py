@@ -72,7 +72,7 @@ class Delivery:
         self._is_slow = False
         #: RDY to send.
         self.ready = 0
-        #: Whether RDY is the whole limit, so that the caller need only call tick(); with a limit of 1 not even that.
+        #: Whether RDY is the whole limit.  Then the caller only calls tick(), or no method if the limit is 1.
         self.is_full = True
         #: Seconds until the next tick; None: no tick is needed.
         self.tick_after: float | None = None
@@ -99,7 +99,7 @@ class Delivery:
             self._plan()
 
     def answered(self, in_flight: int) -> None:
-        """Record that answers are being sent, after which *in_flight* messages are left; send RDY with them."""
+        """Record that answers are being sent, after which *in_flight* messages remain; update RDY, sent with them."""
         self._in_flight = in_flight
         if not in_flight and self._clock.now() - self._read_at < SPAN:
             self._is_slow = False

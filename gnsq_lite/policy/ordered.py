@@ -1,4 +1,4 @@
-"""Consumes one partition in order: one message at a time, and a failed message again before later messages (YZ-6).
+"""Handles the messages of one partition in order, one at a time, and a failed message again before the next (YZ-6).
 
 The server sends the next message only after FIN.  Two cases are left to the client:
 
@@ -6,8 +6,8 @@ The server sends the next message only after FIN.  Two cases are left to the cli
   msg_timeout (protocol_v2.go:1298).  So the client keeps a failed message for the delay, in flight and unanswered, and
   then sends ``REQ 0``, after which the server sends the message at once.  The delay is cut to end before the message's
   deadline: after the deadline the server would send the message anyway, perhaps to another consumer.
-* The server sends a message again that timed out while its handler still ran.  The new delivery must wait until the
-  handler returns.  If the handler succeeds, its FIN also answers the new delivery, which has the same id.
+* If a message times out while its handler runs, the server sends the message again.  The new delivery must wait until
+  the handler returns.  If the handler succeeds, its FIN also answers the new delivery, which has the same id.
 
 The policy has the state of one connection.  It never switches greenlets; the caller sends the commands.
 """
@@ -99,7 +99,7 @@ class OrderedPartition:
         return [Decision("send_back", self._current), *self._end(message, back=True)]
 
     def handler_returned(self, message: Any) -> list[Decision]:
-        """Handle the return of a handler, perhaps without an answer: after enable_async(), or after a time-out."""
+        """Handle the return of a handler.  After enable_async() or a timeout, the message may be unanswered."""
         if self._current is not message or self._held:
             return []
         self._returned = True
@@ -112,7 +112,7 @@ class OrderedPartition:
         return self._hand_out_again() if self._again is not None else self._end(message)
 
     def close(self) -> list[Decision]:
-        """Send back held and waiting messages at once, in order; later failures are sent back at once too."""
+        """Send back held and waiting messages at once, in order.  Messages that fail later are sent back at once."""
         self._closes = True
         decisions: list[Decision] = []
         if self._held and self._current is not None:

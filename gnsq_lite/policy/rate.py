@@ -1,9 +1,9 @@
 """Limits the messages in flight so that messages arrive at most at a given rate.  Pure: the clock is an argument.
 
 This is a token bucket: each received message takes one token, and tokens are added at the rate.  The messages in flight
-are at most the tokens in the bucket, so a burst is at most as large as the bucket.  nsqd receives a lower RDY a moment
-later, and may have sent more messages by then: the number of tokens becomes negative, and the pause longer.  So the
-average rate holds, however fast messages are answered.
+are at most the tokens in the bucket, so a burst is at most as large as the bucket.  nsqd may send further messages
+before it receives a lower RDY.  Then the number of tokens becomes negative, and the pause becomes longer.  So the
+average rate holds for handlers of any speed.
 """
 
 from __future__ import annotations

@@ -7,18 +7,18 @@ counts its messages, and the allocator reads the counts when it decides.
 
 **Charges.**  The charge of a connection is ``max(RDY, in flight)``, and the sum of all charges never grows above
 ``max_in_flight``.  nsqd does not confirm RDY: for :attr:`settle` seconds after RDY was lowered, messages sent under the
-old RDY may still arrive, so the RDY of another connection must not rise yet.  The old RDY stays charged for this time,
-minus the messages answered meanwhile, and only then goes to other connections.
+old RDY may still arrive, so the RDY of another connection must not rise yet.  For this time the old RDY stays charged,
+less the messages that are answered meanwhile.  After this time other connections may get the difference.
 
 **Shares** (at least one RDY for each connection).  Each share is ``max_in_flight // connections``.  Some connections
-get one more, from the remainder, and a ``max_rdy_count`` below the share leaves RDY to the others.  A new connection
-gets RDY 1 at once if it is free, and its share :attr:`settle` seconds later, when all shares are computed.  So
-connections that open together cause one new division, and the first of them does not get the whole budget.
+get one RDY of the remainder.  If ``max_rdy_count`` is below a share, the other connections get the difference.  A new
+connection gets RDY 1 at once if the budget allows it.  It gets its share :attr:`settle` seconds later, when all shares
+are computed.  So connections that open together cause one new division, and the first does not get the whole budget.
 
-**Turns** (fewer RDY than connections).  Some connections have RDY 1; the others wait.  While connections wait, a
-connection that was able to receive but received nothing for ``idle_timeout`` seconds yields its RDY, and each
-connection yields after ``low_ready_timeout`` seconds, idle or not.  Free RDY goes to waiting connections in rounds: a
-round serves all connections that wait at its start, in random order.
+**Turns** (fewer RDY than connections).  Some connections have RDY 1; the others wait.  While connections wait, each
+connection with RDY yields its RDY after ``low_ready_timeout`` seconds.  A connection that could receive, but received
+no message for ``idle_timeout`` seconds, yields earlier.  Free RDY goes to waiting connections in rounds: a round serves
+all connections that wait at its start, in random order.
 
 **The bound.**  With n connections, a budget of m RDY, messages answered h seconds after they arrive, and ticks on
 time, a connection waits at most ``2 * ceil(n / m) * (low_ready_timeout + settle + h)`` seconds for its turn, even if
@@ -207,10 +207,10 @@ class ReadyAllocator:
         return self._evaluate(self._clock.now())
 
     def rest(self, key: Key, resting: bool) -> list[SetReady]:
-        """Let a connection rest with its message, with RDY 0 and no charge, or let it resume at once (YZ-6).
+        """Set RDY 0 and no charge while a connection's message waits (*resting*), or resume at once (YZ-6).
 
-        Other connections may get its RDY meanwhile; if connections take turns, one of them yields at the resume.  An
-        unknown key is ignored.
+        Other connections may get its RDY meanwhile.  If connections take turns, one of them yields when this connection
+        resumes.  An unknown key is ignored.
         """
         connection = self._connections.get(key)
         if connection is None or connection.resting == resting:
@@ -242,7 +242,7 @@ class ReadyAllocator:
             return []
         if self._turns and connection.in_flight + count >= connection.size:
             connection.stir(self._clock.now())  # it could not receive until now, so it was not idle
-        # nsqd reads a RDY that was sent before these answers first: they allow no new message under the old RDY.
+        # nsqd reads a lowered RDY before these answers, so the answers allow no new message under the old RDY.
         connection.reserved = max(0, connection.reserved - count)
         if connection.charge > connection.size:  # otherwise the charge is RDY
             self.charged += connection.recharge()
@@ -264,8 +264,8 @@ class ReadyAllocator:
     def probe(self) -> list[SetReady]:
         """Set RDY 1 on the connection that delivered last, RDY 0 on all others (BACK-2); with a budget of 0, no probe.
 
-        Connections without messages in flight come first, because nsqd sends no message to others.  A connection that
-        stays idle for ``idle_timeout`` passes RDY 1 on to the connection that delivered last before it.
+        Connections without messages in flight come first, because nsqd sends no message to other connections.  If a
+        connection stays idle for ``idle_timeout``, the connection that delivered last before it gets RDY 1 instead.
         """
         self.phase, self._round = Phase.PROBING, []
         return self._evaluate(self._clock.now())
@@ -337,7 +337,7 @@ class ReadyAllocator:
         return changes
 
     def _release(self, now: float) -> None:
-        """Update the charges; RDY that was lowered *settle* seconds ago is no longer charged."""
+        """Update the charges.  *settle* seconds after RDY was lowered, the old RDY is no longer charged."""
         for connection in self._connections.values():
             if connection.reserved and now >= connection.reserved_until:
                 connection.reserved = 0
@@ -367,7 +367,7 @@ class ReadyAllocator:
         holders = sorted((c for c in eligible if c.size), key=lambda c: c.active, reverse=True)[:budget]
         waiting = {c.key: c for c in eligible if c not in holders}
         self._round = [key for key in self._round if key in waiting] or self._rng.sample(list(waiting), len(waiting))
-        spare = len(eligible) - budget  # connections that wait, less those whose RDY is on its way back from others
+        spare = len(eligible) - budget  # number of connections for which there is no RDY
         yielding = self._yielding(holders, spare, now)
         changes = self._cut(now, {c: 1 for c in holders if c not in yielding})
         holders = [c for c in holders if c.size]
@@ -384,8 +384,7 @@ class ReadyAllocator:
     def _cut(self, now: float, sizes: Mapping[ReadyState, int]) -> list[SetReady]:
         """Lower RDY to *sizes*, 0 for connections not in *sizes*; then lower unused RDY until the budget holds.
 
-        The second step is for a budget that was lowered while messages were in flight, so that no further messages
-        arrive.
+        If the budget was lowered while messages were in flight, the second step prevents further messages.
         """
         keep = {c: min(c.size, sizes.get(c, 0)) for c in self._connections.values()}
         over = sum(max(size, c.in_flight) for c, size in keep.items() if not c.resting) - self._max
@@ -446,10 +445,10 @@ class ReadyAllocator:
 def even_split(budget: int, limits: Sequence[int], current: Sequence[int]) -> list[int]:
     """Split *budget* evenly; no share exceeds its limit, and RDY above a limit goes to the other shares.
 
-    No two shares below their limits differ by more than one.  The remainder goes, one each, to the takers that have the
-    most now (*current*), so that a small change of the budget or of the number of takers changes few shares.  The sum
-    is the budget, or the sum of the limits if that is less.  With a budget of at least one for each taker, no share
-    with a limit above 0 is 0.
+    No two shares below their limits differ by more than one.  The shares that are largest now (*current*) get one each
+    of the remainder, so that a small change of the budget or of the number of shares changes few shares.  The sum is
+    the budget, or the sum of the limits if this sum is less.  If the budget is at least the number of shares, each
+    share with a limit above 0 is at least 1.
     """
     shares = list(limits)
     by_limit = sorted(range(len(limits)), key=limits.__getitem__)

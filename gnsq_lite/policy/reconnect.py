@@ -8,7 +8,7 @@ from random import Random
 from gnsq_lite.clock import Clock
 from gnsq_lite.options import LookupOptions, ReconnectOptions
 
-#: Shortest time, in seconds, for which a connection must be ready to count as a success; at least the first delay.
+#: Seconds for which a connection must be ready to count as a success, unless ``reconnect_delay`` is longer.
 _A_WHILE = 1.0
 
 
@@ -30,8 +30,8 @@ class Reconnect:
     def failed(self, *, longest: bool = False) -> float:
         """Record a failed attempt or a lost connection; return the seconds to wait before the next attempt.
 
-        *longest*: use the longest delay at once, for an error that a retry cannot fix.  The jitter changes a delay in
-        both directions, but never above ``max_reconnect_delay``.
+        If *longest* is true, use the longest delay at once, for an error that a retry cannot fix.  The jitter lengthens
+        or shortens a delay, but never above ``max_reconnect_delay``.
         """
         self.failures += 1
         cap = self._options.max_reconnect_delay

@@ -103,7 +103,7 @@ def multipublish_body(bodies: Sequence[bytes]) -> bytes:
 
 
 def multipublish_packed(head: bytes, bodies: list[Any], max_size: int = MAX_INT32) -> bytes:
-    """Encode MPUB; *head* is the result of :func:`multipublish_head`.  Raises as :func:`check_bodies`."""
+    """Encode MPUB; *head* is the result of :func:`multipublish_head`.  Raises the errors of :func:`check_bodies`."""
     return pack(head, bodies, max_size) or head + multipublish_body(check_bodies(bodies, max_size))
 
 
@@ -121,7 +121,7 @@ def check_body(body: object, max_size: int = MAX_INT32) -> None:
 
 
 def check_bodies(bodies: Iterable[object], max_size: int = MAX_INT32) -> list[bytes]:
-    """Return the bodies of a batch as a list.  Raises as :func:`check_body`, and as :func:`listed`."""
+    """Check the bodies of a batch; return them as a list.  Raises the errors of :func:`check_body`, :func:`listed`."""
     checked = listed(bodies)
     for body in checked:
         check_body(body, max_size)
@@ -129,7 +129,7 @@ def check_bodies(bodies: Iterable[object], max_size: int = MAX_INT32) -> list[by
 
 
 def listed(bodies: Iterable[object]) -> list[Any]:
-    """Convert *bodies* to a list without checking each body.  Raises InvalidBody if it is empty or no batch."""
+    """Convert *bodies* to a list without checking each body.  Raises InvalidBody for an empty list and non-batches."""
     if isinstance(bodies, (str, bytes, bytearray, memoryview)):
         raise InvalidBody(f"a batch is a sequence of bodies, not one {type(bodies).__name__}")
     try:

@@ -1,7 +1,7 @@
 """Bytes and limits of NSQ's V2 protocol, each with its source.
 
-Section names are those of the "TCP Protocol Spec"; lines are of nsqd v1.3.0.  Imports nothing, so that the embedded
-broker may share it.
+Section names are those of the "TCP Protocol Spec", and lines are lines of nsqd v1.3.0.  This module imports no other
+module of the package.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ FRAME_ERROR: Final = 1
 FRAME_MESSAGE: Final = 2
 #: Bytes of a frame's size field; the size counts the bytes after the field.
 SIZE_LENGTH: Final = 4
-#: Bytes of a frame's type field, and so the smallest size (WIRE-4).
+#: Bytes of a frame's type field, which is also the smallest valid size of a frame (WIRE-4).
 TYPE_LENGTH: Final = 4
 #: Bytes before a frame's data.
 FRAME_HEAD_LENGTH: Final = SIZE_LENGTH + TYPE_LENGTH
-#: Largest size of a response or an error; nsqd's own are at most some KiB (WIRE-4).
+#: Largest accepted size of a response or an error; nsqd sends at most some KiB (WIRE-4).
 MAX_TEXT_FRAME: Final = 64 * 1024
 
 #: Sent by nsqd every heartbeat interval; answered with NOP (HB-1).  nsqd/protocol_v2.go:27

@@ -4,16 +4,16 @@
 
     4 bytes  int32  size of the rest
     4 bytes  int32  type: 0 response, 1 error, 2 message
-    the rest        data: of a message (nsqd/message.go:43 @v1.3.0)
+    the rest        data; in a message frame (nsqd/message.go:43 @v1.3.0):
 
     8 bytes  int64    time of the publish, nanoseconds since 1970
     2 bytes  uint16   attempts, including this one
     16 bytes          id (hexadecimal ASCII from nsqd; any bytes from Youzan's)
     the rest          body
 
-The decoder is total: for any bytes it returns frames, waits for more bytes or raises ProtocolError.  The split into
-reads does not change the result.  A size is checked once its four bytes have arrived, so no frame above the limit is
-buffered.
+For any bytes, the decoder returns frames, holds an incomplete frame, or raises ProtocolError.  The result does not
+depend on the split into reads.  The decoder checks a size when the size's four bytes have arrived, so it never buffers
+a frame above the limit.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FrameDecoder(Generic[MessageT]):
             messages are also limited to MAX_TEXT_FRAME.
         make_message: Called as ``make_message(owner, timestamp_ns, attempts, id, body)`` for each message frame.
         owner: The first argument of *make_message*.
-        at_once: Frames, except messages, after which :meth:`feed` returns with :attr:`more` set (it may exceed this).
+        at_once: Number of frames, not counting messages, after which :meth:`feed` returns, with :attr:`more` set.
 
     After an error the decoder is unusable: :attr:`error` keeps the error, and every later call raises it again.
     """
@@ -97,8 +97,8 @@ class FrameDecoder(Generic[MessageT]):
     def feed(self, data: bytes) -> tuple[list[MessageT], list[Frame]]:
         """Decode the bytes of one read; return the complete messages and the other complete frames, each in order.
 
-        Raises ProtocolError for invalid bytes; ``make_message`` may raise it too.  If complete frames come before the
-        invalid bytes, they are returned, :attr:`error` is set, and the next call raises it.
+        Raises ProtocolError for invalid bytes, and if ``make_message`` raises it.  If complete frames precede the
+        invalid bytes, this call returns the frames and sets :attr:`error`, and the next call raises the error.
         """
         if self.error is not None:
             raise self.error
@@ -190,7 +190,7 @@ class FrameDecoder(Generic[MessageT]):
             at = end
 
     def _end(self, data: bytes, at: int) -> int:
-        """Return the end of the frame at *at*, or of its head while that is incomplete.  Raises ProtocolError."""
+        """Return the end of the frame at *at*, or of its next field while its head is incomplete."""
         known = len(data) - at
         if known < SIZE_LENGTH:
             return at + SIZE_LENGTH

@@ -24,7 +24,7 @@ class ReceiveBuffer:
         self._bytes, self.wanted = rest, wanted
 
     def join(self, data: bytes) -> bytes | None:
-        """Return the held bytes followed by *data*; if they are too few, hold *data* too and return None."""
+        """Append *data* to the held bytes; return all bytes if there are enough, or else hold them and return None."""
         held = self._bytes
         if not held:
             return data
