@@ -12,11 +12,11 @@ from gnsq_lite.net.loop import Loop
 
 
 class BatchFeeder:
-    """Collects messages into lists of *size*, and passes full lists to the pool.  Call it in the loop's thread.
+    """Collects messages into lists of *size*, and submits full lists to the pool.  Call it in the loop's thread.
 
-    A list that is not full is passed on *wait* seconds after its first message arrived, or after half of the message's
-    timeout: the other half is for the handler (MSG-5).  It is passed on at once if the Reader is starved and no handler
-    runs, because nsqd sends no more messages before an answer (RDY-7).
+    A list that is not full is submitted *wait* seconds after its first message was received.  The wait is at most half
+    of the message's timeout, so that the handler has the other half (MSG-5).  If the Reader is starved and no handler
+    runs, the list is submitted at once, because nsqd sends no message until it receives an answer (RDY-7).
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class BatchFeeder:
         self._timer: Any = None
 
     def submit(self, messages: list[Message]) -> None:
-        """Collect the messages of a read."""
+        """Collect the *messages* of a read, and submit the lists that are full."""
         was_empty, size = not self._held, self._size
         self._held.extend(messages)
         full = len(self._held) // size * size
@@ -38,7 +38,7 @@ class BatchFeeder:
             self._start_timer()
         if batches:
             self._pool.submit(batches)
-        # While a handler runs, its answers will allow more messages, so the list can wait for them.
+        # If a handler runs, nsqd sends more messages after its answers, so the incomplete list can wait.
         if self._held and self._is_starved() and not (self._pool.busy() or self._pool.queued()):
             self._hand_on()
 
@@ -47,7 +47,7 @@ class BatchFeeder:
         if self._held:
             first = self._held[0]
             latest = first.received_at + first._connection.msg_timeout / 2.0 - self._clock.now()
-            # A handler must not run in the hub, where it could not wait.
+            # In a greenlet: an inline pool runs the handler in submit(), and a handler in the hub could not wait.
             self._timer = self._loop.timer(
                 max(0.0, min(self._wait, latest)), lambda: self._loop.spawn("batches", self._hand_on)
             )

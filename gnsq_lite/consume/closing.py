@@ -1,4 +1,4 @@
-"""Shuts a Reader's connections down gracefully (CLOSE-1): no message is lost or must time out at nsqd."""
+"""Shuts down a Reader's connections gracefully (CLOSE-1): the Reader answers each message that it received."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = logging.getLogger("gnsq_lite.reader")
 
 #: Seconds that close() waits for running handlers by default.
 CLOSE_TIMEOUT = 30.0
-#: Seconds for nsqd, after the time limit, to answer CLS, to read the last bytes and to close.
+#: Seconds after the time limit in which nsqd can answer CLS, read the last bytes and close the connections.
 _LINGER = 1.0
-#: Seconds without a byte after CLOSE_WAIT after which no message is expected.  nsqd may send a message while it answers
-#: CLS, and reads no REQ after the connection has ended.  Also the seconds between two checks.
+#: If nsqd has sent CLOSE_WAIT and then no byte for this many seconds, no further message is expected: nsqd may send a
+#: message while it answers CLS, and would not read a REQ after the connection ended.  Also the interval of the checks.
 _LATE = 0.02
 
 
@@ -32,29 +32,29 @@ class Closing:
 
     def __init__(self, clock: Clock, busy: Callable[[], int]) -> None:
         self._clock, self._busy = clock, busy
-        #: Whether the shutdown has begun; later messages are requeued.
+        #: Whether the shutdown has begun; the Reader requeues messages that arrive afterwards.
         self.begun = False
         #: Number of handlers that still ran at the time limit.
         self.abandoned = 0
         self._close_by = self._asked_at = inf
 
     def begin(self, timeout: float) -> bool:
-        """Set or shorten the time limit, in seconds from now; return whether this is the first call."""
+        """Set the time limit to *timeout* seconds from now, or shorten it; return whether this is the first call."""
         is_first, self.begun = not self.begun, True
         self._close_by = min(self._close_by, self._clock.now() + timeout)
         return is_first
 
     def drain(self, connections: list[Subscribed]) -> None:
-        """Wait for the handlers and for CLOSE_WAIT on *connections*, to which CLS was sent; then shut them down.
+        """Wait until all handlers have returned and nsqd has sent CLOSE_WAIT; then shut *connections* down.
 
-        Running handlers finish and answer.  REQ 0 requeues the messages that are unanswered at the time limit, and the
-        messages that nsqd sent before it read CLS.  The sockets close after nsqd has read all answers.
+        The caller has sent CLS on each connection.  REQ 0 requeues the messages that nsqd sent before it read CLS, and
+        the messages that are unanswered at the time limit.  The sockets close after nsqd has read all answers.
         """
         self._asked_at = self._clock.now()
         self._wait_until(lambda: not self._busy() and self._are_done(connections), lambda: self._close_by)
         self.abandoned = self._busy()
         if self.abandoned:
-            said = "%d handlers still run when the time is over; their messages go back to nsqd"
+            said = "%d handlers still run at the end of close()'s timeout; their messages are requeued"
             log_safely(log, logging.WARNING, said, self.abandoned)
         for connection in connections:
             send_back(connection.in_flight.unanswered())
@@ -65,7 +65,7 @@ class Closing:
         self._wait_until(lambda: all(map(self._is_gone, connections)), lambda: lingers)
 
     def _are_done(self, connections: list[Subscribed]) -> bool:
-        """Return whether all messages are answered and no message is expected."""
+        """Return whether all messages are answered and no further message is expected."""
         now = self._clock.now()
         return all(
             self._is_gone(each) or (each.close_waited and not each.in_flight.count and now - each.read_at >= _LATE)
@@ -73,7 +73,7 @@ class Closing:
         )
 
     def _is_gone(self, connection: Subscribed) -> bool:
-        """Return whether *connection* is closed, or has no work and received nothing since CLS."""
+        """Return whether *connection* is closed, or has been idle for _LINGER seconds since CLS was sent."""
         if not connection.is_open():
             return True
         if connection.in_flight.count or connection.unsent() or connection.read_at > self._asked_at:

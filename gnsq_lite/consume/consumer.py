@@ -1,6 +1,6 @@
-"""A Reader's core in its loop: connects connections, flow control and handler pool.
+"""The core of a Reader: it combines connections, discovery, flow control and the handler pool.
 
-All code here runs in the loop's thread; :mod:`gnsq_lite.consume.run_handler` runs in the handlers' threads.
+This code runs in the loop's thread; the code of :mod:`gnsq_lite.consume.run_handler` runs in the handlers' threads.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from gnsq_lite.policy.ordered import OrderedPartition
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Extra seconds after the timeout of close() until the Reader must have ended.
+#: Seconds, besides the timeout of close(), for which a caller waits for the end of the Reader.
 _PATIENCE = 5.0
-#: Counts that are summed over all connections, also closed ones.
+#: Names of the counters that are summed over all connections, open and closed.
 COUNTED = ("received", "finished", "requeued", "expired")
 
 
 class Consumer:
-    """Runs one subscription over all its nsqds.  Make it and call it in the loop's thread."""
+    """Consumes one channel from all nsqds of its topic.  Make it and call it in the loop's thread."""
 
     def __init__(self, loop: Loop, settings: ConsumerSettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self.loop, self.settings, self.clock = loop, settings, clock
@@ -77,7 +77,7 @@ class Consumer:
         self._loss_log, self._refusal_log = ErrorLog(log, clock), ErrorLog(log, clock)
         self.before: Counter[str] = Counter()
         self.late_answers = self.answers_lost = self.reconnects = 0
-        #: Messages whose connection was closed before a handler began them.
+        #: Number of messages whose connection was closed before a handler began them.
         self.dropped = 0
         self._is_started = False
         self._make_parts()
@@ -93,7 +93,7 @@ class Consumer:
         self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
         self.limits = TimeLimits(loop, settings, self.clock, self.pool, self._concurrency, self.outcomes)
         self.losses = Losses()
-        #: Partitions whose connection was lost; while there are any, polls of the nsqlookupds are urgent.
+        #: Partitions whose leader may have moved.  If there are any, discovery polls the nsqlookupds more often.
         self._lost: set[int | None] = set()
         self.flow = FlowControl(settings, self.clock, self.rng, partial(self.hooks.call, "on_backoff"))
         #: Holds the messages that no handler has begun.
@@ -101,7 +101,7 @@ class Consumer:
         if settings.batch_size:
             size, wait = settings.batch_size, settings.batch_wait or 1.0
             self.queue = BatchFeeder(loop, size, wait, self.pool, self.clock, self.flow.allocator.is_starved)
-        #: Passes the messages of a read to the handlers or, after close(), back to nsqd.
+        #: Queues the messages of a read for the handlers; after close(), requeues them at nsqd instead.
         self.handle: Callable[[list[Message]], None] = self.queue.submit
         self.discovery = Discovery(
             settings,
@@ -118,7 +118,7 @@ class Consumer:
     # -- starting
 
     def start(self) -> None:
-        """Connect to the given nsqds, start discovery and the ticker."""
+        """Connect to the given nsqds, and start discovery and the ticker."""
         if self.closing:
             return  # close() was called first
         self._is_started = True
@@ -128,7 +128,7 @@ class Consumer:
             self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))
 
     def reset(self) -> None:
-        """Close all connections and restart with new parts (see Loop); running handlers go on, but do not count."""
+        """Close all connections and restart with new parts (see Loop).  Running handlers continue, but do not count."""
         if self.ended.done() or not self._is_started:
             return
         flow, running = self.flow, list(self.pool.seats)
@@ -159,7 +159,7 @@ class Consumer:
             self._connect(endpoint, direct=False)
 
     def _renew(self, *looked_up: Any) -> None:
-        """Reconnect the connections whose topic has changed since IDENTIFY: nsqd delivers nothing to them (YZ-15)."""
+        """Close the connections whose topic has changed since IDENTIFY: nsqd delivers nothing to them (YZ-15)."""
         topic, dialect = self.settings.topic, self.settings.dialect
         for endpoint, connection in list(self.connections.items()):
             if dialect.identify_extra(topic, endpoint) != connection.target.identify_extra:
@@ -179,7 +179,7 @@ class Consumer:
 
     def on_end(self, subscription: Subscription) -> None:
         """Forget a *subscription* whose greenlet has ended; discovery may find its endpoint again."""
-        if self._subscriptions.get(subscription.endpoint) is subscription:  # else it was replaced after a stop
+        if self._subscriptions.get(subscription.endpoint) is subscription:  # else reset() has replaced it
             del self._subscriptions[subscription.endpoint]
             self.discovery.disconnected(subscription.endpoint)
 
@@ -205,8 +205,8 @@ class Consumer:
                 self.before[name] += getattr(connection, name)
 
     def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
-        """Report a lost connection, look for a moved leader, and end the Reader if no retry can ever subscribe."""
-        is_news = self.losses.lost(endpoint, reason)  # a repeated loss is logged once
+        """Log a lost connection and call the hooks; end the Reader with *reason* if no retry can ever subscribe."""
+        is_news = self.losses.lost(endpoint, reason)  # a repeated reason is logged at DEBUG
         self._loss_log.add(reason, is_news=is_news, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_disconnected", str(endpoint), reason)
         self.hooks.call("on_error", reason)
@@ -229,7 +229,7 @@ class Consumer:
         return not self.queue.queued() and self.limits.busy() < self._concurrency
 
     def _on_late(self, connection: Subscribed, late: list[Message]) -> None:
-        """Drop the late messages that no handler has begun, and lower the RDY of their connection."""
+        """Drop the queued messages that timed out at nsqd, and lower the RDY of *connection* if there were any."""
         waiting = self._purge()
         not_begun = set(map(id, waiting))
         for message in late:
@@ -240,7 +240,7 @@ class Consumer:
             self.flow.stalled(connection, len(waiting), running)
 
     def on_closed(self, connection: Subscribed) -> None:
-        """Drop the queued messages of a closed connection: nsqd sends them again."""
+        """Drop the queued messages of a closed connection, because nsqd sends them again."""
         count = len(self._purge())
         if count:
             self.dropped += count
@@ -256,7 +256,7 @@ class Consumer:
         return gone
 
     def on_answers_lost(self, count: int) -> None:
-        """Count answers to a closed connection."""
+        """Count *count* answers that could not be sent, because their connection is closed."""
         self.answers_lost += count
 
     def on_response(self, connection: Subscribed, body: bytes) -> None:
@@ -271,12 +271,12 @@ class Consumer:
         self.hooks.call("on_error", error)
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Return the delay of a requeued message in seconds: *asked*, or the delay for its attempts (MSG-1)."""
+        """Record the attempt; return the seconds of REQ: *asked*, or if None the delay for the attempts (MSG-1)."""
         self.tries.tried(key_of(message), message.attempts)
         return requeue_delay(self.settings.retry, message.attempts, self.rng) if asked is None else asked
 
     def set_max_in_flight(self, count: int) -> None:
-        """Change max_in_flight (RDY-8), and the default concurrency with it."""
+        """Change max_in_flight (RDY-8).  If the option ``concurrency`` is None, change the number of handlers too."""
         self.flow.set_max_in_flight(count)
         if self.settings.concurrency is None:
             self._concurrency = default_concurrency(self.settings.pool, count)
@@ -290,7 +290,7 @@ class Consumer:
         return self.end.begun
 
     def close_from_anywhere(self, timeout: float, *, wait: bool) -> None:
-        """Close; with *wait*, wait for the end, unless the caller is a handler, a hook or the hub.  Thread-safe."""
+        """Close.  If *wait* is true and the caller is no handler, hook or hub, wait for the end.  Thread-safe."""
         me = current_greenlet(), native_ident()
         in_handler = any(seat[0] in me for seat in tuple(self.pool.seats))
         if not wait or in_handler or in_hub() or in_task():
@@ -300,9 +300,9 @@ class Consumer:
             self.ended.wait(timeout + _PATIENCE)
 
     def close(self, timeout: float) -> None:
-        """Start to close within *timeout* seconds; return at once.
+        """Begin a shutdown of at most *timeout* seconds, and do not wait for its end.
 
-        A second call can only shorten the time left; 0 ends the Reader at once.
+        A second call can only shorten the remaining time; a timeout of 0 ends the Reader at once.
         """
         if self.end.begin(timeout):
             self.handle = send_back
@@ -334,7 +334,7 @@ class Consumer:
         self.ended.settle(error=self.error)
 
     def _disconnect(self, why: str, seats: list[Seat]) -> None:
-        """Close all connections; kill all greenlets except the caller and the inline handlers in *seats*."""
+        """Close all connections.  Kill the Reader's greenlets, except the caller and the inline handlers in *seats*."""
         subscriptions = list(self._subscriptions.values())
         self._subscriptions.clear()
         for subscription in subscriptions:
@@ -349,13 +349,13 @@ class Consumer:
         self.loop.kill(each for each in greenlets if each not in running)
 
     def close_for_exit(self, timeout: float) -> int:
-        """Requeue all unanswered messages at once, and wait for the end; return 0, the number of lost publishes."""
+        """Requeue all unanswered messages, and wait for the end; return 0, because a Reader has no publishes."""
         self.close(0.0)
         self.ended.wait(timeout)
         return 0
 
     def abandon(self) -> None:
-        """Drop everything in a forked child: it belongs to the parent."""
+        """Drop connections, jobs and greenlets in a forked child: they belong to the parent."""
         self.end.begun = True
         for subscription in self._subscriptions.values():
             subscription.link.abandon()
@@ -367,13 +367,13 @@ class Consumer:
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))
 
 
-#: Maps ids to the Readers that SIGTERM closes.  ``valuerefs()`` copies the references atomically.
+#: The Readers that SIGTERM closes, by id().  ``valuerefs()`` copies the references atomically.
 _drained: weakref.WeakValueDictionary[int, Consumer] = weakref.WeakValueDictionary()
 on_fork(_drained.clear)
 
 
 def close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
-    """Close *core* and all Readers that SIGTERM closes, within *timeout* seconds, and wait until they have ended."""
+    """Close *core* and all Readers that SIGTERM closes, each with *timeout*, and wait until they have ended."""
     cores = {core, *(each for each in (ref() for ref in _drained.valuerefs()) if each is not None)}
     open_ones = [each for each in cores if not (each.ended.done() or each.loop.stopped or each.loop.gone)]
     for each in open_ones:
@@ -384,9 +384,9 @@ def close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
 
 
 class Subscription:
-    """Keeps one nsqd, or one partition, of a Reader connected (CONN-3, CONN-4).
+    """Keeps a Reader connected to one nsqd or one partition (CONN-3, CONN-4).
 
-    It reconnects to an nsqd that was given directly, and ends with the loss of an nsqd that discovery found.
+    If the nsqd was given by address, the Subscription reconnects.  If discovery found it, a loss ends the Subscription.
     """
 
     def __init__(self, owner: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
@@ -396,7 +396,7 @@ class Subscription:
         self.task: Any = None
 
     def serve(self) -> None:
-        """Run until the Reader ends, or until the loss of an nsqd that discovery found.  Blocks the greenlet."""
+        """Connect and receive until the Reader or this Subscription ends.  Blocks the greenlet."""
         try:
             self.link.run()
         finally:
@@ -409,7 +409,7 @@ class Subscription:
         return self._owner.is_over(self)
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Return when to reconnect; discovery finds an nsqd again that was not given directly."""
+        """Return when to reconnect: never if the nsqd was not given by address, because discovery finds it again."""
         self._owner.on_lost(self.endpoint, reason)
         if isinstance(reason, DeliveryStalled):
             return Again.AT_ONCE

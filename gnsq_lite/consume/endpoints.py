@@ -1,4 +1,4 @@
-"""Records why a Reader's nsqds are not subscribed, and decides whether a retry can help."""
+"""Records why a Reader is not subscribed to its nsqds, and decides whether retries can help."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gnsq_lite.errors import (
     WrongDialectError,
 )
 
-#: Errors that only another configuration can fix, from nsqd itself or a verified handshake.  A connection that ends in
-#: the TLS handshake, a bad record, a balancer's answer and an unknown frame are not listed: a restart can cause them.
+#: Errors that only another configuration can fix.  Errors that a restart of nsqd or of a load balancer may cause are
+#: not listed: a connection that ends in the TLS handshake, a bad TLS record, an unknown frame.
 MISCONFIGURED = (
     AuthFirstError,
     BadChannelError,
@@ -38,21 +38,21 @@ MISCONFIGURED = (
 
 
 class Losses:
-    """The reasons why nsqds are not subscribed now."""
+    """Records the last error of each nsqd to which the Reader is not subscribed."""
 
     def __init__(self) -> None:
         self._reasons: dict[Endpoint, NSQError] = {}
-        #: Whether any nsqd was ever subscribed; from then on no error is final.
+        #: Whether the Reader was ever subscribed to any nsqd; if so, no error ends the Reader.
         self.any_joined = False
 
     def lost(self, endpoint: Endpoint, reason: NSQError) -> bool:
-        """Record the loss of *endpoint*; return whether the reason differs from its last reason."""
+        """Record *reason* for *endpoint*; return whether it differs from the reason recorded before."""
         before = self._reasons.get(endpoint)
         self._reasons[endpoint] = reason
         return str(before) != str(reason)
 
     def joined(self, endpoint: Endpoint) -> None:
-        """Record that *endpoint* is subscribed."""
+        """Record that the Reader is subscribed to *endpoint*."""
         self.any_joined = True
         self.forget((endpoint,))
 
@@ -62,9 +62,9 @@ class Losses:
             self._reasons.pop(endpoint, None)
 
     def is_hopeless(self, known: Collection[Endpoint]) -> bool:
-        """Return whether no nsqd was ever subscribed and no retry can subscribe to any of *known*, all endpoints.
+        """Return whether the Reader was never subscribed and only another configuration can help.
 
-        If nsqlookupds list the nsqds, *known* is empty, and only an nsqd of another dialect is hopeless.
+        An nsqd of another dialect is enough.  Otherwise *known*, all given endpoints, must all be MISCONFIGURED.
         """
         if self.any_joined:
             return False
@@ -73,5 +73,5 @@ class Losses:
         return bool(known) and all(isinstance(self._reasons.get(each), MISCONFIGURED) for each in known)
 
     def reasons(self) -> dict[Endpoint, NSQError]:
-        """Return the reason of each endpoint that is not subscribed now."""
+        """Return a dict from each endpoint without a subscription to the reason."""
         return dict(self._reasons)

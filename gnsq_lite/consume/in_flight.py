@@ -1,7 +1,7 @@
-"""The messages of a connection that are received and not answered yet (MSG-5).
+"""Received messages of a connection that are not answered yet (MSG-5).
 
-The messages are kept as one list per read, so the cost per message is low: reads and answers only change the counts.
-The single messages are checked when a read may be dropped, and when messages may have timed out.
+One list has the messages of each read.  The cost per message is low, because reads and answers only change counts.
+InFlight checks single messages only when it may drop a list, and when messages may have timed out.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections import deque
 from gnsq_lite._core import skip_answered
 from gnsq_lite.message import Message, is_open
 
-#: Maximum answered messages that are kept behind an unanswered message.
+#: If more answered messages than this, plus the unanswered ones, are kept, InFlight drops the answered messages.
 _KEPT = 1000
 
 
 class InFlight:
-    """Counts and keeps the unanswered messages.  Call it in the loop's thread, except :attr:`finished_by_handlers`."""
+    """Keeps and counts the unanswered messages.  Call it in the loop's thread, unless noted otherwise."""
 
     __slots__ = ("_count", "_kept", "_reads", "finished_by_handlers", "received", "received_at")
 
@@ -25,9 +25,9 @@ class InFlight:
         #: Number of messages in the kept reads.
         self._kept = 0
         self.received = 0
-        #: Received messages, minus messages that the loop answered or removed.
+        #: Number of received messages, minus the messages that the loop answered or removed.
         self._count = 0
-        #: Number of FINs that handlers wrote; changed only under the connection's write lock.
+        #: Number of FINs that handlers' threads wrote.  Change it only under the connection's write lock.
         self.finished_by_handlers = 0
         #: Monotonic time of the last read.
         self.received_at = float("-inf")
@@ -89,7 +89,7 @@ class InFlight:
     def expire(self, now: float, oldest_allowed: float) -> list[Message]:
         """Remove and return the messages whose deadline is at or before *now*.
 
-        No message that was received after *oldest_allowed* can be late.
+        If the oldest message was received after *oldest_allowed*, no message can be late, and none is checked.
         """
         if not self._reads or self._reads[0][0].received_at > oldest_allowed:
             return []

@@ -1,7 +1,7 @@
 """A connection whose messages are handled strictly in order (YZ-6).
 
-A failure pauses only its partition, for the delay of the failed message.  The redelivery of this message is the probe,
-so the Reader's backoff is not used.
+If a handler fails, only its partition pauses, for the delay of the failed message.  The redelivery of this message
+serves as the probe, so the Reader's backoff is not used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gnsq_lite.policy.ordered import Decision, OrderedPartition
 
 
 class OrderedConnection(Subscribed):
-    """Executes the decisions of an OrderedPartition for each message and each answer."""
+    """A connection that executes the decisions of an OrderedPartition about each message and each answer."""
 
     def __init__(self, sequence: OrderedPartition, *connection: Any, reads_in_hub: bool = False) -> None:
         super().__init__(*connection, reads_in_hub=reads_in_hub, writes_fins=True)
@@ -28,7 +28,7 @@ class OrderedConnection(Subscribed):
         self._ended: deque[Message] = deque()
 
     def set_ready(self, count: int) -> None:
-        """Queue RDY; FINs still go through :meth:`finish`."""
+        """Queue RDY, and keep sending each FIN through :meth:`finish`."""
         super().set_ready(count)
         self.fins = None
 
@@ -39,7 +39,7 @@ class OrderedConnection(Subscribed):
             self._decide(self._sequence.arrived, message)
 
     def finish(self, message: Message) -> None:
-        """Send FIN, and report it to the sequence before the next message or with the next write.  Thread-safe."""
+        """Send FIN; the loop reports the message to the sequence before the next message arrives.  Thread-safe."""
         with self.loop.guard:
             self._ended.append(message)  # before nsqd can send the next message
             if not self._write_fin(message):
@@ -57,21 +57,21 @@ class OrderedConnection(Subscribed):
         self._report_finished()
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
-        """Keep the message for *delay* seconds, then send REQ 0, so that no later message is handled first."""
+        """Hold the message for *delay* seconds, then send REQ 0, so that no later message is handled before it."""
         wait = self._message_owner.requeue_delay(message, delay)
         with self.loop.guard:
             self._decide_soon(self._sequence.failed, message, wait)
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
-        """Queue the answer, and continue the partition."""
+        """Queue the answer, then continue with the next message of the partition."""
         super().answer_late(message, finished=finished)
         self._decide_soon(partial(self._sequence.answered_late, finished=finished), message)
 
     def slow_down(self, command: bytes = b"") -> None:
-        """Do nothing: the delay of the failed message is the pause of its partition."""
+        """Do nothing: the partition already pauses for the delay of the failed message."""
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Handle the return of the handler of *message* without an answer."""
+        """Handle that the handler of *message* returned without an answer."""
         self._decide_soon(self._sequence.handler_returned, message)
 
     def skipped(self, message: Message) -> None:
@@ -88,7 +88,7 @@ class OrderedConnection(Subscribed):
         self.loop.call_soon(partial(self._decide, decide, *about))
 
     def _decide(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
-        if self.is_open():  # else nsqd has requeued its messages
+        if self.is_open():  # else nsqd has requeued the messages of this connection
             for decision in decide(*about):
                 self._carry_out(decision)
 

@@ -1,4 +1,4 @@
-"""The pools that run a Reader's handlers: in greenlets of the loop, in the reading greenlet, or in native threads.
+"""Pools that run a Reader's handlers in greenlets of the loop, in the reading greenlet, or in native threads.
 
 The messages of each read are appended to one deque, from which free workers take them.  No worker is started or woken
 for a message that a running worker can take.
@@ -31,16 +31,16 @@ _REFUSED = 1.0
 
 
 def messages_of(job: Any) -> list[Message]:
-    """Return the messages of a job, which is a message or a list of them."""
+    """Return the messages of a job, which is a message or a list of messages."""
     return job if isinstance(job, list) else [job]
 
 
 class Seat(list[Any]):
-    """A worker: a list of its greenlet or thread ident, and of its job or None.  The C code sets the job.
+    """State of a worker: the list [greenlet or thread ident, job or None].  The C code sets the job.
 
     Attributes:
         seen, since: The job at the last check by TimeLimits, and the time of the first check that saw the job.
-        is_over: Whether the time limit of that job has passed.
+        is_over: Whether the handler has exceeded its time limit for that job.
     """
 
     __slots__ = ("is_over", "seen", "since")
@@ -55,10 +55,10 @@ class Seat(list[Any]):
 
 
 class Pool:
-    """Runs jobs: messages, or lists of them.
+    """Runs handlers for jobs.  A job is a message or a list of messages.
 
     Args:
-        on_exit: Called with an exception of a handler that is no Exception; the worker ends.
+        on_exit: Called with the error of a handler if the error is no Exception, for example SystemExit.
     """
 
     def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
@@ -79,8 +79,8 @@ class Pool:
     def purge(self) -> list[Message]:
         """Remove and return the messages that timed out at nsqd before a handler began them.
 
-        Call it in the loop's thread.  The other messages keep their order.  A handler's thread may find the queue empty
-        meanwhile; :meth:`submit` wakes it again.
+        Call it in the loop's thread.  The other messages keep their order.  Meanwhile a handler's thread may find the
+        queue empty and wait; :meth:`submit` wakes it again.
         """
         gone: list[Message] = []
         kept: list[Any] = []
@@ -127,13 +127,13 @@ class Pool:
         self._closed = True
 
     def abandon(self) -> None:
-        """Drop the jobs of the parent in a forked child; a worker that forked ends after its handler has returned."""
+        """Drop the parent's jobs in a forked child.  If a handler forked, its worker ends when the handler returns."""
         self._queue.clear()
         self._closed = True
 
 
 class GreenletPool(Pool):
-    """Handlers in greenlets of the loop; they must cooperate (gevent's sockets and sleep, or a patched process)."""
+    """Runs handlers in greenlets of the loop.  Handlers must wait only with gevent or in a patched process."""
 
     def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
         super().__init__(runner, on_exit)
@@ -142,11 +142,11 @@ class GreenletPool(Pool):
         #: Workers whose time slice ended before the queue was empty.
         self._gave_way: deque[Any] = deque()
         self._pump_due = False
-        #: Start time of the last loop iteration in which handlers ran; and the function that returns the current one.
+        #: Start time of the last loop iteration in which handlers ran; function that returns the current iteration's.
         self._turn, self._now = 0.0, loop.now
 
     def submit(self, jobs: list[Any]) -> None:
-        """Queue *jobs*; if called in the hub, run workers now, within the time slice of this iteration."""
+        """Queue *jobs*.  In the hub, also run workers now, until the time slice of this iteration ends."""
         self._queue.extend(jobs)
         if self._pump_due:
             return
@@ -165,15 +165,15 @@ class GreenletPool(Pool):
             self._loop.soon(self._pump)
 
     def _pump_later(self) -> None:
-        """Schedule _pump() after the next poll; the loop runs many callbacks of ``soon()`` before it polls."""
+        """Schedule _pump() after the next poll; the loop may run a callback of ``soon()`` before it polls."""
         if not self._pump_due:
             self._pump_due = True
             self._loop.timer(0.0, self._pump)
 
     def _pump(self) -> None:
-        """Switch to one worker after another until the queue is empty.  Called in the hub.
+        """Switch to one worker after another until the queue is empty or the time slice ends.  Called in the hub.
 
-        A worker returns to the hub when its handler waits.  A handler that never waits costs one switch per read.
+        A worker returns to the hub when its handler waits.  If handlers never wait, one switch handles a whole read.
         """
         self._pump_due = False
         self._runner.begin_turn(SLICE)
@@ -189,7 +189,7 @@ class GreenletPool(Pool):
             elif len(self.seats) < self._concurrency and not self._closed:
                 self._loop.begin(self._work)
             else:
-                return  # the first handler that returns takes the next message
+                return  # the first worker whose handler returns takes the next job
             if time.monotonic() > ends:
                 self._pump_later()
                 return
@@ -220,7 +220,7 @@ class GreenletPool(Pool):
                 self._pump_soon()
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the limit.  Idle workers stay: fewer messages in flight need fewer workers."""
+        """Change the maximum number of workers.  Idle workers stay: fewer messages in flight wake fewer workers."""
         self._concurrency = concurrency
         self._pump_soon()
 
@@ -233,9 +233,9 @@ class GreenletPool(Pool):
 
 
 class InlinePool(Pool):
-    """Runs handlers in the reading greenlet: nothing is read until they return.
+    """Runs handlers in the greenlet that reads the connection, so nothing is read until the handlers return.
 
-    If handlers take long, the loop runs between two of them to send answers and to detect late messages.
+    If handlers take long, the loop runs between two handlers: it sends answers and detects late messages.
     """
 
     def submit(self, jobs: list[Any]) -> None:
@@ -243,7 +243,7 @@ class InlinePool(Pool):
         queue = self._queue
         queue.extend(jobs)
         if self.seats:
-            return  # another call runs handlers, and takes these jobs
+            return  # another call is running handlers, and takes these jobs
         try:
             self.seats = [Seat(current_greenlet())]
             while queue:
@@ -262,13 +262,13 @@ class InlinePool(Pool):
 
 
 class ThreadPool(Pool):
-    """Runs handlers in native threads, also in a monkey-patched process: they may block in any way.
+    """Runs handlers in native threads, even in a monkey-patched process, so handlers may block in any way.
 
-    Waking a thread costs far more than a short handler, so only threads with work are woken: a queued job wakes one
-    thread, and a woken thread wakes the next one if more jobs are queued than it takes itself.  There is at most one
-    wake-up under way.  The threads that ran last are woken first, so surplus threads sleep on or are never started.
+    Waking a thread costs far more than a short handler, so few threads are woken.  A queued job wakes one thread.  If
+    more than one job is queued, the woken thread wakes the next thread.  At most one wake-up is under way.  The thread
+    that ran last is woken first, so surplus threads keep sleeping or are never started.
 
-    The threads are not from a gevent ThreadPool, whose threads run in a greenlet: a thread that waits for the GIL in a
+    gevent's ThreadPool is not used, because its threads run in a greenlet: a thread that waits for the GIL in a
     greenlet while Python exits crashes the process.
     """
 
@@ -276,7 +276,7 @@ class ThreadPool(Pool):
         super().__init__(runner, on_exit)
         self._loop, self._concurrency = loop, concurrency
         self._lock = native_rlock()
-        #: Locks of the waiting threads; the last lock is of the thread that ran last.
+        #: Locks on which the idle threads wait; the last lock belongs to the thread that ran last.
         self._idle: list[Any] = []
         #: Number of requested threads without a seat; number of threads started so far.
         self._coming = self._started = 0
@@ -287,7 +287,7 @@ class ThreadPool(Pool):
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs* and wake a thread, unless a wake-up is under way."""
         self._queue.extend(jobs)
-        # Under the lock: a thread may have found the queue empty and not be in _idle yet.
+        # The lock is needed because a thread may have found the queue empty and not be in _idle yet.
         with self._lock:
             if not self._waking and self._queue:
                 self._wake_one()
@@ -358,7 +358,7 @@ class ThreadPool(Pool):
         self.submit([])
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the limit; surplus workers end, after their job if they have one."""
+        """Change the maximum number of threads.  Surplus idle threads end now, surplus busy threads after their job."""
         with self._lock:
             self._concurrency = concurrency
             self._count()
@@ -377,13 +377,13 @@ class ThreadPool(Pool):
             parked.release()
 
     def abandon(self) -> None:
-        """Drop the parent's jobs and lock in a forked child; a handler thread that forked ends."""
+        """Drop the parent's jobs and lock in a forked child.  If a handler forked, its thread ends in the child."""
         self._lock = native_rlock()
         super().abandon()
 
 
 def pool_kind(asked: Literal["auto", "greenlet", "thread", "inline"]) -> Literal["greenlet", "thread", "inline"]:
-    """Return *asked*; for "auto", greenlets in a monkey-patched process, else threads."""
+    """Return *asked*.  For "auto", return "greenlet" in a monkey-patched process, else "thread"."""
     if asked == "auto":
         return "greenlet" if is_patched() else "thread"
     return asked

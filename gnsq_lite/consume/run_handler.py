@@ -1,4 +1,4 @@
-"""Calls the handler with a message, and answers the message: FIN, REQ, giving up, or no answer yet.
+"""Calls the handler with each message, and then finishes, requeues or gives up the message.
 
 This code runs in the handler's thread or greenlet (MSG-1, MSG-2, MSG-4).
 """
@@ -32,7 +32,7 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 class HandlerRaised(BaseException):
-    """A handler raised ``__cause__``, which is no Exception.  The message is answered, and the worker ends."""
+    """The handler or on_give_up raised ``__cause__``, which is no Exception; the message is already answered."""
 
 
 class Failures(Protocol):
@@ -42,16 +42,16 @@ class Failures(Protocol):
         """Requeue or give up the messages of a handler that raised."""
 
     def gave_up(self, message: Message) -> bool:
-        """Give up a message with more than max_attempts, if due; return False if it must be handled."""
+        """Give up a message that has more than max_attempts; return False if the handler must be called instead."""
 
 
 RETURNED_FALSE = "the handler returned False, but its message is finished anyway: raise Requeue() to requeue it"
 
 
 def refuse_unrun(returned: object, by: str = "the handler") -> None:
-    """Raise TypeError for a coroutine or a generator, which is never run.
+    """Raise TypeError if *returned* is a coroutine or a generator, because its code never runs.
 
-    Warn, by default once, if a handler returned False, which means failure in pynsq.
+    If a handler returned False, which means failure in pynsq, warn.  By default Python shows the warning once.
     """
     if returned is False and by == "the handler":
         warnings.warn(RETURNED_FALSE, RuntimeWarning, stacklevel=2)
@@ -70,8 +70,8 @@ def _failed(failures: Failures, job: Any, error: BaseException) -> None:
 def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attempts: int) -> Runner:
     """Return a Runner that handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
 
-    Each exception of the handler fails the message.  HandlerRaised follows if it is no Exception (KeyboardInterrupt,
-    SystemExit, GreenletExit, gevent.Timeout).
+    Each exception of the handler makes the message fail.  If the exception is no Exception (but KeyboardInterrupt,
+    SystemExit, GreenletExit or gevent.Timeout), the Runner then raises HandlerRaised.
     """
     most = max_attempts or 65536
 
@@ -91,7 +91,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
 
     def failed(message: Message, error: BaseException) -> None:
         try:
-            raise error  # so that hooks and logging see the current exception
+            raise error  # sets sys.exc_info() for hooks and logging
         except BaseException:
             _failed(failures, message, error)
 
@@ -105,7 +105,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
         if finish_new(message):
             return
         if is_expired(message):
-            unless_answered(message.finish)  # counts only if nsqd has sent the message here again
+            unless_answered(message.finish)  # has an effect only if nsqd has sent the message here again
         elif not message.has_responded:
             message._connection.handler_returned_unanswered(message)
 
@@ -113,7 +113,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
 
 
 def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failures, max_attempts: int) -> Runner:
-    """Return a Runner that handles lists of messages: finishes unanswered ones, or fails them if the handler raises."""
+    """Return a Runner for lists.  It finishes the unanswered messages, or fails them if the handler raises."""
     most = max_attempts or 65536
 
     def answerable(batch: list[Message]) -> list[Message]:
@@ -126,7 +126,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failure
             try:
                 if message.attempts <= most or not failures.gave_up(message):
                     live.append(message)
-            except HandlerRaised as raised:  # the worker ends, so the other messages are requeued too
+            except HandlerRaised as raised:  # from on_give_up: the batch ends, so its other messages are requeued
                 cause: Any = raised.__cause__
                 failures.on_exception([each for each in batch if not each.has_responded], cause)
                 raise
@@ -171,12 +171,12 @@ class HandlerOutcomes:
     ) -> None:
         self._loop, self._settings, self._tries, self._hooks = loop, settings, tries, hooks
         self._on_exit = on_exit
-        #: Maps id() of a message to its give-up under way: a time limit may interrupt the handler or on_give_up.
+        #: Give-ups under way, by id() of the message: after a time limit, another thread may begin the same give-up.
         self._giving_up: dict[int, object] = {}
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
-        """Requeue or give up the unanswered messages of a handler that raised; then log, and call the hooks."""
+        """Requeue or give up the unanswered messages of a handler that raised; then log, and call on_failure."""
         messages = job if isinstance(job, list) else (job,)
         counts = isinstance(error, (Exception, TimeLimitExceeded))
         for message in messages:
@@ -188,7 +188,7 @@ class HandlerOutcomes:
                 if backoff:
                     message._connection.slow_down()
                 if self._give_up_once(message) or not isinstance(error, TimeLimitExceeded):
-                    continue  # else on_give_up exceeded the time limit: the next delivery calls it again
+                    continue  # else the time limit interrupted on_give_up; the next delivery calls it again
             unless_answered(message.requeue, delay, backoff)
         if not isinstance(error, Requeue):
             for message in messages:
@@ -210,9 +210,9 @@ class HandlerOutcomes:
         self._hooks.call("on_failure", message, error)
 
     def gave_up(self, message: Message) -> bool:
-        """Give up a message that was handled at its last attempt, or that has far too many attempts (MSG-4).
+        """Give up a message if a handler began its last attempt, or if it has far too many attempts (MSG-4).
 
-        Also give up a message whose earlier delivery is unanswered: a handler of this process has begun that delivery.
+        Also give it up if an earlier delivery is unanswered, because a handler of this process has begun that delivery.
         """
         connection: Any = message._connection
         over = self._tries.gives_up(key_of(message), message.attempts, *self._settings.known_of(message))
@@ -222,7 +222,7 @@ class HandlerOutcomes:
         return True
 
     def _give_up_once(self, message: Message) -> bool:
-        """Give the message up; return False, and do nothing, if another thread or greenlet does so now."""
+        """Give up the message; do nothing and return False if another thread or greenlet is giving it up."""
         mine = object()
         if self._giving_up.setdefault(id(message), mine) is not mine:
             return False
@@ -233,12 +233,12 @@ class HandlerOutcomes:
         return True
 
     def _give_up(self, message: Message) -> None:
-        """Call on_give_up, and send FIN if it succeeds, else REQ (MSG-4)."""
+        """Call on_give_up.  Send FIN if it returns, and REQ if it raises (MSG-4)."""
         try:
             refuse_unrun(self._settings.on_give_up(message), "on_give_up")
         except (Exception, TimeLimitExceeded) as error:
             unless_answered(message.requeue)
-            log_safely(log, logging.ERROR, "giving up %r failed; it is requeued", message.id, exc_info=error)
+            log_safely(log, logging.ERROR, "on_give_up failed; %r is requeued", message.id, exc_info=error)
             self._hooks.call("on_failure", message, error)
         except BaseException as error:
             unless_answered(message.requeue)
@@ -248,9 +248,9 @@ class HandlerOutcomes:
             unless_answered(message.finish)
 
     def on_exit(self, error: BaseException) -> None:
-        """End the Reader for a handler's KeyboardInterrupt or SystemExit; log other exceptions except time limits."""
+        """End the Reader if *error* is KeyboardInterrupt or SystemExit; log other errors, but no TimeLimitExceeded."""
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             self._loop.call_soon(lambda: self._on_exit(error))
-        elif not isinstance(error, TimeLimitExceeded):  # a time limit was logged as a failure
+        elif not isinstance(error, TimeLimitExceeded):  # TimeLimitExceeded is already logged as a failure
             said = "a handler raised %s; its message was requeued"
             log_safely(log, logging.ERROR, said, type(error).__name__, exc_info=error)

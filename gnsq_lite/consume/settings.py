@@ -1,4 +1,4 @@
-"""Options of a Reader that :mod:`gnsq_lite.options` does not declare, and the complete settings of its core."""
+"""Options that only Readers have, and the complete settings of a Reader's core."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ from gnsq_lite.net.settings import CoreSettings, Hooks, SharedOptions
 from gnsq_lite.option_fields import check_choice, count, documented, duration
 from gnsq_lite.options import TIMEOUT, BackoffOptions, HandlerOptions, HandlerPool, RetryOptions
 
-#: Modes in which a Reader uses its max_in_flight.
+#: Values of the option ``delivery``.
 DeliveryMode = Literal["auto", "prompt", "bulk"]
 _MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderOptions(SharedOptions):
-    """Options of a Reader alone."""
+    """Options that only Readers have."""
 
     nsqd_tcp_addresses: Addresses | None = documented(
         None,
-        "nsqds to connect to: 'host:port', a list, or a comma-separated string.  With no address at all:"
-        " NSQ_LOOKUPD_HTTP_ADDRESSES of the environment, else NSQD_TCP_ADDRESSES, else 127.0.0.1:4150",
+        "nsqds to connect to: 'host:port', a list, or a comma-separated string.  If no address is given, the"
+        " environment variable NSQ_LOOKUPD_HTTP_ADDRESSES is used, else NSQD_TCP_ADDRESSES, else 127.0.0.1:4150",
     )
     max_in_flight: int = count(
-        1, 0, _MOST, "messages", "most unanswered messages of the Reader, over all nsqds; 0: receive none"
+        1, 0, _MOST, "messages", "maximum unanswered messages, summed over all nsqds; 0: receive no messages"
     )
     concurrency: int | None = count(
-        None, 1, _MOST, "handlers", "handlers that run at once; None: max_in_flight, at most 100 greenlets or 8 threads"
+        None, 1, _MOST, "handlers", "maximum running handlers; None: max_in_flight, at most 100 greenlets or 8 threads"
     )
     handler_pool: HandlerPool = documented(
         "auto",
-        "'greenlet', 'thread' or 'inline' (in the greenlet that reads: fast, and a slow handler delays heartbeats);"
+        "'greenlet', 'thread' or 'inline' (in the greenlet that reads; fast, but a slow handler delays heartbeats);"
         " 'auto': greenlets in a monkey-patched process, else threads",
     )
     delivery: DeliveryMode = documented(
         "auto",
-        "'prompt': RDY is just above the messages in flight, so that nsqd sends each message at once, and rises with"
-        " the rate; 'bulk': always all of max_in_flight; 'auto': 'bulk' for batches, else 'prompt'",
+        "'prompt': RDY is slightly more than the messages in flight, so nsqd sends each message at once, and RDY rises"
+        " with the message rate; 'bulk': RDY is all of max_in_flight; 'auto': 'bulk' for batches, else 'prompt'",
     )
     backoff: BackoffOptions | bool | None = documented(
-        None, "BackoffOptions: how failures slow the Reader down; None or True: the defaults; False: no backoff"
+        None, "BackoffOptions; None or True: the default BackoffOptions; False: failures do not slow the Reader down"
     )
     on_give_up: Callable[[Message], None] | None = documented(
         None,
-        "called with a message that had more than max_attempts; FIN follows when it returns, REQ when it raises;"
-        " None: log the message",
+        "function that is called with each message that is given up; if it returns, the message is finished; if it"
+        " raises, the message is requeued; None: log the message",
     )
     batch_size: int | None = count(
-        None, 1, _MOST, "messages", "most messages of the list that the handler gets; None: it gets one message"
+        None, 1, _MOST, "messages", "maximum messages in a handler's list; None: the handler gets single messages"
     )
     batch_wait: float | None = duration(
-        None, *TIMEOUT, "longest wait for a list to fill, at most half of msg_timeout; None: 1"
+        None, *TIMEOUT, "longest wait for a full list, at most half of msg_timeout; None: 1"
     )
     partitions: Collection[int] | None = documented(None, "partitions to read; Youzan's NSQ")
     ordered: bool = documented(False, "read each partition in order; Youzan's NSQ")
     rdy_idle_timeout: float = duration(
         10.0,
         *TIMEOUT,
-        "with more connections than max_in_flight: how long a connection without messages keeps its turn",
+        "how long a connection without messages keeps its RDY if there are more connections than max_in_flight",
     )
-    rdy_low_timeout: float = duration(30.0, *TIMEOUT, "the same for a connection with messages")
+    rdy_low_timeout: float = duration(30.0, *TIMEOUT, "rdy_idle_timeout of a connection that receives messages")
     handle_signals: bool = documented(
         True,
-        "whether SIGTERM closes the Reader while the main thread waits in start(block=True) or join() of any Reader,"
-        " unless the program handles SIGTERM",
+        "whether SIGTERM closes the Reader while the main thread waits in start(block=True) or join() of any Reader;"
+        " no effect if the program handles SIGTERM",
     )
 
     def __post_init__(self) -> None:
@@ -86,13 +86,13 @@ class ReaderOptions(SharedOptions):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether RDY is kept low when messages arrive sooner that way."""
+        """Whether RDY is kept low while nsqd thereby sends messages sooner."""
         return self.delivery == "prompt" or (self.delivery == "auto" and self.batch_size is None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings(CoreSettings, ReaderOptions):
-    """All options of a Reader, checked and complete."""
+    """All options of a Reader, checked, with all defaults filled in."""
 
     topic: str
     channel: str
@@ -105,15 +105,15 @@ class ConsumerSettings(CoreSettings, ReaderOptions):
     on_give_up: Callable[[Message], Any]
     #: Returns the arguments *begun* and *unseen* of ``Tries.gives_up()`` that other processes recorded for a message.
     known_of: Callable[[Message], tuple[int, int]] = lambda message: (0, 0)
-    #: Function of a message and its handler's error; returns a GiveUp or Requeue to use instead, or the error.
+    #: Function of (message, error of its handler).  Returns the error, or a GiveUp or Requeue to use instead.
     judge: Callable[[Message, BaseException], BaseException] = lambda message, error: error
 
     def log_fields(self, endpoint: Endpoint | None = None) -> dict[str, Any]:
-        """Return the ``extra`` of a log line."""
+        """Return the fields ``extra`` of a log line about *endpoint*, or about the Reader."""
         found = {"topic": self.topic, "channel": self.channel}
         return found if endpoint is None else {**found, "nsqd": str(endpoint)}
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """Return the ``extra`` of a log line about *message*."""
+    """Return the fields ``extra`` of a log line about *message*."""
     return {"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address}

@@ -1,8 +1,8 @@
-"""A Reader's connection: receives messages, and accepts answers from any thread (MSG-1, MSG-5).
+"""A Reader's connection, which receives messages and accepts answers from any thread (MSG-1, MSG-5).
 
-The cost is per read, not per message: FINs are collected in one buffer and REQs in a list, and the loop writes both
-once per iteration.  If only one message may be in flight, nsqd sends the next message after the FIN.  Then the
-handler's thread writes the FIN itself, without waking the loop (:meth:`Subscribed._write_fin`).
+FINs are collected in a buffer, REQs in a list.  The loop writes both once per iteration, so most of the cost is per
+read, not per message.  If RDY is 1, nsqd sends the next message only after the FIN.  In this case the handler's thread
+writes the FIN itself, without waking the loop (:meth:`Subscribed._write_fin`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from gnsq_lite.wire.identify import Negotiated
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Seconds without a delivery after a refused FIN or REQ, after which the Reader reconnects.
+#: If nsqd refused a FIN or REQ and then delivers nothing for this many seconds, the Reader reconnects.
 STALLED = 30.0
-#: Seconds after its deadline for which a message counts as in flight: TOUCH takes time, and nsqd's timers are coarse.
+#: Seconds for which a message counts as in flight after its deadline, because TOUCH and nsqd's timers are not exact.
 _GRACE = 0.5
-#: Messages in flight, more than four times the highest RDY, at which the connection is closed.  A correct nsqd sends
-#: at most twice RDY for a moment: messages that timed out at nsqd still count here.
+#: The connection is closed if more messages are in flight than four times the highest RDY plus this number.  A correct
+#: nsqd causes at most twice RDY, for a moment, because messages that timed out at nsqd still count here.
 _SPARE = 1000
 
 
@@ -48,23 +48,23 @@ class MessageOwner(Owner, Protocol):
 
     @property
     def handle(self) -> Callable[[list[Message]], None]:
-        """The function that passes messages to the handlers or, while the Reader closes, requeues them."""
+        """Function that queues messages for the handlers; it requeues them instead while the Reader closes."""
 
     def on_closed(self, connection: Any) -> None:
-        """Handle the close of *connection* with unanswered messages, which nsqd sends again."""
+        """Handle that *connection* was closed with unanswered messages, which nsqd sends again."""
 
     def on_answers_lost(self, count: int) -> None:
-        """Handle *count* answers that came after the close of their connection."""
+        """Handle *count* answers that cannot be sent, because their connection is closed."""
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
         """Return the delay of a REQ, in seconds.  Called in the handler's thread or greenlet."""
 
 
 class Subscribed(Connection):
-    """A connection and its counts of messages.
+    """A subscribed connection, with its messages in flight and its counters.
 
     Args:
-        is_prompt: Whether RDY is kept low while messages arrive sooner that way.
+        is_prompt: Whether RDY is kept low while nsqd thereby sends messages sooner.
         reads_in_hub: Whether the hub may pass messages to the pool; False for inline handlers, which may wait.
         writes_fins: Whether a handler's thread writes FIN itself while one message is in flight.
     """
@@ -90,30 +90,30 @@ class Subscribed(Connection):
         self.in_flight = InFlight()
         self._finished = self.requeued = self.expired = self.answers_lost = 0
         self._fins = Fins(partial(loop.call_soon, self._flush))
-        #: Buffer to which the success of a handler appends its FIN; None: it must call :meth:`finish` instead.
+        #: Buffer for the FINs of handlers that succeeded; None: :meth:`handled` is called instead.
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
-        #: Messages in flight above which the connection is closed: nsqd ignores RDY, and would fill the memory.
+        #: Messages in flight above which the connection is closed, because nsqd ignores RDY and could fill the memory.
         self._most = _SPARE
         #: The connection's share of max_in_flight, and the RDY that was last queued for nsqd.
         self._share = self.ready = 0
-        #: Time of the last refused FIN or REQ on this connection; None: there was none.
+        #: Time at which nsqd last refused a FIN or REQ of this connection; None: nsqd refused none.
         self._refused_at: float | None = None
-        #: Whether the server may count RDY down, as nsqd before 0.2.20 did: RDY follows the answers then (RDY-2).
+        #: Whether the server may count RDY down, as nsqd did before 0.2.20.  If so, answers renew RDY (RDY-2).
         self._counts_down = False
-        #: Number of received messages at which such a server has used up its RDY.
+        #: Number of received messages at which a server that counts RDY down has used it up.
         self._used_up_at = 0
         #: Chooses RDY within the share; None: RDY is the share.
         self._delivery: Delivery | None = None
         self._tick_timer: Any = None
         self._tick_at = 0.0  # time at which the timer fires
-        #: Whether messages are being passed on.  Inline handlers run then and nothing is read: nsqd may not be silent.
+        #: Whether ``handle()`` runs.  It runs inline handlers, so a lack of reads does not prove that nsqd is silent.
         self._is_handing_on = False
         #: Whether CLS was sent.
         self._is_closing = False
-        #: Held by the thread that writes to the socket, for one call that does not block.
+        #: Held during each write to the socket; the write does not block.
         self._write_lock = native_rlock()
-        #: Whether the loop found the lock held: the thread that holds it schedules a flush after its release.
+        #: Whether the loop found the lock held; the thread that held it then schedules a flush.
         self._has_missed_lock = False
 
     def _adopt(self, negotiated: Negotiated | None) -> None:
@@ -134,13 +134,13 @@ class Subscribed(Connection):
         stream = self._stream
         if stream is not None and self._codec is None and self._reads_in_hub:
             stream.offer(self._take_messages)
-        # OpenSSL allows no two calls at once, and compressors have one state for all writes.
+        # Handlers' threads do not write through OpenSSL or a compressor: these allow only one caller at a time.
         is_plain = stream is not None and stream.tls is None and self._codec is None
         self._writes_fins &= is_plain and not self._counts_down
         super().run()
 
     def _take_messages(self, data: bytes) -> bool:
-        """Pass on a read that holds only messages; return False to leave the read to the reading greenlet.
+        """Handle a read that contains only messages; return False if the reading greenlet must handle it.
 
         Called in the hub, so that a handler begins without a switch to the reading greenlet.
         """
@@ -173,10 +173,10 @@ class Subscribed(Connection):
         self._message_owner.handle(messages)
         self._is_handing_on = False
         if is_reported and self._delivery is not None and not (self._due or self._fins.due):
-            self._follow(self._delivery)  # else the write of answers follows
+            self._follow(self._delivery)  # else the scheduled flush sends the RDY
 
     def _count_in(self, messages: list[Message]) -> bool:
-        """Count the messages of a read before they are handled; return whether they were reported to the delivery."""
+        """Count the messages of a read before they are handled; return whether ``_delivery`` counted them."""
         count = self.in_flight.add(messages, self.read_at)
         if count > self._most:
             raise ProtocolError(f"nsqd ignores RDY {self._share}: {count} messages are in flight")
@@ -185,17 +185,17 @@ class Subscribed(Connection):
         if delivery is not None and is_reported:
             delivery.received(len(messages), count - len(self._fins), self._age(messages[-1]))
         if self._flow.watches or count > self._share:
-            self._flow.received(self, len(messages))  # a RDY that follows goes out before the answers
+            self._flow.received(self, len(messages))  # a resulting RDY is sent before the answers
         return is_reported
 
     def _age(self, message: Message | None) -> float:
-        """Return the age in seconds of *message*, the last message, when it was read; needs synchronous clocks."""
+        """Return the age of *message* at the last read, in seconds.  Assumes that nsqd's clock agrees."""
         if message is None:
             return 0.0
         return self.clock.wall() - message.timestamp_ns * 1e-9 - (self.clock.now() - self.in_flight.received_at)
 
     def set_ready(self, count: int) -> None:
-        """Set the share.  nsqd does not confirm a lower RDY, so the highest share bounds the messages in flight."""
+        """Set the share of RDY.  nsqd does not confirm a lower RDY, so ``_most`` only grows."""
         if self._is_closing:
             return  # nsqd accepts no RDY after CLS
         self._most = max(self._most, 4 * count + _SPARE)
@@ -210,7 +210,7 @@ class Subscribed(Connection):
             self._follow(self._delivery)
 
     def _follow(self, delivery: Delivery) -> None:
-        """Send the RDY that was chosen, if it changed, and start the timer of the next tick."""
+        """Send the RDY that *delivery* chose if it changed, and start the timer of the next tick."""
         if delivery.ready != self.ready:
             self._flush_soon()
         self._schedule_tick(delivery)
@@ -261,7 +261,7 @@ class Subscribed(Connection):
     def _write_fin(self, message: Message) -> bool:
         """Write FIN in the calling thread if nothing else is in flight or queued; return whether FIN was written.
 
-        The loop sees the new count of messages in flight when nsqd has sent the next message.
+        The loop is not woken: it uses the new count of messages in flight when the next message arrives.
         """
         stream = self._stream
         is_alone = self._writes_fins and self.in_flight.count == 1 and not (self._due or self._flow.watches)
@@ -290,7 +290,7 @@ class Subscribed(Connection):
                 self._queue_requeue(command)
 
     def slow_down(self, command: bytes = b"") -> None:
-        """Report a failed message (BACK-1), then queue *command*, its REQ.  Thread-safe.
+        """Report a failed message to the flow control (BACK-1), then queue *command*, the REQ.  Thread-safe.
 
         The RDY 0 of a backoff must precede the REQ: otherwise nsqd would send the message again at once.
         """
@@ -307,7 +307,7 @@ class Subscribed(Connection):
         self._flush_soon()
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
-        """Queue the answer to an expired message: it counts if nsqd has sent the message to this connection again."""
+        """Queue the answer to an expired message; nsqd accepts it if it has sent the message here again."""
         if self.is_open():
             self.send(commands.finish(message.id) if finished else commands.requeue(message.id, 0.0))
         else:
@@ -324,7 +324,7 @@ class Subscribed(Connection):
     # -- overridden by OrderedConnection
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Handle the return of the handler of *message* without an answer."""
+        """Handle that the handler of *message* returned without an answer."""
 
     def skipped(self, message: Message) -> None:
         """Handle that *message* expired before a handler began it."""
@@ -337,7 +337,7 @@ class Subscribed(Connection):
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._has_missed_lock = True  # before the attempt: the thread checks it after its release
+        self._has_missed_lock = True  # set before the attempt: the holder of the lock checks it after the release
         if self._write_lock.acquire(False):
             try:
                 self._has_missed_lock = False
@@ -358,7 +358,7 @@ class Subscribed(Connection):
         if self._stream is None or self._stream.closed is not None:
             self._on_answers_lost(finished + requeued)
             if self._stream is not None and self._stream.closed is not None:
-                self.close(self._stream.closed)  # its greenlet may be running an inline handler
+                self.close(self._stream.closed)  # the reading greenlet may be running an inline handler
             return
         if finished or requeued:
             self._finished += finished
@@ -374,7 +374,7 @@ class Subscribed(Connection):
                 data = commands.ready(self.ready) + data
         if not data:
             return
-        if finished or requeued:  # a resulting RDY goes out after these answers
+        if finished or requeued:  # a resulting RDY is sent after these answers
             self._report_answered(finished + requeued, success=finished > 0)
         self._emit(data)
 
@@ -382,30 +382,30 @@ class Subscribed(Connection):
         """Report *count* answered or expired messages to the flow control, if they may change a RDY."""
         if self._flow.watches or self.in_flight.count + count > self._share:
             self._flow.answered(self, count, success=success)
-        if self._counts_down and self.received >= self._used_up_at:  # earlier, messages may be on their way
+        if self._counts_down and self.received >= self._used_up_at:  # before that, messages may still arrive
             self.set_ready(self._share)
 
     # -- watching
 
     def answer_refused(self) -> None:
-        """Record that nsqd refused a FIN or REQ: its in-flight count and the client's may differ from now on."""
+        """Record that nsqd refused a FIN or REQ: nsqd may count more messages in flight than the client from now on."""
         self._refused_at = self.clock.now()
 
     def _is_stalled(self, now: float) -> bool:
-        """Return whether nsqd delivers nothing because it counts more in flight here than RDY allows.
+        """Return whether nsqd delivers nothing, perhaps because its in-flight count of this connection is too high.
 
-        nsqd never counts down a second copy of a message whose FIN it refused, as after a crash that left the message
-        in its disk queue twice.  Only a new connection resets the count; running handlers finish first.
+        A crash can leave two copies of a message in nsqd's disk queue.  nsqd refuses the FIN of the second copy, and
+        still counts it as in flight.  Only a new connection resets the count; running handlers finish first.
         """
         if self._refused_at is None or self.in_flight.count or not self._share:
             return False
         return now - max(self._refused_at, self.in_flight.received_at) > STALLED
 
     def check(self, now: float) -> None:
-        """Check the connection as any other, and whether nsqd delivers nothing although RDY allows it."""
+        """Check for silence and blocked writes, and whether nsqd delivers nothing although RDY allows it."""
         super().check(now)
         if self._is_stalled(now) and not self._is_closing:
-            why = f"nothing was delivered for {STALLED:g} s after a refused FIN or REQ; connecting again"
+            why = f"nsqd delivered nothing for {STALLED:g} s after it refused a FIN or REQ; reconnecting"
             self.close(DeliveryStalled(self.address, why))
 
     def expire_overdue(self, now: float) -> list[Message]:
@@ -428,10 +428,10 @@ class Subscribed(Connection):
 
     def close(self, reason: NSQError) -> None:
         """Close at once; nsqd sends the unanswered messages again."""
-        with self._write_lock:  # no thread is in a call with the socket's descriptor
+        with self._write_lock:  # so that no thread is using the socket's descriptor
             super().close(reason)
         self._end_delivery()
-        if len(self._fins):  # queued answers are lost now
+        if len(self._fins):  # the flush counts the queued answers as lost
             self._flush_soon()
         if self.in_flight.drop():
             self._message_owner.on_closed(self)
@@ -439,8 +439,8 @@ class Subscribed(Connection):
     def send_close(self) -> None:
         """Send CLS: nsqd sends no more messages, accepts no RDY, and answers CLOSE_WAIT (CLOSE-1).
 
-        nsqd disconnects a client that sends CLS twice, so a second call, when Python exits while the Reader closes,
-        does not send CLS.
+        A second call does not send CLS, because nsqd disconnects a client that sends CLS twice.  There is a second
+        call if Python exits while the Reader closes.
         """
         self._end_delivery()
         if not self._is_closing:
@@ -448,7 +448,7 @@ class Subscribed(Connection):
         self._is_closing = True
 
     def abandon(self) -> None:
-        """Drop the connection in a forked child; a thread of the parent may hold the lock."""
+        """Drop the connection in a forked child.  Make a new lock: a thread of the parent may hold the old lock."""
         self._write_lock = native_rlock()
         super().abandon()
 

@@ -1,8 +1,8 @@
 """Enforces the time limit of handlers.
 
-In a greenlet TimeLimitExceeded is raised at the point where the handler waits.  A thread cannot be ended: an exception
-set from outside would hit any line of Python, even in a ``finally``, and would not end a call that hangs in C.  So the
-messages of such a thread are answered for it, its own answers are ignored, and another thread replaces it.
+In a greenlet, TimeLimitExceeded is raised at the point where the handler waits.  A thread cannot be ended: an exception
+set by another thread could be raised at any line, even in a ``finally``, and would not end a call that hangs in C.  So
+the library answers the messages of such a thread, ignores its later answers, and replaces it by another thread.
 
 Nothing is recorded when a handler begins or ends.  Each check reads the job of each worker, and the age of a job counts
 from the first check that saw it.  The Reader checks once a second, so a limit takes effect at most two seconds late.
@@ -42,7 +42,7 @@ class TimeLimits:
         self._loop, self._settings, self._pool, self._concurrency = loop, settings, pool, concurrency
         self._clock, self._outcomes = clock, outcomes
         self._limit = settings.limits.time_limit
-        #: Number of running handlers past their time limit, which other threads replace.
+        #: Number of threads whose handler exceeded the time limit; other threads replace them.
         self.overdue = 0
 
     def busy(self) -> int:
@@ -84,14 +84,14 @@ class TimeLimits:
             seat[0].throw(self._error())
 
     def _write_off(self, job: Any) -> None:
-        """Answer the messages of *job* in a new thread, where on_give_up may block; look() replaces the worker."""
+        """Answer the messages of *job* in a new thread, because on_give_up may block.  look() replaces the worker."""
         for message in messages_of(job):
-            said = "the handler of %r does not end; another takes its place"
+            said = "the handler of %r exceeded its time limit; another thread replaces its thread"
             log_safely(log, logging.ERROR, said, message.id, extra=message_fields(message))
         try:
             start_native_thread("gnsq_lite-time-limit", partial(self._answer, job))
         except RuntimeError as reason:  # the system starts no thread
-            said = "no thread can answer the handler's messages, which nsqd sends again after msg_timeout: %s"
+            said = "no thread can be started to answer the messages; nsqd sends them again after msg_timeout: %s"
             log_safely(log, logging.ERROR, said, reason)
 
     def _answer(self, job: Any) -> None:
