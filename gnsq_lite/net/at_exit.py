@@ -1,8 +1,8 @@
 """Closes all Readers and Writers when Python exits, then stops the I/O thread.
 
-Readers requeue all messages in flight at once with REQ 0, also messages of running handlers: handler threads end with
-the process.  Writers wait for the outcome of publishes under way.  A killed process sends no REQ; nsqd requeues its
-messages after their timeout.
+Readers requeue all messages in flight at once with REQ 0, including the messages of running handlers, because handler
+threads end with the process.  Writers wait for the outcome of publishes under way.  A killed process sends no REQ; nsqd
+requeues its messages after their timeout.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from gnsq_lite.net.waiting import run_in_loop
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Seconds to close all Readers and Writers together.
+#: Time limit, in seconds, for closing all Readers and Writers of a loop.
 PATIENCE = 3.0
-#: Extra seconds until the loop must return the result.
+#: Seconds, besides PATIENCE, for which the main thread waits for the loop.
 _GRACE = 0.5
 
-#: Id of the process that calls :func:`_close_all` when it exits.
+#: Id of the process in which :func:`_close_all` is registered with atexit.
 _pid = getpid()
 
 
@@ -33,7 +33,7 @@ def close_at_exit(core: Core) -> None:
     core.loop.cores.add(core)
     if getpid() != _pid:
         _pid = getpid()
-        atexit.unregister(_close_all)  # a child of os.fork() inherits it, a child of multiprocessing does not
+        atexit.unregister(_close_all)  # a child of os.fork() inherits the registration, one of multiprocessing does not
         atexit.register(_close_all)
 
 
@@ -44,7 +44,7 @@ def _close_all() -> None:
             try:
                 lost = run_in_loop(loop, _close, list(loop.cores), timeout=PATIENCE + _GRACE)
             except TimeoutError:
-                said = "Python exits while something blocks the I/O loop: publishes may be lost"
+                said = "Python exits while the I/O loop is blocked: publishes may be lost"
                 log_safely(log, logging.WARNING, said)
             else:
                 if lost:

@@ -1,7 +1,7 @@
-"""A connection to one nsqd that one thread uses at a time: it sends a command and reads the response.
+"""A blocking connection to one nsqd: a thread sends a command and waits for the response.
 
-The thread blocks in system calls.  The connection disables heartbeats in IDENTIFY, so nothing is read between two
-commands.  Errors are NSQErrors that name the nsqd.  An exception of a signal handler passes through, also TimeoutError.
+Only one thread uses the connection at a time.  IDENTIFY disables heartbeats, so nothing is read between two commands.
+Errors are NSQErrors that name the nsqd.  An exception of a signal handler, even TimeoutError, is not converted.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gnsq_lite.options import Address, ConnectionOptions
 from gnsq_lite.wire.constants import FRAME_ERROR, HEARTBEAT, OK
 from gnsq_lite.wire.frames import OK_BYTES
 
-#: Bytes of one read: nsqd's responses to a producer are short.
+#: Maximum bytes of one read; nsqd's responses to a producer are short.
 _READ_SIZE = 4096
 #: TCP keepalive: idle seconds before the first probe, seconds between probes, unanswered probes until the reset.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-#: The first byte of Linux's ``struct tcp_info`` is the state; bytes 128 to 135 count the received bytes.  poll()
-#: releases the GIL, getsockopt() does not.  Each release costs a thread switch: a fifth of the CPU of 50 threads.
+#: In Linux's ``struct tcp_info`` the first byte is the state, and bytes 128 to 135 are the number of received bytes.
+#: getsockopt() keeps the GIL.  poll() releases it, and the thread switches cost a fifth of the CPU of 50 threads.
 _TCP_INFO = socket.TCP_INFO if sys.platform == "linux" else None
 _ESTABLISHED = b"\1"
 
@@ -40,7 +40,7 @@ class DeadlinePassed(Exception):
 
 
 class BlockingStream(ByteStream):
-    """A connected stream that blocks its thread.  It owns *sock*."""
+    """A connected stream whose methods block the calling thread.  It owns *sock*."""
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         super().__init__(sock, address)
@@ -55,7 +55,7 @@ class BlockingStream(ByteStream):
         for name, value in _KEEPALIVE.items():
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        #: ``sock.send`` and ``sock.recv``, without TLS.  The caller passes their OSErrors to :meth:`fail`.
+        #: The methods ``sock.send`` and ``sock.recv``.  The caller passes their OSErrors to :meth:`fail`.
         self.send: Callable[[bytes | memoryview], int] = sock.send
         self.receive: Callable[[int], bytes] = sock.recv
 
@@ -74,7 +74,7 @@ class BlockingStream(ByteStream):
         self.set_limit(left)
 
     def read(self) -> bytes:
-        """Return the next bytes, decrypted, at least one.  Raises NSQConnectionError, DeadlinePassed."""
+        """Read and decrypt bytes; return at least one byte.  Raises NSQConnectionError, DeadlinePassed."""
         data = b""
         while not data:
             self._limit_to_deadline()
@@ -86,7 +86,7 @@ class BlockingStream(ByteStream):
         return data
 
     def read_now(self) -> bytes:
-        """Return the received bytes, decrypted, maybe b"".  Does not block.  Raises NSQConnectionError."""
+        """Read and decrypt the bytes that have arrived, or return b"".  Does not block.  Raises NSQConnectionError."""
         try:
             return self.decrypt(self._sock.recv(_READ_SIZE, DONTWAIT))
         except BlockingIOError:
@@ -95,7 +95,7 @@ class BlockingStream(ByteStream):
             raise lost(self.address, error) from error
 
     def write(self, data: bytes) -> None:
-        """Send *data*, encrypted.  Raises NSQConnectionError, DeadlinePassed."""
+        """Encrypt and send *data*.  Raises NSQConnectionError, DeadlinePassed."""
         self.send_raw(data if self.tls is None else self.tls.encrypt(data))
 
     def send_raw(self, data: bytes) -> None:
@@ -111,7 +111,7 @@ class BlockingStream(ByteStream):
             rest = memoryview(rest)[sent:]
 
     def fail(self, error: OSError) -> NoReturn:
-        """Convert *error*, raised by :attr:`send` or :attr:`receive`, to NSQConnectionError or DeadlinePassed."""
+        """Raise NSQConnectionError or DeadlinePassed for *error*, which :attr:`send` or :attr:`receive` raised."""
         if isinstance(error, BlockingIOError):
             raise DeadlinePassed from None
         if isinstance(error, TimeoutError) and error.errno is None:  # raised by a signal handler
@@ -132,7 +132,7 @@ class BlockingStream(ByteStream):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self, *, goodbye: bool = False) -> None:
-        """Close the socket; a second call does nothing.  *goodbye*: send TLS close_notify first."""
+        """Close the socket; a second call does nothing.  If *goodbye* is true, send TLS close_notify first."""
         if goodbye:
             self._say_goodbye()
         self._sock.close()
@@ -155,7 +155,7 @@ class BlockingConnection(BaseConnection):
         check_server: Callable[[str, str], None] | None = None,
     ) -> None:
         super().__init__(Target(endpoint=endpoint, check_server=check_server), options, clock)
-        #: Start time of the unanswered command; 0.0: there is none.
+        #: Start time of the unanswered command; 0.0: no command is unanswered.
         self.busy_since = 0.0
         #: Messages that nsqd accepted on this connection.
         self.published = 0
@@ -166,7 +166,7 @@ class BlockingConnection(BaseConnection):
     def open(self, address: Address, seconds: float, identify_extra: Mapping[str, Any]) -> None:
         """Connect to *address* and do the handshake, within *seconds* and the time limits of the options.
 
-        Raises NSQConnectionError, NsqdError, ProtocolError; the connection is closed then.
+        Raises NSQConnectionError, NsqdError, ProtocolError, and then closes the connection.
         """
         options, ends = self.options, self.clock.now() + seconds
         self.target = replace(self.target, identify_extra=identify_extra)
@@ -191,9 +191,9 @@ class BlockingConnection(BaseConnection):
             timeout: Seconds for the first send and the first read.
             deadline: Monotonic time by which all further sends and reads must end.
         Raises:
-            NsqdError: nsqd refused the command; the connection stays usable unless ``closes_connection``.
-            NSQConnectionError, ProtocolError, DeadlinePassed: close the connection.  If ``is_sent``, nsqd may have
-                received the command.
+            NsqdError: nsqd refused the command; the connection stays usable unless ``closes_connection`` is true.
+            NSQConnectionError, ProtocolError, DeadlinePassed: the caller must close the connection.  If ``is_sent`` is
+                true, nsqd may have received the command.
         """
         stream: Any = self._stream
         codec, tls = self._codec, stream.tls
@@ -222,14 +222,14 @@ class BlockingConnection(BaseConnection):
         return self._answer(stream.decrypt(answer))
 
     def _raise_reason(self, error: OSError) -> None:
-        """Raise the error frame that nsqd sent before it closed; without one, raise *error*, the failed write."""
+        """Raise the error frame that nsqd sent before it closed the connection; if there is none, raise *error*."""
         if isinstance(error, (ConnectionError, NSQConnectionError)):
             with suppress(NSQConnectionError, DeadlinePassed):
                 self._answer(b"")
         self._stream.fail(error)  # type: ignore[union-attr]
 
     def _answer(self, data: bytes) -> bytes:
-        """Return the body of the response in *data* and further reads.  Raises as :meth:`exchange`.
+        """Decode the response from *data* and further reads; return its body.  Raises the errors of :meth:`exchange`.
 
         Bytes after the response make the connection unusable.
         """
@@ -249,7 +249,7 @@ class BlockingConnection(BaseConnection):
     def is_quiet(self) -> bool:
         """Return whether the connection is open and there is no byte, EOF or error to read.  Never blocks.
 
-        Bytes that decode to nothing do not count: TLS and compression send empty blocks.
+        Bytes without content are ignored, because TLS and compression may send empty blocks.
         """
         stream: Any = self._stream
         if self._is_spoiled or stream is None:
@@ -270,7 +270,7 @@ class BlockingConnection(BaseConnection):
             self._stream.shut_down()
 
     def close(self, *, goodbye: bool = False) -> None:
-        """Close the connection; a second call does nothing.  *goodbye*: send TLS close_notify first."""
+        """Close the connection; a second call does nothing.  If *goodbye* is true, send TLS close_notify first."""
         self._is_spoiled = True
         if self._stream is not None:
             self._stream.close(goodbye=goodbye)

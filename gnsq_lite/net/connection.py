@@ -1,7 +1,7 @@
 """A connection to one nsqd: handshake, frames, writes, heartbeats (CONN-1, CONN-2, HB-1).
 
-The decoder passes over each received byte once.  All data queued in one loop iteration is sent in one write.
-:mod:`gnsq_lite.net.blocking_connection` has the connections of blocking threads; the handshake is the same.
+The decoder reads each received byte once.  All data queued in one loop iteration is sent in one write.  The
+connections of blocking threads are in :mod:`gnsq_lite.net.blocking_connection`; they share the handshake.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger("gnsq_lite.net")
 
 #: Maximum bytes of one handshake frame, and of one decompressed read in the handshake.
 _HANDSHAKE_BYTES = 1024 * 1024
-#: Frames, except messages, between two checks of the clock.
+#: Maximum frames, not counting messages, that are handled between two checks of the clock.
 _FRAMES_AT_ONCE = 256
 #: Unsent bytes above which the connection answers no heartbeat.
 MOST_UNSENT = 4 * 1024 * 1024
@@ -78,10 +78,10 @@ class Target:
 
 
 class BaseConnection:
-    """A connection that can do the handshake (CONN-1).
+    """Base class of connections; does the handshake (CONN-1).
 
-    *of_messages* becomes ``connection`` of each message.  It is None if there are no messages: a reference to itself
-    would keep the connection alive after an exception.
+    *of_messages* is the argument ``connection`` of each Message.  A connection without messages passes None, because a
+    reference to itself would keep the connection alive after an exception.
     """
 
     def __init__(self, target: Target, options: ConnectionOptions, clock: Clock, of_messages: Any = None) -> None:
@@ -99,7 +99,7 @@ class BaseConnection:
         self._decoder = FrameDecoder[Message](limit, Message, of_messages, at_once=_FRAMES_AT_ONCE)
 
     def _shake_hands(self, stream: ByteStream, host: str, *, heartbeats: bool = True) -> None:
-        """Do the handshake, up to the OK to SUB; the caller limits the time.
+        """Do the handshake, from the magic to the OK to SUB.  The caller limits the time.
 
         ::
 
@@ -107,7 +107,7 @@ class BaseConnection:
 
         Args:
             host: The host name that TLS verifies.
-            heartbeats: False disables heartbeats, which nsqd allows for producers.
+            heartbeats: False disables heartbeats; nsqd allows this for producers.
         Raises:
             NSQConnectionError, NsqdError, ProtocolError: the handshake failed; the text names the nsqd.
         """
@@ -133,7 +133,7 @@ class BaseConnection:
         self._decoder.limit = self.options.max_frame_size
 
     def _identify(self, stream: ByteStream, heartbeats: bool) -> Negotiated:
-        """Send IDENTIFY; return the checked reply (NEG-3).  Only IDENTIFY was sent if an error is raised (NEG-4)."""
+        """Send IDENTIFY; return the checked reply (NEG-3).  If it raises, only IDENTIFY was sent (NEG-4)."""
         options, target = self.options, self.target
         if target.identify_extra:
             options = replace(options, extra_identify={**options.extra_identify, **target.identify_extra})
@@ -165,7 +165,7 @@ class BaseConnection:
             raise _unexpected(f"OK to {request}", FRAME_RESPONSE, body)
 
     def _response(self, stream: ByteStream, wanted: str, data: bytes = b"") -> bytes:
-        """Return the body of the next response, first from *data*; answer heartbeats, which nsqd sends from the start.
+        """Return the body of the next response from *data* and further reads; answer heartbeats before it.
 
         Raises NsqdError for an error frame, and ProtocolError for a message.
         """
@@ -184,7 +184,7 @@ class BaseConnection:
         stream.write(data if self._codec is None else self._codec.compress(data))
 
     def _read_frame(self, stream: ByteStream, data: bytes = b"") -> Frame:
-        """Return the next frame of *data*, which is decompressed, and of further reads."""
+        """Return the next frame from *data* (already decompressed) and further reads."""
         while (frame := self._decoder.feed_one(data)) is None:
             data = self._decompress(stream.read())
         return frame
@@ -201,7 +201,7 @@ class BaseConnection:
         return plain
 
     def _handshake_timeout(self, seconds: float) -> HandshakeTimeout:
-        why = f"no end of the handshake within {seconds:.3g} s: is this nsqd's TCP port?"
+        why = f"the handshake did not end within {seconds:.3g} s: is this nsqd's TCP port?"
         return HandshakeTimeout(self.address, why)
 
 
@@ -213,7 +213,7 @@ def _unexpected(wanted: str, kind: int, body: bytes) -> ProtocolError:
 class Connection(BaseConnection):
     """A connection in the loop.  One greenlet calls ``open``, then ``run``; ``send`` is thread-safe."""
 
-    #: Errors after which nsqd keeps this connection open, although it closes connections of consumers.
+    #: Errors after which nsqd keeps this connection open, although it would close a consumer's connection.
     outlives: tuple[type[NsqdError], ...] = ()
     _stream: Stream | None
 
@@ -228,10 +228,10 @@ class Connection(BaseConnection):
     # -- opening (CONN-1, CONN-5)
 
     def open(self) -> None:
-        """Connect and do the handshake, up to the OK to SUB.  Blocks the greenlet.
+        """Connect and do the handshake.  Blocks the greenlet.
 
         Raises:
-            ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError: the connection is closed again; the text
+            ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError: the connection is closed; the error text
                 names the nsqd.
         """
         host, port = self.target.connect_to or self.endpoint.address
@@ -296,7 +296,7 @@ class Connection(BaseConnection):
             self._give_way()
 
     def _give_way(self) -> None:
-        """Let other greenlets run if this read takes long; raise if the connection was closed meanwhile."""
+        """Let other greenlets run if this read takes long; then raise the reason if they closed the connection."""
         if self.clock.now() - self._turn_began > SLICE:
             let_io()
             self._turn_began = self.clock.now()
@@ -314,7 +314,7 @@ class Connection(BaseConnection):
                 raise error
             self.owner.on_error_frame(self, error)
         elif body == HEARTBEAT:
-            # One NOP answers all heartbeats of this read: nsqd accepts any byte as a sign of life.
+            # One NOP answers all heartbeats of this read, because nsqd only needs to receive any byte.
             if not (self._out and self._out[-1] is commands.NOP) and self.unsent() < MOST_UNSENT:
                 self.send(commands.NOP)
         else:
@@ -381,7 +381,7 @@ class Connection(BaseConnection):
             stream.close(reason)
 
     def shut_down(self) -> None:
-        """Send the queued bytes and shut down writing; nsqd reads all of them and then closes."""
+        """Send the queued bytes and shut down writing; nsqd reads all bytes and then closes the connection."""
         self._flush()
         if self._stream is not None:
             self._stream.shut_down()

@@ -27,9 +27,9 @@ _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 def dial(host: str, port: int, timeout: float, *, blocks: bool = False) -> Any:
     """Resolve *host*, try its IPv6 and IPv4 addresses in turn, and return a connected non-blocking socket.
 
-    Waits at most *timeout* seconds in total (CONN-5); each address gets an equal part of the remaining time.  With
-    *blocks* the calling thread blocks, and name resolution has no time limit; otherwise only the greenlet waits.
-    Raises ConnectError.
+    Waits at most *timeout* seconds in total (CONN-5); each address gets an equal part of the remaining time.  If
+    *blocks* is true, the calling thread blocks, and name resolution has no time limit.  Otherwise only the greenlet
+    waits.  Raises ConnectError.
     """
     address, ends = format_address((host, port)), SYSTEM_CLOCK.now() + timeout
     timed_out = ConnectError(address, f"no connection within {timeout:g} s")

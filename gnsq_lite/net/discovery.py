@@ -12,9 +12,9 @@ found, and connected   reconnected when a later poll   stays connected: the conn
 found, disconnected    --                              forgotten
 =====================  ==============================  ==========================================================
 
-If an nsqlookupd fails, its last good answer stays valid (DISC-6), but causes no new connections.  While *all* fail, a
-failure of an nsqlookupd reconnects the nsqds in its last answer.  Otherwise an nsqd that restarts during an outage of
-all nsqlookupds would have no consumers until the end of the outage.
+If an nsqlookupd fails, its last good answer stays valid (DISC-6), but causes no new connections.  While *all* fail,
+each failed query reconnects the nsqds in the last answer of that nsqlookupd.  Without this rule an nsqd that restarts
+during an outage of all nsqlookupds would have no consumers until the outage ends.
 
 If the dialect has a ``lookupds_path``, each nsqlookupd lists the others (YZ-1).  An nsqlookupd that fails is queried
 again at once.  If the second query fails too, discovery does not query this nsqlookupd for a minute, unless all fail.
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.discovery")
 
-#: Queries one nsqlookupd: (address, path and query) -> decoded JSON without its wrapper.  Raises HTTPError.
+#: Queries the path of an nsqlookupd, given (address, path); returns JSON without the wrapper.  Raises HTTPError.
 Fetch = Callable[[str, str], Any]
 
-#: Seconds between two checks for waiting publishes.
+#: Seconds between two checks whether polls are urgent.
 _LOOK_EVERY = 1.0
-#: Maximum refused or unusable entries that are logged, each once.
+#: Maximum refused or unusable entries that are logged.  Each is logged once.
 _MOST_LOGGED = 1_000
 #: Maximum nsqds, partitions or channels in one answer.
 MAX_LISTED = 10_000
@@ -72,13 +72,13 @@ class _Lookupd:
     """One nsqlookupd: its client, the query under way, and its last answers."""
 
     client: LookupdClient | None = None
-    #: Time of the next query after two failures (YZ-1).
+    #: After two failures, time before which this nsqlookupd is not queried (YZ-1).
     rests_until: float = 0.0
     task: Task | None = None
     ok: bool | None = None
     error: str | None = None
     since: float | None = None
-    #: Number of answers, or of failures, since *since*.
+    #: Number of successive answers, or successive failures; *since* is the time of the first.
     count: int = 0
     #: Endpoints of the last good answer, in its order.
     endpoints: dict[Endpoint, None] = field(default_factory=dict)
@@ -90,19 +90,19 @@ class Discovery:
     """Discovery of one topic.  Make it and call it in one thread; ``run()`` needs its own greenlet.
 
     Args:
-        settings: nsqlookupds and query options.  Their endpoints, also as results of ``address_map``, are never found,
-            because the owner connects to them anyway.  ``allowed_addresses`` decides which (broadcast_address,
-            tcp_port), and which nsqlookupds that others list (YZ-1), may be connected to; a refused address is in no
-            Lookup, and is logged once.
-        topic: The topic to read or to publish to; "" with *role* "write": all nsqds.
-        on_found: Called with endpoints to connect to; report the result to :meth:`connected`, :meth:`disconnected`.
+        settings: nsqlookupds and query options.  Listed nsqds that are ``endpoints``, or that ``address_map`` maps to
+            one, are not reported, because the owner connects to them anyway.  ``allowed_addresses`` decides to which
+            listed nsqds and nsqlookupds (YZ-1) the client may connect.  A refused nsqd is in no Lookup.  Each refusal
+            is logged once.
+        topic: The topic to read or to publish to.  "" with *role* "write" finds all nsqds.
+        on_found: Called with endpoints to connect to.  The owner calls :meth:`connected` or :meth:`disconnected` later.
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are disconnected and no longer listed.
         on_outage: Called for each failed query while all nsqlookupds fail.
-        publish_waits: Returns whether a publish waits for an nsqd, or a Reader for a leader, so that polls are urgent.
+        publish_waits: Returns whether polls are urgent: a publish waits for an nsqd, or a Reader for a leader.
         fetch: Queries one nsqlookupd; None: over HTTP.
     Raises:
-        OptionError: a bad address of an nsqlookupd, or a CA file that cannot be read.
+        OptionError: The address of an nsqlookupd is invalid, or a CA file cannot be read.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class Discovery:
         self._finds_lookupds = bool(dialect.lookupds_path) and not any(each.startswith("https://") for each in given)
         self._polls, self._publish_waits = PollTimes(options, clock, rng), publish_waits
         self._next_listing = 0.0
-        self._has_found = False  # an nsqlookupd has ever listed an nsqd
-        #: Endpoints that were found, in that order, and whether each is connected or being connected to.
+        self._has_found = False  # whether any nsqlookupd has ever listed an nsqd
+        #: Maps each found endpoint, in order of discovery, to whether it is connected or being connected.
         self._known: dict[Endpoint, bool] = {}
         self._logged: set[str] = set()
         self._wake = Event()
@@ -146,9 +146,9 @@ class Discovery:
     # -- the loop
 
     def run(self) -> None:
-        """Query at the start, then periodically with jitter (DISC-4), and after each :meth:`poke`, until stopped.
+        """Poll now, then periodically with jitter (DISC-4), and after each :meth:`poke`, until :meth:`stop` is called.
 
-        While no nsqd was ever found, or a publish waits for one, query often: :mod:`gnsq_lite.policy.reconnect`.
+        Polls are frequent until an nsqd is found, and while a publish waits (:mod:`gnsq_lite.policy.reconnect`).
         """
         while not self._stopped:
             self._wake.clear()
@@ -161,7 +161,7 @@ class Discovery:
                 self.poll()
 
     def poll(self) -> None:
-        """Query each nsqlookupd without a query under way or a rest after failures; returns at once."""
+        """Start to query each nsqlookupd, unless a query is under way or it is not due after failures."""
         now = self._clock.now()
         due = [each for each in self._lookupds.items() if each[1].rests_until <= now]
         for address, lookupd in due or list(self._lookupds.items()):
@@ -176,9 +176,9 @@ class Discovery:
         self._wake.set()
 
     def stop(self) -> None:
-        """End the loop.  Queries under way end by their own time limit, and their answers are dropped.
+        """Stop :meth:`run`.  Queries under way end by their own time limit, and their answers are dropped.
 
-        A greenlet killed while urllib3 connects would leave its socket to the garbage collector.
+        They are not killed: a greenlet killed while urllib3 connects would leave its socket to the garbage collector.
         """
         self._stopped = True
         self._wake.set()
@@ -187,9 +187,9 @@ class Discovery:
                 lookupd.client.close()
 
     def abandon(self) -> None:
-        """Kill the queries in a forked child: they belong to the parent, and the clients' locks may be held.
+        """Kill the parent's queries in a forked child, without closing clients: their locks may be held.
 
-        The caller ends :meth:`run`.
+        The caller kills the greenlet of :meth:`run`.
         """
         self._stopped = True
         here = current_greenlet()
@@ -229,13 +229,13 @@ class Discovery:
         try:
             named = self._fetch(address, lookupd, dialect.lookupds_path, dialect.parse_lookupds)
         except NSQError as error:
-            log_safely(log, logging.DEBUG, "nsqlookupd %s names no others: %s", address, error)
+            log_safely(log, logging.DEBUG, "nsqlookupd %s cannot list other nsqlookupds: %s", address, error)
             return
         if not self._stopped and self._add([format_address(each) for each in named if self._may_query_lookupd(each)]):
             self.poke()
 
     def _fetch(self, address: str, lookupd: _Lookupd, path: str, parse: Callable[[Any], Any]) -> Any:
-        """Query *path* and return the parsed answer; an unknown topic has no nsqds (DISC-5).  Raises NSQError."""
+        """Query *path*; return the parsed answer, without nsqds if the topic is unknown (DISC-5).  Raises NSQError."""
         try:
             try:
                 data = self._get_json(address, path)
@@ -313,7 +313,7 @@ class Discovery:
             self._on_forget(forgotten)
 
     def _set_health(self, address: str, lookupd: _Lookupd, error: str | None) -> None:
-        """Record an answer, or a failure with *error*; log each change between the two once (DISC-6)."""
+        """Record a good answer, or *error* if the query failed; log only changes between the two (DISC-6)."""
         ok, after = error is None, lookupd.count
         lookupd.error = error
         lookupd.count += 1
@@ -329,7 +329,7 @@ class Discovery:
             log_safely(log, logging.INFO, "nsqlookupd %s answers", address)
 
     def _filtered(self, lookup: Lookup) -> Lookup:
-        """Remove endpoints that may not be connected to; log them and the unusable entries."""
+        """Remove the endpoints that ``allowed_addresses`` refuses; log them and unusable entries of the answer."""
         for reason in lookup.left_out:
             self._log_once("an nsqlookupd lists %s; it is left out", reason)
         return lookup.only(
@@ -348,12 +348,12 @@ class Discovery:
         return allowed
 
     def _without_direct(self, endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
-        """Yield the endpoints that the address map does not map to a given nsqd."""
+        """Yield the endpoints that are no given nsqds, and that the address map does not map to given nsqds."""
         for endpoint in endpoints:
             try:
                 target = mapped(self._address_map, endpoint)
             except NSQError as error:
-                self._log_once("%s; it is ignored", str(error))
+                self._log_once("%s; this nsqd is ignored", str(error))
                 continue
             connected_to = endpoint if target is None else Endpoint(*target, endpoint.partition)
             if endpoint not in self._direct and connected_to not in self._direct:
@@ -366,7 +366,7 @@ class Discovery:
             log_safely(log, logging.WARNING if error is None else logging.ERROR, form, text, exc_info=error)
 
     def _may_query_lookupd(self, named: Address) -> bool:
-        """Return whether the nsqlookupd at *named* is known, or may be connected to."""
+        """Return whether the nsqlookupd at *named* is known, or ``allowed_addresses`` allows it."""
         name = format_address(named)
         is_known = self._configured.get(_server(name), name) in self._lookupds
         return is_known or self._is_allowed(named, f"an nsqlookupd names the nsqlookupd {name}")
@@ -394,7 +394,7 @@ class Discovery:
 
     @property
     def answers(self) -> Mapping[str, Lookup]:
-        """The last good answer of each nsqlookupd by its address, also of an nsqlookupd that fails now."""
+        """The last good answer of each nsqlookupd by its address, including nsqlookupds that fail now."""
         return {name: each.lookup for name, each in self._lookupds.items() if each.lookup is not None}
 
     def health(self) -> dict[str, Health]:
@@ -408,7 +408,7 @@ class Discovery:
 def _open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:
     """Return the client for *address*, ``host:port`` or a URL; only the scheme https enables TLS.
 
-    A *found* nsqlookupd, which is not configured, gets no token: a foreign server at its address must not receive it.
+    If another nsqlookupd listed the address (*found*), send no token: the server at the address may be foreign.
     """
     from gnsq_lite.http import LookupdClient  # late: importing it takes a third of importing a Reader
 
@@ -433,5 +433,5 @@ def _check_size(address: str, data: Any) -> None:
 
 
 def _server(address: str) -> str:
-    """Return the ``host:port`` of an nsqlookupd, however its address is written."""
+    """Return ``host:port`` from the address of an nsqlookupd, which is ``host:port`` or a URL."""
     return urlsplit(address if "://" in address else f"//{address}").netloc.rpartition("@")[2].lower()

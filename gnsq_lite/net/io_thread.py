@@ -55,7 +55,7 @@ _handles_for: dict[int, Loop] = {}
 def io_loop() -> Loop:
     """Return the loop for the I/O of a Reader or Writer made by the caller (see the module docstring).
 
-    Raises NSQError if the system cannot start a thread, ClosedError once Python exits.
+    Raises NSQError if the system cannot start a thread, ClosedError while Python exits.
     """
     look_for_fork()
     if is_patched():
@@ -109,7 +109,7 @@ def stop_io_thread() -> None:
 
 
 def enter_thread(loop: Loop) -> None:
-    """Register the calling native thread, which runs handlers of a Reader in *loop*: Writers made in it use *loop*."""
+    """Register the calling native thread as a handler thread of a Reader in *loop*.  Its Writers use *loop* too."""
     _handles_for[native_ident()] = loop
 
 
@@ -143,7 +143,7 @@ _acts: list[Callable[[], None]] = []
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 #: Id of the process that the module's state belongs to.
 _pid = getpid()
-#: A lock for each process: a thread of the parent may hold the parent's lock during the fork.
+#: One lock for each process id: a thread of the parent may hold the parent's lock during the fork.
 _locks: dict[int, Any] = {}
 _is_resetting = False
 #: The greenlet that called fork(); None if this process is not a forked child.
@@ -156,7 +156,7 @@ def on_fork(act: Callable[[], None]) -> None:
 
 
 def forget_on_fork(owner: Any) -> None:
-    """Make a forked child call ``owner.after_fork()`` after all :func:`on_fork` functions.  Held weakly."""
+    """Make a forked child call ``owner.after_fork()`` after all :func:`on_fork` functions.  Keeps a weak reference."""
     _owners.add(owner)
 
 
@@ -169,7 +169,7 @@ def look_for_fork() -> None:
 def end_child(call: Callable[..., T], *args: Any) -> T:
     """Return ``call(*args)``; if *call* forks, the child exits with status 0 after *call*.
 
-    *call* runs handlers.  After a handler that forked, the child must not continue with the parent's greenlets.
+    *call* runs handlers.  If a handler forked and returned, the child must not continue the parent's greenlets.
     """
     try:
         return call(*args)
@@ -181,7 +181,7 @@ def end_child(call: Callable[..., T], *args: Any) -> T:
 def _reset() -> None:
     global _pid, _forker, _is_resetting
     pid = getpid()
-    with _locks.setdefault(pid, native_rlock()):  # threads of a child that was forked in C wait here for the first one
+    with _locks.setdefault(pid, native_rlock()):  # in a child forked in C, other threads wait for the first
         if pid == _pid or _is_resetting:  # the functions below may call look_for_fork()
             return
         _forker, _is_resetting = current_greenlet(), True

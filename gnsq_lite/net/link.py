@@ -31,7 +31,7 @@ class Again(Enum):
 
 
 class LinkOwner(Protocol[C]):
-    """The owner of a link; called in the link's greenlet."""
+    """The owner of a link.  The link calls its methods in the link's greenlet."""
 
     def make_connection(self) -> C:
         """Return a new connection, not open yet.  The link treats an NSQError from here as a lost connection."""
@@ -40,16 +40,16 @@ class LinkOwner(Protocol[C]):
         """Handle the end of the handshake of *connection*."""
 
     def on_disconnected(self, connection: C) -> None:
-        """Handle the close of *connection*, also if its handshake never ended."""
+        """Handle the close of *connection*, whether or not its handshake succeeded."""
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Return when to reconnect; not called once :meth:`is_over` is true."""
+        """Return when to reconnect.  Not called if :meth:`is_over` returns True."""
 
     def on_retry(self) -> None:
         """Handle the end of a pause; the link reconnects next."""
 
     def is_over(self) -> bool:
-        """Return whether the Reader or Writer has ended; then the link does not reconnect."""
+        """Return whether the link must not reconnect, for example because the Reader or Writer has ended."""
 
 
 class Link(Generic[C]):
@@ -104,7 +104,7 @@ class Link(Generic[C]):
         raise ClosedError("a connection ended without a reason")
 
     def _leave(self) -> None:
-        """Close the connection and report that to the owner."""
+        """Close the connection and report the close to the owner."""
         connection = self.connection
         if connection is not None:
             if connection.opened_at is not None:
@@ -113,11 +113,11 @@ class Link(Generic[C]):
             self._owner.on_disconnected(connection)
 
     def close(self, reason: NSQError) -> None:
-        """Close the current connection, if any.  :meth:`run` returns once ``owner.is_over()``."""
+        """Close the current connection, if any.  :meth:`run` then returns if ``owner.is_over()``, else reconnects."""
         if self.connection is not None:
             self.connection.close(reason)
 
     def abandon(self) -> None:
-        """Drop the connection in a forked child: it belongs to the parent, even during its handshake."""
+        """Drop the connection in a forked child, even during its handshake: it belongs to the parent."""
         if self.connection is not None:
             self.connection.abandon()

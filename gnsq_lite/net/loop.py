@@ -1,7 +1,7 @@
 """The loop that does the I/O: a gevent hub with a thread-safe inbox.
 
-This module, :mod:`gnsq_lite.net.waiting` and :mod:`gnsq_lite.net.os_threads` are the only ones of net, consume and
-publish that use gevent and greenlet; another loop would replace these three.  Functions for the other modules:
+In the packages net, consume and publish, only this module, :mod:`gnsq_lite.net.waiting` and
+:mod:`gnsq_lite.net.os_threads` use gevent and greenlet.  They have these functions for the other modules:
 
 =======  ==============================================================================================================
 run      :meth:`Loop.spawn`, :meth:`Loop.call_soon`, :func:`gnsq_lite.net.waiting.run_in_loop`
@@ -18,7 +18,7 @@ stream   :meth:`Loop.io`, :func:`wait_for_io`; :mod:`gnsq_lite.net.stream` uses 
 monkey-patched process the interrupted code may be a greenlet or callback of this library, and an exception of the
 signal handler may leave the library's state inconsistent.  There is one rule: an unexpected exception in the library's
 code closes all connections of the loop, resets the loop's Readers and Writers, and then propagates to the program.
-:meth:`Loop._on_error` catches errors of callbacks and Tasks, :class:`Guard` errors in public calls from greenlets.  An
+:meth:`Loop._on_error` catches errors of callbacks and Tasks.  :class:`Guard` catches errors in public calls.  An
 exception thrown into a waiting greenlet, such as gevent.Timeout, is expected: the wait leaves the state consistent.
 """
 
@@ -140,7 +140,7 @@ class Loop:
         hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
         self._inbox: deque[Callable[[], Any]] = deque()
         self._behind: deque[Callable[[], Any]] = deque()
-        #: Greenlets to resume; each removes itself.
+        #: Greenlets to resume; each greenlet removes itself.
         self._ready: deque[Any] = deque()
         #: Suspends the current greenlet until other code switches to it; returns the argument of that switch.
         self.suspend: Callable[[], Any] = hub.switch
@@ -167,7 +167,7 @@ class Loop:
             try:
                 self.hub.switch()
             except BaseException:  # for example SystemExit from a greenlet of the program
-                log.exception("the I/O thread goes on")
+                log.exception("an exception was raised in the I/O thread, which continues")
         self.hub.destroy(destroy_loop=True)
 
     def stop(self) -> None:
@@ -186,13 +186,13 @@ class Loop:
     def call_behind(self, act: Callable[[], Any]) -> None:
         """Schedule *act* in the hub, behind the calls of :meth:`call_soon`.  Thread-safe; never blocks.
 
-        Threads may schedule many such calls, as for publishes: at most 1,000 of them run between two polls.
+        Threads may schedule many such calls, for example for publishes, so at most 1,000 run between two polls.
         """
         self._behind.append(act)
         self._async.send()
 
     def _drain(self) -> None:
-        """Run the queued callbacks.  Later callbacks wait for the next iteration, because threads may be faster."""
+        """Run the callbacks queued so far.  Threads may queue more meanwhile, which wait for the next iteration."""
         inbox, behind = self._inbox, self._behind
         for _ in range(len(inbox)):
             inbox.popleft()()
@@ -208,7 +208,7 @@ class Loop:
     def timer(self, seconds: float, act: Callable[[], Any]) -> Any:
         """Call *act* in the hub, *seconds* from now and after the next poll of sockets; return the timer.
 
-        The timer closes itself before the call; the owner may call its ``close()`` earlier, and again.
+        The timer closes itself before the call.  The owner may call its ``close()`` at any time, also twice.
         """
         timer: Any = self.hub.loop.timer(max(0.0, seconds))
 
@@ -249,7 +249,7 @@ class Loop:
     def park(self, greenlet: Any) -> None:
         """Suspend *greenlet*, the current greenlet of this thread, until :meth:`resume_soon` resumes it.
 
-        It may return early; the caller must check its condition again.
+        park() may return early, so the caller must check its condition again.
         """
         ready = self._ready
         try:
@@ -258,7 +258,7 @@ class Loop:
             else:
                 self.suspend()
         finally:
-            if greenlet in ready:  # it is the first if it was resumed
+            if greenlet in ready:  # if it was resumed, it is the first
                 ready.remove(greenlet)
 
     def spawn(self, name: str, run: Callable[..., Any], *args: Any) -> Task:
@@ -292,7 +292,7 @@ class Loop:
 
     def disrupted(self, error: BaseException) -> None:
         """Reset the Readers and Writers, because *error* interrupted the library's code."""
-        said = "%s in the library's code: the connections are closed, and made again"
+        said = "%s in the library's code: all connections are closed and opened again"
         self.soon(self.spawn, "log", log.warning, said, repr(error))
         for core in list(self.cores):
             core.reset()

@@ -1,4 +1,4 @@
-"""Native threads and locks, also in a monkey-patched process; stops native threads with a hub when Python exits."""
+"""Makes native threads and locks, even in a monkey-patched process; ends threads with a hub when Python exits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def start_native_thread(name: str, run: Callable[[], None]) -> None:
 
 #: Hubs of the threads that :func:`start_hub_thread` started.
 _hubs: set[Any] = set()
-#: Seconds to wait until a thread sleeps, and seconds that it sleeps: the process exits before that.
+#: Maximum seconds to wait until a thread sleeps; seconds that it then sleeps, in which the process exits.
 _TO_PARK, _PARKED = 1.0, 10.0
 
 

@@ -41,11 +41,11 @@ class SharedOptions:
     """Options of Readers and Writers: how to find the nsqds, and the dialect of NSQ."""
 
     lookupd_http_addresses: Addresses | None = documented(
-        None, "nsqlookupds to query for nsqds: as nsqd_tcp_addresses, with http(s):// or without"
+        None, "nsqlookupds to query for nsqds, in the forms of nsqd_tcp_addresses, or http(s) URLs"
     )
     dialect: DialectName | Dialect = documented("nsq", "'nsq', 'youzan', or a YouzanDialect")
     address_map: AddressMap | None = documented(
-        None, "address to connect to for an announced host or host:port; a dict, or a function of (host, port)"
+        None, "address to use instead of an announced host or host:port; a dict, or a function of (host, port)"
     )
     allowed_addresses: Callable[[str, int], bool] | None = documented(
         None, "function of (host, port): returns whether the client may connect to a discovered nsqd"
@@ -75,7 +75,7 @@ class Hooks:
     They run in greenlets of the I/O loop and must not block it; on_failure may run in a handler's thread.
     """
 
-    on_connected: Callable[[str], None] | None = hook("address", "an nsqd is connected and subscribed")
+    on_connected: Callable[[str], None] | None = hook("address", "the Reader is connected and subscribed to an nsqd")
     on_disconnected: Callable[[str, NSQError], None] | None = hook(
         "address, error", "a connection was lost or could not be opened; *error* is the cause"
     )
@@ -84,9 +84,9 @@ class Hooks:
     )
     on_failure: Callable[[Message, BaseException], None] | None = hook(
         "message, error",
-        "a handler raised *error* (not Requeue), or on_give_up did; the message has been requeued.  Runs in the thread"
-        " or greenlet of the handler, or in another thread if time_limit ended a handler in a thread; in a"
-        " monkey-patched process with handler_pool='thread', in the I/O loop",
+        "a handler or on_give_up raised *error* (not Requeue); the message was requeued or given up.  Runs in the"
+        " handler's thread or greenlet; in another thread if time_limit ended a handler in a thread; in the I/O loop in"
+        " a monkey-patched process with handler_pool='thread'",
     )
     on_backoff: Callable[[float], None] | None = hook(
         "seconds", "backoff pauses the Reader, or a partition, for *seconds*; 0.0: backoff is over"
@@ -114,7 +114,7 @@ def mapped(address_map: AddressMap | None, endpoint: Endpoint) -> Address | None
 
 
 def without_credentials(address: str) -> str:
-    """Remove ``user:password@`` from nsqlookupd's *address*, ``host:port`` or a URL, for logs and errors."""
+    """Remove ``user:password@`` from the ``host:port`` or URL of an nsqlookupd, for logs and errors."""
     scheme, mark, rest = address.partition("://")
     if not mark:
         return address

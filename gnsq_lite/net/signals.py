@@ -14,7 +14,7 @@ from gnsq_lite.net.waiting import Completion, wait_any
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds between two checks for a signal that arrived while no wait could be interrupted.
+#: Maximum seconds of one wait: a signal that arrives just before a wait is noticed only after the wait.
 _LOOK = 0.5
 
 
@@ -27,7 +27,7 @@ class Stages:
     """The two stages of a shutdown; a signal handler may begin them.
 
     The signal handlers raise no exception: in a monkey-patched process a signal may interrupt a message handler, and
-    its message would fail.
+    an exception would make its message fail.
     """
 
     def __init__(self) -> None:
@@ -69,10 +69,10 @@ def until_signal(
     numbers: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
     timeout: float | None = None,
 ) -> bool:
-    """Call *begin*, wait for *ended*, at most *timeout* seconds, and return whether it is set.
+    """Call *begin*, wait at most *timeout* seconds for *ended*, and return whether *ended* is set.
 
-    The signals *numbers* that the program does not handle call ``close()``, and the wait includes the closing; a second
-    signal calls ``close(0)``.  A signal that arrives while *begin* runs takes effect afterwards.
+    The signals *numbers* that the program does not handle call ``close()``, and the wait includes the closing.  A
+    second signal calls ``close(0)``.  A signal that arrives while *begin* runs takes effect afterwards.
     """
     stages, numbers = Stages(), tuple(numbers)
     with stages.installed((number, stages.advance) for number in _unhandled(numbers)):
@@ -101,7 +101,7 @@ def beside(run: Callable[[], object]) -> None:
 
 
 def _close(stages: Stages, close: Callable[..., Any]) -> None:
-    """Close in a thread; close at once after the second request."""
+    """Call *close* in a thread; after a second signal, call ``close(0)``."""
     closed = Completion()
 
     def run() -> None:

@@ -21,7 +21,7 @@ from gnsq_lite.net.os_threads import native
 from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions
 
-#: Bytes of one read.  16 KiB to 1 MiB are equally fast; a small size keeps the cost of an idle connection low.
+#: Maximum bytes of one read.  Sizes from 16 KiB to 1 MiB are equally fast; idle connections cost less with a small one.
 READ_SIZE = 64 * 1024
 
 #: The flag of a send or recv that never blocks.
@@ -51,11 +51,11 @@ class ByteStream:
         self.tls: TLSLayer | None = None
 
     def read(self) -> bytes:
-        """Return the next bytes, decrypted, at least one.  Raises NSQConnectionError."""
+        """Read and decrypt bytes; return at least one byte.  Raises NSQConnectionError."""
         raise NotImplementedError
 
     def write(self, data: bytes) -> None:
-        """Send *data*, encrypted.  Raises NSQConnectionError."""
+        """Encrypt and send *data*.  Raises NSQConnectionError."""
         raise NotImplementedError
 
     def send_raw(self, data: bytes) -> None:
@@ -63,9 +63,9 @@ class ByteStream:
         raise NotImplementedError
 
     def start_tls(self, tls: TLSOptions | ssl.SSLContext, host: str, early: bytes = b"") -> bytes:
-        """Do the TLS handshake; return plain text received with its last record, often b"".
+        """Do the TLS handshake; return the plain text that arrived in its last read, often b"".
 
-        *early* holds the bytes read past the last plain frame.  Raises TLSError, CertificateError.
+        *early* holds the bytes that were read after the last plain frame.  Raises TLSError, CertificateError.
         """
         layer = TLSLayer(tls, host, self.address, early)
         layer.shake_hands(self.read, self.send_raw)
@@ -73,7 +73,7 @@ class ByteStream:
         return self._decrypt(layer, b"")
 
     def decrypt(self, data: bytes) -> bytes:
-        """Decrypt *data*, received from the socket.  Raises ConnectionLost at EOF (b""), and TLSError."""
+        """Decrypt *data* from the socket.  Raises ConnectionLost if *data* is b"" (EOF), and TLSError."""
         if not data:
             raise ConnectionLost(self.address, "connection closed by nsqd")
         self.bytes_in += len(data)
@@ -119,7 +119,7 @@ class Stream(ByteStream):
     # -- reading
 
     def read(self) -> bytes:
-        """Wait for bytes and return them, decrypted.  Raises NSQConnectionError."""
+        """Wait for bytes, decrypt them, and return them.  Raises NSQConnectionError."""
         while self.closed is None:
             if not self._readable.active:
                 self._loop.start(self._readable, self._on_readable)
@@ -158,9 +158,9 @@ class Stream(ByteStream):
             waiting.switch(given)
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """Call *take* in the hub with each read while a greenlet waits in :meth:`read`.  *take* must not block.
+        """Set the callback *take*.  While a greenlet waits in :meth:`read`, the hub calls take(data) for each read.
 
-        If *take* returns False, :meth:`read` returns the bytes.  If it raises NSQError, :meth:`read` raises that error.
+        *take* must not block.  If it returns False, read() returns *data*.  If it raises NSQError, read() raises it.
         """
         self._take = take
 
@@ -206,7 +206,7 @@ class Stream(ByteStream):
             if not (self.reads_after_write_error and isinstance(error, ConnectionError)):
                 self.close(lost(self.address, error))
                 return
-            self._chunks.appendleft(data)  # a chunk that stays here blocks all later writes
+            self._chunks.appendleft(data)  # a chunk that stays in the deque blocks all later writes
             self._writable.stop()
             return
         self.bytes_out += sent
@@ -232,10 +232,10 @@ class Stream(ByteStream):
     # -- sending beside the loop
 
     def send_beside_loop(self, data: bytes) -> None:
-        """Send *data* in the calling thread, which may be any thread; the loop sends the rest.  Raises OSError.
+        """Send *data* in the calling thread; the loop sends the bytes that the socket does not accept now.
 
-        The caller ensures that no bytes are unsent, that no other thread sends and that TLS is off.  The rest are the
-        bytes that the socket does not accept now.
+        Call it in any thread.  The caller ensures that no bytes are unsent, that no other thread sends, and that TLS is
+        off.  Raises OSError.
         """
         try:
             sent = self._sock.send(data, DONTWAIT)
@@ -258,7 +258,7 @@ class Stream(ByteStream):
         """Close; :meth:`read` raises *reason*.  Call it in the loop's thread; a second call does nothing."""
         if self.closed is None:
             self.closed = reason
-        if not self._has_ended:  # an exception may have ended an earlier call
+        if not self._has_ended:  # an exception may have interrupted an earlier call
             self._end()
 
     def _end(self) -> None:
@@ -273,7 +273,7 @@ class Stream(ByteStream):
         self._has_ended = True
 
     def shut_down(self) -> None:
-        """Send the queued bytes, then shut down writing, so that nsqd reads all of them.  Reading goes on until EOF."""
+        """Send the queued bytes, then shut down writing, so that nsqd reads all bytes.  Reading continues until EOF."""
         if self.closed is None:
             self._ending = True
             if not self._chunks:

@@ -1,7 +1,7 @@
 """TLS encryption and decryption without I/O.
 
 TLSLayer uses memory buffers (``ssl.MemoryBIO``), so the loop and blocking threads share its code.  TLS bytes that
-arrived in one read with the last plain frame are not lost (SEC-3).  Error texts name the option to set.
+arrived in the same read as the last plain frame are not lost (SEC-3).  Error texts name the option to set.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ os.register_at_fork(
 class TLSLayer:
     """Client side of TLS on one connection.
 
-    *early* holds the bytes read past the last plain frame.  Raises TLSError for a host name that TLS cannot verify, and
-    OptionError for a file that cannot be read.
+    *early* holds the bytes that were read after the last plain frame.  Raises TLSError for a host name that TLS cannot
+    verify, and OptionError for a file that cannot be read.
     """
 
     def __init__(self, tls: TLSOptions | ssl.SSLContext, host: str, address: str, early: bytes = b"") -> None:
@@ -71,7 +71,7 @@ class TLSLayer:
         return True
 
     def decrypt(self, data: bytes) -> bytes:
-        """Decrypt *data* as far as TLS records are complete.  Raises ConnectionLost at the end of TLS, and TLSError."""
+        """Decrypt the complete TLS records so far.  Raises ConnectionLost after nsqd's close_notify, and TLSError."""
         chunks = []
         self._in.write(data)
         try:
@@ -90,7 +90,7 @@ class TLSLayer:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def encrypt(self, data: bytes) -> bytes:
-        """Encrypt *data*; pending TLS records of the library come first.  Raises TLSError."""
+        """Encrypt *data*; return pending TLS records of OpenSSL and then those of *data*.  Raises TLSError."""
         try:
             self._object.write(data)
         except ssl.SSLError as error:
@@ -102,7 +102,7 @@ class TLSLayer:
         return self._out.read() if self._out.pending else b""
 
     def goodbye(self) -> bytes:
-        """Return the TLS close_notify record to send last."""
+        """Return the close_notify record, which is the last TLS record to send."""
         with suppress(ssl.SSLError, OSError):
             self._object.unwrap()
         return self._out.read()

@@ -24,7 +24,7 @@ from gnsq_lite.net.waiting import in_hub
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Maximum warnings about nsqds, and the period in seconds.
+#: Maximum warnings about nsqds in one period; the period in seconds.
 _MOST, _PERIOD = 100, 60.0
 
 
@@ -102,7 +102,7 @@ class UserHooks:
         hook = getattr(self._hooks, name)
         if hook is None:
             return
-        # A hook may wait, as stats() does, but not in the hub, and not for a patched lock in a native thread.
+        # A hook may wait, for example in stats(), but the hub must not, nor a native thread for a patched lock.
         if current_greenlet() is self._loop.hub or loop_for_hooks() is not None:
             self._left.append(name)
             self._loop.call_soon(partial(self._loop.spawn, "hook", self._call_left, name, *args))
@@ -113,7 +113,7 @@ class UserHooks:
             self._loop.call_soon(partial(self._on_exit, error))
         except BaseException as error:  # gevent.Timeout is no Exception
             if self._is_closing() and isinstance(error, Killed):
-                raise  # this greenlet was killed, at the Reader's end
+                raise  # the end of the Reader killed this greenlet
             log_safely(log, logging.ERROR, "the hook %s failed", name, exc_info=error)
 
     def _call_left(self, name: str, *args: Any) -> None:

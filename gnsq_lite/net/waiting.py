@@ -93,7 +93,7 @@ def _is_any_done(completions: Sequence[Completion]) -> bool:
 
 
 def _parking(limit: float) -> tuple[Callable[[], None], Callable[[], object]]:
-    """Return two functions: one ends the wait of this thread, and is thread-safe; the other waits."""
+    """Return (wake, park).  park() blocks this thread until any thread calls wake(), or for *limit* seconds."""
     lock = native_held_lock()
 
     def wake() -> None:
@@ -104,7 +104,7 @@ def _parking(limit: float) -> tuple[Callable[[], None], Callable[[], object]]:
 
 
 def _greenlet_parking(loop: Loop, limit: float) -> tuple[Callable[[], None], Callable[[], object]]:
-    """Return the functions of :func:`_parking` for the current greenlet."""
+    """Return (wake, park) for the current greenlet; see :func:`_parking`."""
     waiter: Any = Waiter(loop.hub)
     resume = partial(waiter.switch, None)
 
@@ -114,7 +114,7 @@ def _greenlet_parking(loop: Loop, limit: float) -> tuple[Callable[[], None], Cal
         # There is always a timer: without an active timer or socket the hub would end the wait with LoopExit.
         timer: Any = loop.hub.loop.timer(limit)
         with timer:
-            timer.start(resume, update=True)  # without update it starts at the loop's cached time, which may be old
+            timer.start(resume, update=True)  # update: the loop's cached time may be old
             waiter.get()
 
     return partial(loop.call_soon, resume), park
@@ -129,7 +129,7 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
     """Run *run* in a greenlet of *loop* and return its result.  Thread-safe.
 
     Raises ClosedError if the loop's thread does not run: in a forked child, and when the interpreter exits.  Raises
-    TimeoutError after *timeout* seconds (*run* goes on), and at once in gevent's hub, which must not block.
+    TimeoutError after *timeout* seconds (*run* continues), and at once in gevent's hub, which must not block.
     """
     look_for_fork()
     loop.check()
