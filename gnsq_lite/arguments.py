@@ -91,7 +91,7 @@ class WriterArguments(_Shared, total=False):
 
 
 class _Reader(_Shared, total=False):
-    """Keywords of a Reader, without those that depend on the handler's type."""
+    """Keywords of a Reader, except those that depend on the handler's type."""
 
     nsqd_tcp_addresses: Addresses | None
     max_in_flight: int
@@ -119,13 +119,13 @@ class _Reader(_Shared, total=False):
 
 
 class ReaderArguments(_Reader, total=False):
-    """Keywords of a Reader, but for *batch_size* and *batch_wait*."""
+    """Keywords of a Reader, except *batch_size* and *batch_wait*."""
 
     on_give_up: Callable[[Message], None] | None
 
 
 class HandlerArguments(_Reader, total=False):
-    """The same for ``@worker.handler`` and a Worker's defaults."""
+    """Keywords of ``@worker.handler`` and of a Worker's defaults."""
 
     on_give_up: str | Callable[[Message], None] | None
     give_up_on: GiveUpOn | None

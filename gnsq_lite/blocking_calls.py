@@ -1,7 +1,7 @@
 """Runs blocking calls without blocking the other greenlets of the thread.
 
 * If sockets are monkey-patched, the call runs in the calling greenlet; patched sockets switch to other greenlets.
-* If they are not and the thread has a hub, the call runs in a native thread, and the calling greenlet waits.
+* If they are not patched and the thread has a hub, the call runs in a native thread; the calling greenlet waits.
 * If the thread has no hub, the call runs in the calling thread: there is no other greenlet to block.
 """
 
@@ -21,7 +21,7 @@ from greenlet import getcurrent
 
 T = TypeVar("T")
 
-#: Maximum native threads per hub, each started on first need.  The hub's own pool is not used: it also resolves host
+#: Maximum native threads per hub; each is started on demand.  The hub's own pool is not used: it also resolves host
 #: names, and ten unreachable servers would occupy all its threads.
 POOL_SIZE = 64
 
@@ -34,7 +34,7 @@ def call_cooperatively(call: Callable[..., T], *args: Any, timeout: float) -> T:
     """Return ``call(*args)``; other greenlets of the thread keep running.
 
     Raises TimeoutError after *timeout* seconds.  In a thread without a hub only the call's own time limits apply.
-    After a timeout, a call in a native thread goes on in the background until its own limits end it.
+    After a timeout, a call in a native thread continues in the background until its own limits end it.
     """
     hub = get_hub_if_exists()
     if hub is None or getcurrent() is hub:

@@ -1,4 +1,4 @@
-"""The clock of policies, which tests replace by a fake clock.  Times are seconds, as floats."""
+"""The clock of the policies; tests replace it by a fake clock.  Times are seconds, as floats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """The system's clock.  Its methods are C functions, because each read calls them several times."""
+    """The system's clock.  Its methods are C functions, because a connection calls them several times per read."""
 
     __slots__ = ()
 

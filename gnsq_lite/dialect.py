@@ -45,7 +45,7 @@ class Endpoint:
 
 
 class LookupMeta(Protocol):
-    """Data that a dialect keeps from a lookup besides the endpoints."""
+    """Data of a lookup that a dialect keeps in addition to the endpoints."""
 
     def only(self, allowed: Callable[[Endpoint], bool]) -> LookupMeta:
         """Return a copy without the endpoints that *allowed* refuses."""
@@ -64,7 +64,7 @@ class Lookup:
     left_out: tuple[str, ...] = ()
 
     def only(self, allowed: Callable[[Endpoint], bool]) -> Lookup:
-        """Return a copy without the endpoints that *allowed* refuses, also in ``meta``."""
+        """Return a copy of this Lookup and of ``meta`` without the endpoints that *allowed* refuses."""
         meta = None if self.meta is None else self.meta.only(allowed)
         return Lookup(tuple(filter(allowed, self.endpoints)), meta, self.left_out)
 
@@ -84,7 +84,7 @@ class PublishRequest:
     partition: int | None = None
     trace_id: int | None = None
     headers: Mapping[str, Any] | None = field(default=None)
-    #: Encoded headers, or trace ids, of a batch: one for each body.
+    #: Encoded headers, or trace ids, of a batch: one item for each body.
     batch_headers: Sequence[bytes] | None = None
     trace_ids: Sequence[int] | None = None
 
@@ -100,11 +100,11 @@ class RoutedPublish(Protocol):
     data: bytes
     #: Sequence number among the publishes of the Writer.
     number: int
-    #: Endpoint to which the publish goes next, if any endpoint can accept it.
+    #: Endpoint to which the publish is sent next; None if no endpoint can accept it.
     leader: Endpoint | None
     #: Last error of an endpoint.
     last_error: NSQError | None
-    #: Whether an nsqd may have the message; and whether that is because of an earlier attempt.
+    #: Whether an nsqd may have the message; whether an earlier attempt may have sent it.
     sent: bool
     in_doubt: bool
 
@@ -145,7 +145,7 @@ class RouterHost(Protocol):
         """Settle a publish with an error."""
 
     def look_up(self, topic: str, on_lookup: Callable[[Lookup], None], on_outage: Callable[[], None]) -> Lookups | None:
-        """Start to look up a topic; return None without nsqlookupds.  Call *on_outage* when all nsqlookupds fail."""
+        """Start to look up a topic; return None without nsqlookupds.  While all nsqlookupds fail, call *on_outage*."""
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> Timer:
         """Call *act* once, *seconds* from now."""
@@ -154,7 +154,7 @@ class RouterHost(Protocol):
         """Return whether the endpoint is silent or unreachable.  Thread-safe."""
 
     def owes(self, topic: str, partition: int) -> bool:
-        """Return whether publishes to a partition are unanswered; disconnect silent nodes that have them."""
+        """Return whether publishes to a partition are unanswered; disconnect silent nsqds that owe the answers."""
 
 
 class Router(Protocol):
@@ -264,11 +264,11 @@ class Dialect:
         return Message
 
     def is_ordered(self, topic: str) -> bool:
-        """Whether *topic* is consumed in order, with one message per partition at a time (YZ-6)."""
+        """Return whether *topic* is consumed in order, with one message per partition at a time (YZ-6)."""
         return False
 
     def calls_for_lookup(self, error: NSQError) -> bool:
-        """Whether a Reader must look up the leader at once after *error* ended a connection (YZ-12, YZ-18)."""
+        """Return whether a Reader must look up the leader at once after *error* ended a connection (YZ-12, YZ-18)."""
         return False
 
     # -- publishing
@@ -292,7 +292,7 @@ class Dialect:
         return 0
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
-        """Encode the headers of *request*, and check it; *most* is the size of the largest message.
+        """Encode the headers of *request*, and check it; *most* is the maximum size of a message.
 
         Raises OptionError or MessageTooLarge for a request that nsqd would refuse for any topic.
         """
@@ -314,7 +314,7 @@ class Dialect:
         return None
 
     def should_reroute(self, error: NsqdError) -> bool:
-        """Whether to look up the topic after *error*, and publish to the new leader."""
+        """Return whether to look up the topic after *error*, and then publish to the new leader."""
         return False
 
 
@@ -322,7 +322,7 @@ class Dialect:
 YOUZAN_ONLY = ("key", "partition", "trace_id", "headers", "batch_headers", "trace_ids")
 _NEEDS_YOUZAN = "needs Youzan's NSQ; this Writer's dialect is 'nsq'"
 
-#: Limit of reported unusable entries of a reply, because any client of nsqlookupd may register entries.
+#: Maximum unusable entries of a reply that are reported: any client of nsqlookupd may register entries.
 MAX_LEFT_OUT = 100
 
 _SHORT = reprlib.Repr()

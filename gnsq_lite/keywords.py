@@ -22,7 +22,7 @@ DEFAULT_LOOKUPD_PORT = 4161
 
 
 def check_names(known: Mapping[str, Any], names: Iterable[str], owner: Callable[..., Any]) -> None:
-    """Raise OptionError for a keyword not in *names*; suggest the closest of *names* and *owner*'s parameters."""
+    """Raise OptionError for a keyword that is not in *names*; suggest a similar name or parameter of *owner*."""
     allowed = set(names)
     for name, value in known.items():
         if name not in allowed:
@@ -120,7 +120,7 @@ def with_environment(
 ) -> tuple[Addresses | None, Addresses | None]:
     """Choose the addresses: the arguments, else the environment variables, else nsqd on this host (CFG-2).
 
-    Raises OptionError for an argument that has only spaces and commas; such a variable counts as unset.
+    Raises OptionError for an argument of only spaces and commas; an environment variable of these counts as unset.
     """
     if nsqds or lookupds:
         for name, given in (("nsqd_tcp_addresses", nsqds), ("lookupd_http_addresses", lookupds)):

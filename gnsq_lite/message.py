@@ -33,7 +33,7 @@ class Requeue(Exception):
     """Raised by a handler to requeue its message.
 
     Args:
-        delay: Seconds until nsqd sends the message again; None: the delay after a failure, by the number of attempts.
+        delay: Seconds until nsqd sends the message again; None: the Reader's delay for this number of attempts.
         backoff: False: the requeue does not count as a failure, so the Reader does not back off (BACK-5).
     Raises:
         OptionError: *delay* is negative or not finite.
@@ -86,14 +86,14 @@ class Answers(Protocol):
     address: str
     #: Monotonic time of the read that received the message; valid during Message.__init__.
     read_at: float
-    #: Seconds from delivery until nsqd times a message out; the second value is the limit for TOUCH.
+    #: Seconds after delivery at which nsqd times a message out.  TOUCH extends them up to ``max_msg_timeout``.
     msg_timeout: float
     max_msg_timeout: float
 
     def finish(self, message: Message) -> None: ...
 
     def handled(self, message: Message) -> None:
-        """Finish a message whose handler has returned; the FIN may wait for FINs of the same thread."""
+        """Finish a message whose handler has returned; the FIN may be sent together with other FINs."""
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None: ...
 
@@ -102,10 +102,10 @@ class Answers(Protocol):
     def touch(self, message: Message) -> None: ...
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Record that the handler of *message* returned without an answer."""
+        """Handle that the handler of *message* returned without an answer."""
 
     def skipped(self, message: Message) -> None:
-        """Record that *message* expired before a handler began."""
+        """Handle that *message* expired before a handler began it."""
 
 
 class Message:
@@ -119,7 +119,7 @@ class Message:
         partition, trace_id, internal_id, headers: Only in Youzan's NSQ, else None.
     """
 
-    # Of all threads only one can delete the slot "_token", so a message gets one answer without a lock.
+    # Only one thread can delete the slot "_token", so a message gets only one answer, without a lock.
     __slots__ = ("_connection", "_extended_to", "_received_at", "_token", "attempts", "body", "id", "timestamp_ns")
 
     partition: int | None = None
@@ -253,17 +253,17 @@ class Message:
 
 
 def is_open(message: Message) -> bool:
-    """Whether the message is neither answered nor timed out."""
+    """Return whether the message is neither answered nor timed out."""
     return getattr(message, "_token", EXPIRED) < EXPIRED
 
 
 def is_expired(message: Message) -> bool:
-    """Whether the message timed out, and was neither answered nor kept open by enable_async()."""
+    """Return whether the message timed out, and was neither answered nor kept open by enable_async()."""
     return getattr(message, "_token", None) == EXPIRED
 
 
 def claim(message: Message) -> bool:
-    """Claim the answer of a message, unless it is answered; return whether the message still counts as in flight."""
+    """Claim a message for an answer; return False if it had timed out, so that it no longer counts as in flight."""
     try:
         return message._claim("claim") < EXPIRED
     except AlreadyAnswered:

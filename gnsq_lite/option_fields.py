@@ -21,7 +21,7 @@ def between(default: Any, *, low: float, high: float, unit: str, doc: str, span:
 
 
 def count(default: float | None, low: float, high: float, unit: str, doc: str) -> Any:
-    """Declare a number with the unit *unit*."""
+    """Declare a number of *unit*, for example of messages."""
     return between(default, low=low, high=high, unit=unit, doc=doc)
 
 

@@ -76,9 +76,9 @@ class RetryOptions:
 
     max_attempts: int = count(5, 0, 65535, "attempts", "a message with more attempts is given up; 0: no limit")
     requeue_delay: float = duration(90.0, 0.0, 86400.0, "delay of the requeue after a message's first failure")
-    requeue_growth: float = count(1.0, 0.0, 100.0, "factor", "each further attempt adds requeue_delay times this")
+    requeue_growth: float = count(1.0, 0.0, 100.0, "factor", "each further attempt adds this many times requeue_delay")
     max_requeue_delay: float = duration(900.0, 0.0, 86400.0, "longest requeue delay")
-    requeue_jitter: float = share(0.0, "random share of up to this value by which each delay is shortened")
+    requeue_jitter: float = share(0.0, "each delay is shortened by a random share of at most this value")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -106,11 +106,11 @@ class HandlerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReconnectOptions:
-    """Delays between attempts to connect to an nsqd given by address: each twice the last, up to a maximum (CONN-3)."""
+    """Delays between attempts to connect to an nsqd that was given by address; each doubles the delay (CONN-3)."""
 
     reconnect_delay: float = duration(8.0, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
     max_reconnect_delay: float = duration(120.0, 0.01, 86400.0, "longest delay between two attempts")
-    reconnect_jitter: float = share(0.3, "random share of up to this value by which each delay is changed")
+    reconnect_jitter: float = share(0.3, "each delay is changed by a random share of at most this value")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -130,11 +130,11 @@ class LookupOptions:
     """Polls of nsqlookupds (DISC-1 to DISC-6, CFG-3)."""
 
     lookupd_poll_interval: float = duration(60.0, 0.05, 86400.0, "time between two polls of the nsqlookupds")
-    lookupd_poll_jitter: float = share(0.3, "random share of up to this value by which each interval is lengthened")
+    lookupd_poll_jitter: float = share(0.3, "each interval is lengthened by a random share of at most this value")
     lookupd_timeout: float = duration(5.0, 0.05, 600.0, "time limit of one request to an nsqlookupd")
     lookupd_max_body: int = size(16 * 1024 * 1024, 1024, 1024**3, "largest accepted reply")
     lookupd_tls: bool | TLSOptions | ssl.SSLContext | None = documented(
-        None, "for https addresses; None or True: verify with the system's CAs; or TLSOptions or an SSLContext"
+        None, "TLSOptions or an SSLContext for https addresses; None or True: verify with the system's CAs"
     )
     lookupd_token: str | None = field(
         default=None, repr=False, metadata={"doc": "sent as 'Authorization: Bearer ...'; never logged"}
@@ -192,7 +192,7 @@ class TLSOptions:
 
 
 def is_host_name(name: object) -> bool:
-    """Whether *name* is a valid host name; gevent's resolver prints a traceback for a name such as ".."."""
+    """Return whether *name* is a valid host name; for ".." gevent's resolver would print a traceback."""
     try:
         return isinstance(name, str) and name.isprintable() and bool(name.encode("idna"))
     except UnicodeError:
@@ -207,12 +207,12 @@ def _no_password() -> str:
 class HTTPOptions:
     """Options of the HTTP clients of nsqd and nsqlookupd.  Durations are seconds."""
 
-    http_timeout: float = duration(10.0, 0.05, 3600.0, "time limit of a call, connecting included")
+    http_timeout: float = duration(10.0, 0.05, 3600.0, "time limit of a call, including the connect")
     http_connect_timeout: float = duration(5.0, 0.01, 600.0, "time limit of the TCP connect, and of the TLS handshake")
     http_max_body: int = size(64 * 1024 * 1024, 1024, 1024**3, "largest accepted reply")
     http_pool_size: int = count(4, 1, 1000, "connections", "idle connections to keep")
     tls: bool | TLSOptions | ssl.SSLContext | None = documented(
-        None, "for https; None or True: verify with the system's CAs; or TLSOptions or an SSLContext"
+        None, "TLSOptions or an SSLContext for https; None or True: verify with the system's CAs"
     )
     auth_token: str | None = field(
         default=None, repr=False, metadata={"doc": "sent as 'Authorization: Bearer ...'; never logged"}
@@ -264,7 +264,7 @@ class ConnectionOptions:
         span="-1 or 0.001 to 3600",
     )
     sample_rate: int = count(
-        0, 0, 99, "percent", "percentage of the messages to receive (nsqd sends one percentage point more); 0: all"
+        0, 0, 99, "percent", "percentage of the messages to receive; nsqd sends one percentage point more; 0: all"
     )
     msg_timeout: float | None = duration(
         None, 1.0, 86400.0, "time after which nsqd requeues an unanswered message; None: nsqd's default (60)"
@@ -277,7 +277,7 @@ class ConnectionOptions:
         10.0, 0.01, 600.0, "time limit of IDENTIFY, TLS, compression, AUTH and SUB together"
     )
     write_timeout: float = duration(
-        30.0, 0.01, 3600.0, "time without any progress of a write after which the connection is closed"
+        30.0, 0.01, 3600.0, "the connection is closed if nsqd accepts no bytes for this time"
     )
     max_frame_size: int = size(
         DEFAULT_MAX_FRAME_SIZE, 64, 2**31 - 1, "largest frame accepted; a larger frame closes the connection"
@@ -309,7 +309,7 @@ class ConnectionOptions:
 
 
 def shown_address(address: object) -> object:
-    """Return *address*, of any type, for an error text, or "<hidden>" if it may contain a password or a token."""
+    """Return *address* for an error text, or "<hidden>" if it may contain a password or a token."""
     return "<hidden>" if any(c in repr(address) for c in "@?#") else address
 
 
@@ -338,7 +338,7 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
 def parse_url(text: str, *, option: str) -> tuple[SplitResult, Address]:
     """Parse the http or https URL of a server; return its parts and (host, port).  Raises OptionError.
 
-    urlsplit() drops newlines, and ends the host at a "/", "?" or "#" in a password; an "@" then follows in the path.
+    If a password contains "/", "?" or "#", urlsplit() ends the host there.  An "@" is then in the path or behind it.
     """
     shown = shown_address(text)
     try:
@@ -356,7 +356,7 @@ def parse_url(text: str, *, option: str) -> tuple[SplitResult, Address]:
 
 
 def _split(text: str, default_port: int) -> tuple[str, int, str]:
-    """Split *text* into host and port; return them and an error text, "" if there is no error."""
+    """Split *text*; return (host, port, error text).  The error text is "" if *text* is valid."""
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         if not closed or (rest and not rest.startswith(":")):

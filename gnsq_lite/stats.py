@@ -43,7 +43,7 @@ def measured(text: str, metric: str = "", *, label: str = "", combined: Combined
 
     Args:
         metric: Name of the Prometheus metric; ``_total`` marks a counter.  The value of a tuple is its length.
-        label: Further label of the metric: "outcome" is the name of the field, "nsqd" the connection's address.
+        label: Further label of the metric: "outcome" (its value is the field's name) or "nsqd" (the address), or "".
     """
     start: dict[str, Any] = {"default_factory": dict} if default is dict else {"default": default}
     return field(**start, metadata={"text": text, "metric": metric, "label": label, "combined": combined})
@@ -111,10 +111,10 @@ class ReaderStats:
     reconnects: int = measured("Connections that replaced a lost connection", "gnsq_reconnects_total")
     queued: int = measured("Messages that wait for a handler", "gnsq_queued", combined="sum")
     handlers_running: int = measured("Running handlers", "gnsq_handlers_running", combined="sum")
-    handlers_overdue: int = measured("Handlers past time_limit; their slots were refilled", "gnsq_handlers_overdue")
-    handlers_abandoned: int = measured("Handlers still running at the end of close()'s timeout")
+    handlers_overdue: int = measured("Running handlers that exceeded time_limit", "gnsq_handlers_overdue")
+    handlers_abandoned: int = measured("Handlers that were still running at the end of close()'s timeout")
     oldest_handler: float = measured(
-        "Seconds since the longest-running handler started, to about a second; 0.0: no handler runs",
+        "Seconds since the longest-running handler started, exact to about a second; 0.0: no handler runs",
         "gnsq_oldest_handler_seconds",
         default=0.0,
     )
@@ -150,15 +150,15 @@ class WriterStats:
     failed: int = measured("Publishes that failed", "gnsq_publishes_total", label="outcome")
     unknown: int = measured("Publishes with an unknown outcome", "gnsq_publishes_total", label="outcome")
     reconnects: int = measured("Connections that replaced a lost connection", "gnsq_writer_reconnects_total")
-    max_connections: int = measured("Limit of the connections of publishing threads to one nsqd")
+    max_connections: int = measured("Maximum connections of publishing threads to one nsqd")
 
 
-#: Help texts of metrics that have several values with different labels ``outcome``.
+#: Help texts of the metrics whose values differ by the label ``outcome``.
 _BY_OUTCOME = {"gnsq_messages_total": "Messages by outcome", "gnsq_publishes_total": "Publishes by outcome"}
 
 
 def families(*kinds: type[ReaderStats | WriterStats | ConnectionStats]) -> dict[str, tuple[str, list[str]]]:
-    """Return (help, further labels) of each metric that *kinds* declare, by its name."""
+    """Return a dict from each metric that *kinds* declare to (help text, further labels)."""
     found = {}
     for data in (spec.metadata for kind in kinds for spec in fields(kind)):
         if data["metric"]:
@@ -177,7 +177,7 @@ def metrics(stats: ReaderStats | WriterStats | ConnectionStats) -> Iterator[tupl
             yield metric, further, float(len(value) if isinstance(value, tuple) else value)
 
 
-#: Values of a Reader on the live page, with the way to combine the values of several processes.
+#: Maps each value of a Reader on the live page to the way to combine the values of several processes.
 COMBINED: dict[str, Combined] = {
     spec.name: spec.metadata["combined"] for spec in fields(ReaderStats) if spec.metadata["combined"]
 }

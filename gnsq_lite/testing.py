@@ -50,7 +50,7 @@ class Recorder:
         self.answers.append(("requeue", delay, backoff))
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
-        """Record a late answer, which a Reader would count but not send, because the message timed out at nsqd."""
+        """Record an answer to a message that had already timed out at nsqd."""
         self.answers.append(("late", "finish" if finished else "requeue"))
 
     def touch(self, message: Message) -> None:
@@ -58,7 +58,7 @@ class Recorder:
         self.answers.append(("touch",))
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """The message has no answer yet, which deliver() returns as None."""
+        """Do nothing: deliver() returns None for a message without an answer."""
 
     def skipped(self, message: Message) -> None:
         """Do nothing: recorded messages do not expire."""
@@ -94,9 +94,9 @@ def make_message(
     Args:
         id: 16 bytes; None: a new unique id.
         timestamp_ns: Time of publishing, in nanoseconds since 1970; None: now.
-        msg_timeout, max_msg_timeout: Seconds from now to the deadline: without TOUCH, and the limit for TOUCH.
+        msg_timeout, max_msg_timeout: Seconds from now to the deadline, and to the latest deadline after TOUCH.
     Raises:
-        BodyTypeError, InvalidName: as a publish does.
+        BodyTypeError, InvalidName: *body* is not bytes, or a name is invalid.
     """
     if not isinstance(body, bytes):
         raise BodyTypeError(type(body).__name__)
@@ -121,9 +121,9 @@ class _Outcomes:
 def deliver(handler: Callable[[Message], None], message: RecordedMessage) -> Answer | None:
     """Call *handler* as a Reader does; return the answer a Reader would send, or None after ``enable_async``.
 
-    An exception of the handler gives the answer ("requeue", None, True) and is not raised, unless it is no Exception
-    (KeyboardInterrupt, SystemExit).  GiveUp finishes the message.  To deliver a message twice, as nsqd may, make a
-    second message with the same ``id`` and one more attempt.
+    If the handler raises GiveUp, the answer is ("finish",).  For other errors it is ("requeue", delay, backoff), and
+    an error that is no Exception (KeyboardInterrupt, SystemExit) is raised too.  To deliver a message twice, as nsqd
+    may do, make a second message with the same ``id`` and one more attempt.
 
     Raises:
         AlreadyAnswered: The message has already been answered; *handler* was not called.

@@ -44,18 +44,18 @@ def written() -> str:
             typed_dict("_Shared", "TypedDict", "Keywords of Readers and Writers.", shared),
             typed_dict("WriterArguments", "_Shared", "Keywords of a Writer.", options_of([WriterOptions], shared)),
             typed_dict(
-                "_Reader", "_Shared", "Keywords of a Reader, without those that depend on the handler's type.", reader
+                "_Reader", "_Shared", "Keywords of a Reader, except those that depend on the handler's type.", reader
             ),
             typed_dict(
                 "ReaderArguments",
                 "_Reader",
-                "Keywords of a Reader, but for *batch_size* and *batch_wait*.",
+                "Keywords of a Reader, except *batch_size* and *batch_wait*.",
                 {"on_give_up": options_of([ReaderOptions])["on_give_up"]},
             ),
             typed_dict(
                 "HandlerArguments",
                 "_Reader",
-                "The same for ``@worker.handler`` and a Worker's defaults.",
+                "Keywords of ``@worker.handler`` and of a Worker's defaults.",
                 {
                     "on_give_up": "str | " + options_of([ReaderOptions])["on_give_up"],
                     "give_up_on": "GiveUpOn | None",
