@@ -1,8 +1,8 @@
 """Every exception of the library; :class:`NSQError` is the root.
 
-The class of an error tells the caller whether a command was sent, whether a retry may duplicate a message, and whether
-the connection is lost.  Each error keeps its arguments in ``args``, so that it can be pickled (Spark moves errors
-between processes).  :func:`error_for` maps each error frame of nsqd to a class, and an unknown code to
+The class of an error shows whether a command was sent, whether a retry may duplicate a message, and whether the
+connection is lost.  Each error keeps its arguments in ``args``, so errors can be pickled (Spark moves errors between
+processes).  :func:`error_for` makes the exception for an error frame of nsqd.  A frame with an unknown code becomes an
 :class:`NsqdError`.
 """
 
@@ -12,16 +12,16 @@ import re
 
 # -- shortening and escaping of texts from peers and users ------------------------------------------------------------
 
-#: Longest text in errors, log lines and statistics: bytes of a server's text, characters of other texts (ERR-2).
+#: Maximum length of a text in errors, logs and statistics (ERR-2): in bytes for servers' texts, else in characters.
 MAX_TEXT = 4096
-#: Longest text of a value, and the length to which a longer text is cut; with its mark, a cut text is below the limit.
+#: Maximum length of a value's text, and the length to which a longer text is cut.  The cut text gets a mark at its end.
 _MAX_VALUE, _CUT_VALUE = 200, 150
 
 
 def printable(text: str) -> str:
     """Cut *text* to MAX_TEXT characters, add a mark if it was cut, and escape control characters.
 
-    So a text from the network can neither fill a log nor forge log lines.
+    Therefore a text from the network cannot fill a log or forge log lines.
     """
     return escape(text[:MAX_TEXT]) + mark(len(text), MAX_TEXT)
 
@@ -44,12 +44,12 @@ def escape(text: str) -> str:
 
 
 def brief(value: object) -> object:
-    """Return *value*, or a shorter text without a URL's user, password and query if *value* is long or has these."""
+    """Return *value*.  If its text is long or has a URL, return the text, cut and without credentials and query."""
     try:
         text = value if isinstance(value, str) else repr(value)
-    except Exception:  # an int that is too long, for example
+    except Exception:  # for example, repr() refuses a very long int
         return f"<{type(value).__name__}>"
-    # Only for a URL, so that "?" in a regular expression is kept.
+    # Change only texts with a URL: "?" in a regular expression is no query.
     safe = re.sub(r"[?#]\S*", "?...", re.sub(r"://\S*@", "://", text)) if "://" in text else text
     safe = cut(safe, _CUT_VALUE) if len(safe) > _MAX_VALUE else safe
     return value if safe == text else safe
@@ -61,7 +61,7 @@ def brief(value: object) -> object:
 class NSQError(Exception):
     """Base class of all errors of this library.
 
-    If a batch was split, nsqd has confirmed ``taken`` of its ``total`` messages.  Otherwise both attributes are None.
+    If a batch was split, nsqd confirmed ``taken`` of its ``total`` messages.  For other errors both are None.
     """
 
     taken: int | None = None
@@ -80,7 +80,7 @@ class NSQError(Exception):
 class OptionError(NSQError, ValueError):
     """An option or argument is out of range, or contradicts another option.  Nothing was sent.
 
-    ``value`` is the option's value.  Long values are cut, and URLs appear without user, password and query.
+    ``value`` is the option's value.  A long value is cut, and a URL loses its user, password and query.
     """
 
     def __init__(self, name: str, value: object, why: str) -> None:
@@ -173,7 +173,7 @@ class HandshakeTimeout(NSQConnectionError):
 
 
 class ConnectionLost(NSQConnectionError):
-    """An established connection ended: reset, or end of stream."""
+    """An established connection was reset, or reached its end of stream."""
 
 
 class HeartbeatTimeout(ConnectionLost):
@@ -201,9 +201,9 @@ class WrongDialectError(NSQConnectionError):
 
 
 class ProtocolError(NSQError):
-    """The peer violated the protocol (WIRE-4); the connection is closed.
+    """The peer violated the protocol (WIRE-4), and the client closed the connection.
 
-    The peer sent an unexpected frame, or an invalid frame, IDENTIFY reply, snappy stream or DEFLATE stream.
+    For example, the peer sent an unexpected frame, an invalid IDENTIFY reply, or an invalid snappy or DEFLATE stream.
     """
 
     address: str | None = None
@@ -214,7 +214,7 @@ class ProtocolError(NSQError):
 
 
 class CompressedBodyError(NSQError):
-    """A compressed body (Youzan's NSQ) cannot be decompressed, or is too long when decompressed.  Its message fails."""
+    """A compressed body (Youzan's NSQ) is corrupt, or its decompressed form is too long.  The message fails."""
 
 
 # -- publishing -----------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class PartitionUnavailable(NotSent):
 # -- nsqd's error frames (ERR-1 to ERR-3) ---------------------------------------------------------------------------
 
 
-#: Class of each error code, registered by the classes below; any other code gives an NsqdError.
+#: Class of each error code.  The classes below register themselves; an unlisted code becomes an NsqdError.
 ERROR_CODES: dict[str, type[NsqdError]] = {}
 
 #: Hint for a code, appended to the error's text.
@@ -314,8 +314,8 @@ _HINTS = {
 class NsqdError(NSQError):
     """nsqd sent an error frame.
 
-    ``code`` is nsqd's error code (``"E_INVALID"``), ``text`` is the rest of the frame, ``address`` is nsqd's address.
-    ``closes_connection`` is True if nsqd or this client closes the connection after the error (ERR-2).
+    ``code`` is nsqd's error code (such as ``"E_INVALID"``), ``text`` is the rest of the frame, and ``address`` is
+    nsqd's address.  ``closes_connection``: nsqd or this client closes the connection after the error (ERR-2).
     """
 
     closes_connection = True
@@ -369,11 +369,11 @@ class BadMessageError(NsqdError, codes="E_BAD_MESSAGE"):
 
 
 class PubFailedError(NsqdError, codes="E_PUB_FAILED E_PUB_TOO_MUCH_WAITING"):
-    """nsqd could not store the message: nsqd is exiting, its disk is full, or too many publishes wait (Youzan)."""
+    """nsqd could not store the message.  It exits, its disk is full, or (Youzan) too many publishes wait."""
 
 
 class MpubFailedError(NsqdError, codes="E_MPUB_FAILED"):
-    """nsqd could not store the batch: nsqd is exiting, or its disk is full."""
+    """nsqd could not store the batch, because nsqd exits or its disk is full."""
 
 
 class DpubFailedError(NsqdError, codes="E_DPUB_FAILED"):
@@ -385,7 +385,7 @@ class SubFailedError(
 ):
     """nsqd refuses the subscription, for example because the channel has too many consumers.
 
-    Youzan: the topic is an ext topic and extend_support was not sent, or the reverse.  Or the channel does not exist.
+    Youzan's nsqd also refuses an unknown channel, and an extend_support that does not match the topic.
     """
 
 
@@ -420,7 +420,7 @@ class NonFatalError(NsqdError, codes="E_CREATE_TOPIC_FAILED"):
 
 
 class FinFailedError(NonFatalError, codes="E_FIN_FAILED"):
-    """FIN was late: the message had timed out, so nsqd delivers it again."""
+    """FIN was late: the message had timed out, so nsqd delivers the message again."""
 
 
 class ReqFailedError(NonFatalError, codes="E_REQ_FAILED"):
@@ -432,7 +432,7 @@ class TouchFailedError(NonFatalError, codes="E_TOUCH_FAILED"):
 
 
 class NotLeaderError(NsqdError, codes="E_FAILED_ON_NOT_LEADER"):
-    """Youzan: another nsqd leads the partition; a new lookup at nsqlookupd returns this leader (YZ-8)."""
+    """Youzan: another nsqd leads the partition; nsqlookupd returns the new leader (YZ-8)."""
 
 
 class NotWritableError(NsqdError, codes="E_FAILED_ON_NOT_WRITABLE"):
@@ -448,14 +448,14 @@ class SubOrderIsMustError(NsqdError, codes="E_SUB_ORDER_IS_MUST"):
 
 
 class ExtNotSupportedError(NonFatalError, codes="E_EXT_NOT_SUPPORT E_INVALID_JSON_HEADER INVALID_TRACE_ID"):
-    """Youzan: nsqd refused the message: not an ext topic, or invalid headers or trace id."""
+    """Youzan: the topic is not an ext topic, or the headers or the trace id are invalid.  nsqd refused the message."""
 
 
 def error_for(body: bytes, address: str | None = None) -> NsqdError:
     """Return the exception for an error frame with *body*, which may be any bytes (ERR-3).
 
-    The error keeps up to MAX_TEXT bytes of the server's text.  Bytes that are not UTF-8 and control characters are
-    escaped, so that the text can be logged.
+    The error keeps up to MAX_TEXT bytes of the server's text.  The function escapes control characters and invalid
+    UTF-8, so that the text can be logged.
     """
     text = escape(body[:MAX_TEXT].decode("utf-8", "backslashreplace")) + mark(len(body), MAX_TEXT)
     code, _, rest = text.partition(" ")

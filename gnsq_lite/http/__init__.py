@@ -1,10 +1,10 @@
-"""HTTP clients for nsqd and nsqlookupd, plain and Youzan's, with typed results, time limits and size limits.
+"""HTTP clients for nsqd and nsqlookupd (plain and Youzan's), with typed results, time limits and size limits.
 
     with NsqdClient("127.0.0.1:4151") as nsqd:
         nsqd.create_topic("clicks")
         print(nsqd.stats().topics)
 
-The clients work with gevent, monkey-patched or not: a server that does not respond blocks no other greenlet.
+In a process that uses gevent, monkey-patched or not, a call to a slow server does not block other greenlets.
 """
 
 from gnsq_lite.http.client import HTTPClient

@@ -1,13 +1,13 @@
-"""Calls an HTTP server of NSQ, with a time limit, a size limit and typed errors.
+"""Calls the HTTP API of an NSQ server.
 
 * A call ends within ``http_timeout`` (:mod:`gnsq_lite.http.transport`).
 * A call reads at most ``http_max_body`` bytes, and decompresses nothing.
 * A call follows no redirect, so that a token is sent only to the given server.
-* A call is made once; no call is retried.
-* Each failure raises one of the ``HTTP...`` classes of :mod:`gnsq_lite.errors`.
+* A call sends its request once, without retries.
+* A failed call raises one of the ``HTTP...`` classes of :mod:`gnsq_lite.errors`.
 
-Calls block.  In a process that has imported gevent, monkey-patched or not, a slow server blocks no other greenlet
-(:mod:`gnsq_lite.blocking_calls`).
+A call blocks its thread or greenlet.  If the process has imported gevent, a call does not block other greenlets, even
+without monkey-patching (:mod:`gnsq_lite.blocking_calls`).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ log = logging.getLogger("gnsq_lite.http")
 T = TypeVar("T")
 Self = TypeVar("Self", bound="HTTPClient")
 
-_ACCEPT = "application/vnd.nsq; version=1.0"  # selects a response without a wrapper, with the real status
-_ERROR_BODY = 8192  # bytes of an error response that are read
+_ACCEPT = "application/vnd.nsq; version=1.0"  # servers then respond without a wrapper, and with the real status
+_ERROR_BODY = 8192  # maximum bytes to read of an error response
 _SHOWN_PARAMETERS = ("topic", "channel", "partition", "node", "access", "format")
 
 
 def _run(call: Callable[[], T], limit: float) -> T:
-    """Run *call*, which has its own deadline; with gevent imported, do not block other greenlets."""
+    """Run *call*, which has its own deadline.  If gevent is imported, do not block other greenlets."""
     if "gevent" not in sys.modules:
         return call()
     from gnsq_lite.blocking_calls import call_cooperatively
@@ -59,10 +59,10 @@ class HTTPClient:
     """Client for one server, with a connection pool.  Safe for threads, greenlets and forked children.
 
     Args:
-        address: ``"host"``, ``"host:port"``, ``(host, port)``, or a URL ``http://`` or ``https://``, which may contain
-            ``user:password@`` and a path prefix.  The scheme of an address without a scheme is http, or https if
-            ``tls`` is set.
-        options: Options of the calls; ``settings`` replace single fields of :class:`~gnsq_lite.options.HTTPOptions`.
+        address: ``"host"``, ``"host:port"``, ``(host, port)``, or an ``http://`` or ``https://`` URL.  The URL may
+            contain ``user:password@`` and a path prefix.  The default scheme is http, or https if ``tls`` is set.
+        options: Options of the calls.
+        settings: Fields of :class:`~gnsq_lite.options.HTTPOptions`, which replace the fields of *options*.
 
     Raises OptionError.  The first call opens the first connection.
     """
@@ -125,21 +125,21 @@ class HTTPClient:
             pool.clear()
 
     def ping(self) -> str:
-        """Return ``OK``.  Raises HTTPStatusError with the server's text if the server is not healthy."""
+        """Return ``OK`` if the server is healthy.  If not, raise HTTPStatusError with the server's text."""
         return self.get("/ping").text()
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Reply:
-        """GET an endpoint.  Raises HTTPError."""
+        """Send a GET request; return the response.  Raises HTTPError."""
         return self.call("GET", path, params)
 
     def post(self, path: str, params: Mapping[str, Any] | None = None, body: bytes = b"") -> Reply:
-        """POST to an endpoint.  Raises HTTPError."""
+        """Send a POST request; return the response.  Raises HTTPError."""
         return self.call("POST", path, params, body)
 
     def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: bytes | None = None) -> Reply:
-        """Make one call within ``http_timeout``, and return the complete response.
+        """Send one request; return the complete response.  Raises HTTPError.
 
-        Parameters that are None are omitted; True and False become ``true`` and ``false``.  Raises HTTPError.
+        Parameters that are None are omitted.  True and False are sent as ``true`` and ``false``.
         """
         given = {name: value for name, value in (params or {}).items() if value is not None}
         given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
@@ -172,7 +172,7 @@ class HTTPClient:
                 try:
                     reply = self._read(response, url)
                 except BaseException:
-                    response.close()  # the next call would read the rest of this response
+                    response.close()  # otherwise the next call would read the rest of this response
                     raise
                 finally:
                     response.release_conn()

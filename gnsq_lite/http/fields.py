@@ -1,8 +1,8 @@
 """Converts untrusted decoded JSON into frozen dataclasses.
 
-A missing key gives the field's default.  A missing key without a default, a value of the wrong type, and an invalid
-topic or channel name raise :class:`~gnsq_lite.errors.HTTPResponseError`.  Control characters in strings are escaped, so
-that the strings can be printed.  The field ``raw`` has the unchanged JSON.
+If a key is missing, the field gets its default.  The functions raise :class:`~gnsq_lite.errors.HTTPResponseError` for a
+missing key without a default, for a value of the wrong type, and for an invalid topic or channel name.  They escape
+control characters in strings, so that the strings can be printed.  The field ``raw`` is the unchanged JSON.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def raw() -> Any:
 
 
 def listed(kind: type[Any], *, required: bool = False) -> Any:
-    """Declare a tuple of *kind* for a JSON list; null and, unless *required*, a missing key give an empty tuple."""
+    """Declare a tuple of *kind* for a JSON list.  It is empty for null, and, unless *required*, for a missing key."""
     return dataclasses.field(default=(), metadata={"kind": kind, "required": required})
 
 
 def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
-    """Make a *cls* from the keys of *data* with the names of its fields; values in *given* take precedence.
+    """Make a *cls*.  Each field gets the value in *given*, or the value in *data* under the field's name.
 
-    This reads fields of type int, float, bool and str (or None) and fields declared by :func:`listed`.  Other fields
-    must be *given* or have a default.
+    The function reads from *data* the fields of type int, float, bool and str (or None), and the fields that
+    :func:`listed` declares.  Other fields must be in *given* or have a default.
     """
     kind = cls.__name__
     if not isinstance(data, Mapping):
@@ -60,7 +60,7 @@ def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
     return cls(**values)
 
 
-#: JSON types of each type of a field, and the words for them in an error.
+#: Field type -> (allowed types of the JSON value, words for them in an error).
 _KINDS: dict[str, tuple[Any, str]] = {
     "int": (int, "a whole number"),
     "float": ((int, float), "a number"),
@@ -70,7 +70,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
 
 
 def read(url: str, what: str, value: Any, kind: str) -> Any:
-    """Convert *value* to *kind*, a key of the table above; an int may be a string of digits."""
+    """Convert *value* to *kind*, a key of _KINDS.  An int may be a JSON string of digits."""
     types, wanted = _KINDS[kind]
     if kind == "int" and isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
@@ -82,14 +82,14 @@ def read(url: str, what: str, value: Any, kind: str) -> Any:
 
 
 def items(url: str, data: Any, key: str, *, required: bool = False) -> list[Any]:
-    """Return the list under *key*; null and, unless *required*, a missing key give an empty list."""
+    """Return the list under *key*.  It is empty for null, and, unless *required*, for a missing key."""
     if required and isinstance(data, Mapping) and key not in data:
         raise HTTPResponseError(url, f"the response has no {key}")
     return _nested(url, data, key, list, "a list")
 
 
 def mapping(url: str, data: Any, key: str) -> dict[str, Any]:
-    """Return the object under *key*; null and a missing key give an empty object."""
+    """Return the object under *key*.  It is empty for null and for a missing key."""
     return _nested(url, data, key, dict, "a JSON object")
 
 
@@ -107,7 +107,7 @@ def _nested(url: str, data: Any, key: str, kind: type[C], what: str) -> C:
 
 
 def names(url: str, data: Any, key: str, *, required: bool = False) -> tuple[str, ...]:
-    """Return the topic names (``topics``) or channel names under *key*; a name that nsqd would refuse is an error."""
+    """Return the topic names (*key* is "topics") or channel names.  Raises HTTPResponseError for an invalid name."""
     check = check_topic if key == "topics" else check_channel
     found = items(url, data, key, required=required)
     try:

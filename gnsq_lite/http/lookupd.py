@@ -1,7 +1,7 @@
 """Client for the HTTP API of nsqlookupd 1.3.0 and of Youzan's nsqlookupd.
 
-It accepts responses with and without the older wrapper ``{"status_code", "status_txt", "data"}`` (DISC-3).  A name that
-NSQ would refuse raises InvalidName before a request is sent.
+The client accepts responses with and without the older wrapper ``{"status_code", "status_txt", "data"}`` (DISC-3).  A
+call with a name that NSQ would refuse raises InvalidName and sends no request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("gnsq_lite.http")
 
 
 def is_unknown_topic(error: HTTPStatusError) -> bool:
-    """Whether *error* means that nsqlookupd does not know the topic (DISC-5); nsqd's 404 ``NOT_FOUND`` does not."""
+    """Return whether nsqlookupd does not know the topic (DISC-5).  nsqd's 404 ``NOT_FOUND`` has another meaning."""
     text = error.text.lower()
     # The status is 404, or 500 if an older server wraps its errors.  The last two texts are from
     # Youzan's nsqlookupd/http.go: doLookup, tryFindRegsFromRegister.
@@ -56,11 +56,11 @@ class LookupdClient(HTTPClient):
         metainfo: bool | None = None,
         partition: int | None = None,
     ) -> LookupResult:
-        """Return the nsqds of the topic; for an unknown topic, a result with ``found`` False.
+        """Return the nsqds of the topic.  For an unknown topic, ``found`` is False in the result.
 
         Args:
-            access, metainfo, partition: Only for Youzan's nsqlookupd: "r" for consumers or "w" for producers, whether
-                to include the topic's configuration, and the only partition to return.
+            access: "r" for consumers or "w" for producers.  All keywords are only for Youzan's nsqlookupd.
+            metainfo, partition: Whether to include the topic's configuration; the only partition to return.
         """
         check_topic(topic)
         params = {"topic": topic, "access": access, "metainfo": metainfo, "partition": partition}
@@ -79,7 +79,7 @@ class LookupdClient(HTTPClient):
         return names(reply.url, reply.json(), "topics", required=True)
 
     def channels(self, topic: str, *, partition: int | None = None) -> tuple[str, ...]:
-        """Return the names of the topic's channels; for an unknown topic, an empty tuple."""
+        """Return the names of the topic's channels, or () for an unknown topic."""
         check_topic(topic)
         reply = self.get("/channels", {"topic": topic, "partition": partition})
         return names(reply.url, reply.json(), "channels", required=True)
@@ -102,8 +102,8 @@ class LookupdClient(HTTPClient):
     ) -> None:
         """Register the topic if it is not registered.
 
-        Arguments other than the name are for Youzan's nsqlookupd, which creates the topic's partitions on nsqds and
-        needs ``partition_num`` and ``replicator``.  Publish after ``lookup(access="w")`` lists all partitions.
+        The keyword arguments are for Youzan's nsqlookupd, which creates the topic's partitions on nsqds and requires
+        ``partition_num`` and ``replicator``.  Publish only after ``lookup(access="w")`` lists all partitions.
         """
         check_topic(topic)
         params = {
@@ -120,32 +120,32 @@ class LookupdClient(HTTPClient):
     def delete_topic(self, topic: str, *, force: bool | None = None) -> None:
         """Remove the topic and its channels from nsqlookupd.
 
-        A plain nsqlookupd only removes the registrations, and nsqds that still have the topic register it again.
-        Youzan's nsqlookupd deletes all partitions and messages of the topic on the nsqds.
+        A plain nsqlookupd only removes the registrations.  An nsqd that still has the topic may register the topic
+        again.  Youzan's nsqlookupd deletes all partitions and messages of the topic on the nsqds.
         """
         check_topic(topic)
         self.post("/topic/delete", {"topic": topic, "partition": "**", "force": force})
 
     def tombstone_topic(self, topic: str, node: str | Address, *, restore: bool | None = None) -> None:
-        """Omit *node* from lookups of the topic for a while (nsqlookupd's ``--tombstone-lifetime``).
+        """Hide *node* from lookups of the topic for nsqlookupd's ``--tombstone-lifetime``.
 
-        nsqlookupd also responds with OK for an unknown node.
+        nsqlookupd responds with OK even if it does not know the node.
 
         Args:
-            node: nsqd's ``broadcast_address:http_port``, or a pair such as :attr:`Node.http_address`, sent unchanged.
+            node: nsqd's ``broadcast_address:http_port``, or the same as a pair, such as :attr:`Node.http_address`.
             restore: Remove the tombstone (Youzan's nsqlookupd only).
         """
         check_topic(topic)
-        # nsqlookupd compares texts, and stores an IPv6 address without brackets.
+        # nsqlookupd compares *node* as text with the registered address, which has no brackets around IPv6.
         host, port = node if isinstance(node, tuple) else parse_address(node, default_port=4151, option="node")
         self.post("/topic/tombstone", {"topic": topic, "node": f"{host}:{port}", "restore": restore})
 
     def create_channel(self, topic: str, channel: str) -> None:
-        """Register the channel and its topic; an nsqd that creates the topic later also creates the channel."""
+        """Register the channel and its topic.  An nsqd that creates the topic later also creates the channel."""
         self._channel("create", topic, channel)
 
     def delete_channel(self, topic: str, channel: str) -> None:
-        """Remove the channel; nsqds that still have it register it again.  An unknown channel gives status 404."""
+        """Remove the registrations of the channel.  Raises HTTPStatusError (status 404) for an unknown channel."""
         self._channel("delete", topic, channel)
 
     def _channel(self, act: str, topic: str, channel: str) -> None:
@@ -156,20 +156,20 @@ class LookupdClient(HTTPClient):
     # -- Youzan's nsqlookupd only; a plain nsqlookupd responds with status 404 ---------------------------------------
 
     def list_lookupds(self) -> LookupdNodes:
-        """Return the cluster's nsqlookupds and their leader (YZ-1); without a cluster, an empty result."""
+        """Return the cluster's nsqlookupds and their leader (YZ-1).  The result is empty without a cluster."""
         reply = self.get("/listlookup")
         return parse_lookupds(reply.url, reply.json())
 
     def topics_meta(self) -> tuple[TopicMeta, ...]:
-        """Return the configuration of each topic; without a cluster, an empty tuple."""
+        """Return the configuration of each topic.  The result is empty without a cluster."""
         reply = self.get("/topics", {"metaInfo": True})
         return tuple(fill(reply.url, TopicMeta, entry) for entry in items(reply.url, reply.json(), "meta_info"))
 
 
 def http_addresses(topic: str, lookupds: Iterable[str], **settings: Any) -> dict[str, str]:
-    """Look up *topic* at each nsqlookupd; return the HTTP addresses of its nsqds by TCP address.
+    """Look up *topic* at each nsqlookupd; return a dict from the TCP address to the HTTP address of each nsqd.
 
-    *settings* are the settings of :class:`LookupdClient`.  An nsqlookupd that fails is skipped.
+    *settings* are keywords of :class:`LookupdClient`.  The function skips an nsqlookupd that fails.
     """
     found: dict[str, str] = {}
     for address in lookupds:
@@ -184,7 +184,7 @@ def http_addresses(topic: str, lookupds: Iterable[str], **settings: Any) -> dict
 
 
 def http_address(nsqd: str, known: Mapping[str, str]) -> str | None:
-    """Return the HTTP address of *nsqd*: from *known*, or port 4151 for TCP port 4150, or None."""
+    """Return the HTTP address of *nsqd* in *known*, else port 4151 of its host if its TCP port is 4150, else None."""
     if nsqd not in known and nsqd.endswith(":4150"):
         return nsqd.removesuffix(":4150") + ":4151"
     return known.get(nsqd)

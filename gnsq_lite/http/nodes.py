@@ -1,6 +1,6 @@
-"""nsqlookupd's responses as frozen dataclasses with nsqlookupd's field names.
+"""Frozen dataclasses for nsqlookupd's responses.  Their fields have nsqlookupd's names.
 
-Fields that only Youzan's nsqlookupd sends are None or empty for a plain nsqlookupd.  ``raw`` has the JSON.
+Fields that only Youzan's nsqlookupd sends are None or empty for a plain nsqlookupd.  ``raw`` is the decoded JSON.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Node:
 
     @property
     def http_address(self) -> Address:
-        """(host, port) of nsqd's HTTP API, which ``tombstone_topic`` accepts as the name of a node."""
+        """(host, port) of nsqd's HTTP API.  ``tombstone_topic`` accepts this pair as *node*."""
         return self.broadcast_address, self.http_port
 
 
@@ -69,7 +69,7 @@ class TopicMeta:
 
 @dataclass(frozen=True, kw_only=True)
 class LookupResult:
-    """nsqds of a topic.  For a topic unknown to nsqlookupd, ``found`` is False and the other fields are empty."""
+    """nsqds of a topic.  If nsqlookupd does not know the topic, ``found`` is False and the other fields are empty."""
 
     found: bool
     channels: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class LookupResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LookupdNodes:
-    """HTTP addresses of nsqlookupds, from Youzan's ``/listlookup``; empty if nsqlookupd runs without a cluster."""
+    """HTTP addresses of Youzan's nsqlookupds, from ``/listlookup``.  It is empty if nsqlookupd is in no cluster."""
 
     leader: Address | None = None
     nodes: tuple[Address, ...] = ()
@@ -104,7 +104,7 @@ def parse_lookup(url: str, data: Any) -> LookupResult:
 
 
 def parse_node(url: str, data: Any) -> Node:
-    """Parse the entry of one nsqd.  Raises HTTPResponseError."""
+    """Parse the entry of one nsqd in a response.  Raises HTTPResponseError."""
     topics = names(url, data, "topics")
     tombstones = items(url, data, "tombstones")
     partitions = {
@@ -122,7 +122,7 @@ def parse_node(url: str, data: Any) -> Node:
 
 
 def parse_lookupds(url: str, data: Any) -> LookupdNodes:
-    """Parse the decoded response of ``/listlookup``; null gives an empty result.  Raises HTTPResponseError."""
+    """Parse the decoded response of ``/listlookup``.  Return an empty result for null.  Raises HTTPResponseError."""
     if data is None:
         return LookupdNodes()
     leader = mapping(url, data, "lookupdleader")

@@ -1,8 +1,8 @@
 """Client for the HTTP API of nsqd 1.3.0 and of Youzan's nsqd.
 
-A name that nsqd would refuse raises InvalidName before a request is sent.  ``partition`` is for Youzan's nsqd; a plain
-nsqd ignores it.  :class:`~gnsq_lite.http.client.HTTPClient` lists the other errors.  A topic or channel that does not
-exist raises :class:`~gnsq_lite.errors.HTTPStatusError` with status 404.
+A call with a name that nsqd would refuse raises InvalidName and sends no request.  ``partition`` is for Youzan's nsqd;
+a plain nsqd ignores it.  All calls raise the errors of :mod:`gnsq_lite.http.client`.  If a topic or channel does not
+exist, a call raises :class:`~gnsq_lite.errors.HTTPStatusError` with status 404.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OFFSET = re.compile(r"(virtual_queue|timestamp|msgcount):[0-9]{1,19}|special:-1
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMessage:
-    """A message in a partition's queue.  ``body`` and ``ext`` are text, because Youzan's nsqd sends them in JSON."""
+    """A message in a partition's queue.  ``body`` and ``ext`` are str, because Youzan's nsqd sends them in JSON."""
 
     id: int
     trace_id: int = 0
@@ -42,7 +42,7 @@ class StoredMessage:
 class NsqdClient(HTTPClient):
     """Client for the HTTP API of one nsqd; see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments.
 
-    The address is nsqd's ``--http-address`` (port 4151), or ``https://`` and nsqd's ``--https-address`` (4152).
+    The address is nsqd's ``--http-address`` (port 4151), or ``https://`` with nsqd's ``--https-address`` (port 4152).
     """
 
     default_port = 4151
@@ -62,7 +62,7 @@ class NsqdClient(HTTPClient):
         partition: int | None = None,
         leader_only: bool | None = None,
     ) -> NsqdStats:
-        """Return statistics of all topics, or of one *topic* and *channel*; an unknown name gives an empty result."""
+        """Return statistics of all topics, or of *topic* and *channel* only.  Unknown names have no entries."""
         if topic is not None:
             check_topic(topic)
         if channel is not None:
@@ -84,9 +84,9 @@ class NsqdClient(HTTPClient):
         """Publish one message; return after nsqd has accepted the message.
 
         Args:
-            defer: Seconds until nsqd delivers the message; sent as whole milliseconds, rounded up.
+            defer: Seconds until nsqd delivers the message, rounded up to milliseconds.
 
-        After HTTPTimeout or HTTPConnectionLost, nsqd may have the message; after other errors, nsqd does not have it.
+        After HTTPTimeout or HTTPConnectionLost, nsqd may have the message.  After other errors, nsqd does not have it.
         """
         check_topic(topic)
         check_body(body)
@@ -95,7 +95,7 @@ class NsqdClient(HTTPClient):
         self.post("/pub", {"topic": topic, "partition": partition, "defer": defer_ms}, body)
 
     def multipublish(self, topic: str, bodies: Iterable[bytes], *, partition: int | None = None) -> None:
-        """Publish all messages or none.  Raises the same errors as :meth:`publish`."""
+        """Publish several messages; nsqd accepts all or none.  Raises the same errors as :meth:`publish`."""
         check_topic(topic)
         params = {"topic": topic, "partition": partition, "binary": True}
         # The body of /mpub?binary=true is the body of the MPUB command without its size.
@@ -106,19 +106,19 @@ class NsqdClient(HTTPClient):
         self._topic("create", topic)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete the topic, its channels and all their messages, on this nsqd."""
+        """Delete the topic on this nsqd, with its channels and all messages."""
         self._topic("delete", topic)
 
     def empty_topic(self, topic: str) -> None:
-        """Drop the messages in the topic's queue; messages in the channels stay."""
+        """Drop the messages in the topic's queue, but not the messages in its channels."""
         self._topic("empty", topic)
 
     def pause_topic(self, topic: str) -> None:
-        """Stop the flow of messages from the topic to its channels."""
+        """Stop passing messages from the topic to its channels."""
         self._topic("pause", topic)
 
     def unpause_topic(self, topic: str) -> None:
-        """Resume the flow of messages from the topic to its channels."""
+        """Resume passing messages from the topic to its channels."""
         self._topic("unpause", topic)
 
     def _topic(self, act: str, topic: str) -> None:
@@ -126,7 +126,7 @@ class NsqdClient(HTTPClient):
         self.post(f"/topic/{act}", {"topic": topic})
 
     def create_channel(self, topic: str, channel: str, *, partition: int | None = None) -> None:
-        """Create the channel if it does not exist; the topic must exist."""
+        """Create the channel if it does not exist.  The topic must exist."""
         self._channel("create", topic, channel, partition)
 
     def delete_channel(self, topic: str, channel: str, *, partition: int | None = None) -> None:
@@ -160,7 +160,7 @@ class NsqdClient(HTTPClient):
         search: Literal["id", "count", "virtual_offset"] = "id",
         partition: int | None = None,
     ) -> StoredMessage:
-        """Return a message from a partition's queue, by its id, its number or its offset in bytes."""
+        """Return a message of a partition's queue.  *search*: *position* is an id, a number or a byte offset."""
         check_topic(topic)
         params = {"topic": topic, "partition": partition, "search_mode": search, "search_pos": position}
         reply = self.get("/message/get", {**params, "needext": True})

@@ -1,7 +1,7 @@
 """Reads a server's response up to a size limit, and decodes it.
 
-Any bytes give a value or one of the ``HTTP...`` errors.  Bodies are not decompressed.  Error texts contain at most 300
-characters of the server's text, with control characters escaped.
+For invalid bytes the functions raise one of the ``HTTP...`` errors.  They do not decompress bodies.  An error's text
+contains at most 300 characters of the server's text, with escaped control characters.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import urllib3
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, cut, printable
 
 _CHUNK = 65536
-_SHOWN = 300  # longest server's text in an error, in characters
+_SHOWN = 300  # maximum characters of a server's text in an error
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A complete response."""
+    """A complete HTTP response."""
 
     url: str
     status: int
@@ -40,7 +40,7 @@ class Reply:
 
 
 def decode_json(url: str, body: bytes, content_type: str = "") -> Any:
-    """Decode a JSON document.  Raises HTTPResponseError, whose text has *url* and *content_type*."""
+    """Decode a JSON document.  Raises HTTPResponseError; its text contains *url* and *content_type*."""
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -71,7 +71,7 @@ def shown(text: object) -> str:
 
 
 def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut: bool = False) -> bytes:
-    """Read the body without decoding it.  A body over *limit* bytes is cut, or raises HTTPResponseError."""
+    """Read the body as sent.  A body over *limit* bytes is cut if *cut*; if not, it raises HTTPResponseError."""
     declared = response.headers.get("Content-Length", "")
     if not cut and declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
         raise HTTPResponseError(url, f"the response has {int(declared[:20])} bytes; at most {limit} are accepted")
@@ -88,7 +88,7 @@ def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut:
 
 
 def explain(reply: Reply) -> str:
-    """Return the server's error text: nsqd's ``message``, the older ``status_txt``, or the start of the body."""
+    """Return the server's error text: the JSON's ``message``, else its ``status_txt``, else the start of the body."""
     if 300 <= reply.status < 400:
         return "a redirect is not followed"
     try:

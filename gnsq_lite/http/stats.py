@@ -1,6 +1,6 @@
-"""nsqd's ``/stats`` and ``/info`` as frozen dataclasses with nsqd's field names.
+"""Frozen dataclasses for nsqd's ``/stats`` and ``/info``.  Their fields have nsqd's names.
 
-Counts are since nsqd started.  Fields that only Youzan's nsqd sends are None for a plain nsqd.  ``raw`` has the JSON.
+Counters start at 0 when nsqd starts.  A plain nsqd leaves Youzan's fields None.  ``raw`` is the decoded JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NsqdInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientStats:
-    """A client connection: a consumer of a channel, or a producer.  ``raw`` has TLS, compression and AUTH."""
+    """Connection of a consumer or a producer.  ``raw`` also contains its TLS, compression and AUTH."""
 
     client_id: str = ""
     hostname: str = ""
@@ -47,7 +47,7 @@ class ClientStats:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelStats:
-    """A channel of a topic.  ``raw`` has ``e2e_processing_latency``."""
+    """A channel of a topic.  ``raw`` also contains ``e2e_processing_latency``."""
 
     channel_name: str
     depth: int = 0
@@ -85,7 +85,7 @@ class TopicStats:
 
 @dataclass(frozen=True, kw_only=True)
 class NsqdStats:
-    """The response of nsqd's ``/stats``.  ``health`` is ``OK`` or an error; ``raw`` has the ``memory`` of nsqd."""
+    """The response of nsqd's ``/stats``.  ``health`` is ``OK`` or an error.  ``raw`` also contains ``memory``."""
 
     version: str
     health: str
@@ -95,18 +95,18 @@ class NsqdStats:
     raw: Mapping[str, Any] = raw()
 
     def topic(self, name: str) -> TopicStats | None:
-        """Return the first entry of the topic *name*, or None."""
+        """Return the first entry whose topic is *name*, or None."""
         return next((topic for topic in self.topics if topic.topic_name == name), None)
 
     def channel(self, topic: str, channel: str) -> ChannelStats | None:
-        """Return the first entry of the channel *channel* of *topic*, or None."""
+        """Return the first entry of *channel* of *topic*, or None."""
         entries = (entry for found in self.topics if found.topic_name == topic for entry in found.channels)
         return next((entry for entry in entries if entry.channel_name == channel), None)
 
     def depth(self, topic: str, channel: str) -> int | None:
         """Return the depth of a channel, or None if nsqd does not have the channel.
 
-        Youzan's nsqd has an entry for each partition: the result is the sum over the partitions that this nsqd leads.
+        Youzan's nsqd has an entry for each partition.  Return the sum over the partitions that this nsqd leads.
         """
         entries = [entry for entry in self.topics if entry.topic_name == topic and entry.is_leader is not False]
         depths = [each.depth for entry in entries for each in entry.channels if each.channel_name == channel]

@@ -1,8 +1,8 @@
 """Adds a deadline for the whole call to urllib3, chooses the proxy, and translates urllib3's errors.
 
-A timeout of urllib3 limits a single ``recv``, so a server that sends single bytes never times out.  This module reads
-the response in pieces, and limits each read to the remaining time of the call.  ``http_connect_timeout`` limits the
-connect to each address of a host name.
+A timeout of urllib3 limits a single ``recv``, so a server that sends single bytes never times out.  This module limits
+each read to the remaining time of the call.  ``http_connect_timeout`` limits the connect to each address of a host
+name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _deadline: ContextVar[float] = ContextVar("gnsq_lite_http_deadline")
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Limit all sends and reads in the block together to *seconds*."""
+    """Limit the total time of all sends and reads in the block to *seconds*."""
     token = _deadline.set(time.monotonic() + seconds)
     try:
         yield
@@ -57,7 +57,7 @@ def remaining() -> float:
 
 
 class _DeadlineReader(io.RawIOBase):
-    """Raw file of a socket whose reads wait at most until the deadline."""
+    """Raw file of a socket.  Its reads wait at most until the deadline."""
 
     def __init__(self, sock: Any) -> None:
         self._raw, self._sock = sock.makefile("rb", buffering=0), sock
@@ -71,7 +71,7 @@ class _DeadlineReader(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        """Raise HTTPException, because http.client calls this for a chunk of size -1, to read without a limit."""
+        """Raise HTTPException.  http.client calls this method for a chunk of size -1, to read without a size limit."""
         raise http.client.HTTPException("a read without a limit")
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class _DeadlineReader(io.RawIOBase):
 
 
 class _DeadlineSocket:
-    """A connected socket whose sends, and reads of whose file, wait at most until the deadline."""
+    """A connected socket.  Sends, and reads from the file of makefile(), wait at most until the deadline."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
@@ -118,9 +118,9 @@ def tls_settings(options: HTTPOptions) -> dict[str, Any]:
 
 
 def open_pool(scheme: str, host: str, port: int, options: HTTPOptions, tls: dict[str, Any]) -> urllib3.PoolManager:
-    """Make a pool manager for one server, with *tls* of :func:`tls_settings` and the environment's proxy.
+    """Make a pool manager for one server, which uses the proxy of the environment if the options allow this.
 
-    Raises OptionError for an unsupported kind of proxy.
+    *tls* is the result of :func:`tls_settings`.  Raises OptionError for an unsupported kind of proxy.
     """
     settings: dict[str, Any] = {"maxsize": options.http_pool_size, "num_pools": 2, "block": False, **tls}
     proxy = proxy_for(scheme, host, port) if options.environment_proxies else None
@@ -137,15 +137,15 @@ def open_pool(scheme: str, host: str, port: int, options: HTTPOptions, tls: dict
 
 
 def basic(userinfo: str) -> str:
-    """Make the Authorization header for a URL's percent-encoded ``user:password``, in UTF-8 (RFC 7617)."""
+    """Make the Authorization header (RFC 7617) from the percent-encoded ``user:password`` of a URL."""
     user, _, password = userinfo.partition(":")
     return "Basic " + b64encode(unquote_to_bytes(f"{user}:{password}")).decode("ascii")
 
 
 def proxy_for(scheme: str, host: str, port: int) -> str | None:
-    """Return the URL of this server's proxy from HTTP_PROXY, HTTPS_PROXY and NO_PROXY, or None.
+    """Return the URL of the proxy for a server from HTTP_PROXY, HTTPS_PROXY and NO_PROXY, or None.
 
-    Loopback addresses never use a proxy, as in Go's net/http.  Raises OptionError if the proxy is not http or https.
+    A loopback address never has a proxy, as in Go's net/http.  Raises OptionError if the proxy is not http or https.
     """
     if is_loopback(host) or proxy_bypass(f"{host}:{port}") or proxy_bypass(host):
         return None
@@ -167,7 +167,7 @@ def is_loopback(host: str) -> bool:
     )
 
 
-#: Exceptions of urllib3, or their innermost causes, with the error to raise and its text.  The first match counts.
+#: (class of urllib3's exception or of its innermost cause, error to raise, its text).  The first match is used.
 _TABLE: tuple[tuple[type[BaseException], type[HTTPError], str], ...] = (
     (urllib3.exceptions.NameResolutionError, HTTPConnectError, "the host name does not resolve"),
     (urllib3.exceptions.NewConnectionError, HTTPConnectError, "no connection"),  # a subclass of ConnectTimeoutError
@@ -199,14 +199,14 @@ def translated(url: str, error: BaseException) -> HTTPError:
     for theirs, ours, why in _TABLE:
         if isinstance(error, theirs) or isinstance(cause, theirs):
             port = urllib3.util.parse_url(url).port
-            # nsqd and nsqlookupd close an HTTP client's connection to their TCP ports.
+            # If an HTTP client connects to their TCP ports, nsqd and nsqlookupd close the connection.
             hint = f"; is {port} a TCP port, and the HTTP port {port + 1}?" if port and "ended before" in why else ""
             return ours(url, f"{why}: {_reason(cause)}{hint}")
     return HTTPError(url, _reason(cause))
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the innermost cause of *error*, without ``__context__``, which may be an exception of the caller."""
+    """Return the innermost cause of *error*.  Ignore ``__context__``, which may be an exception of the caller."""
     for _ in range(10):
         arguments = [argument for argument in error.args if isinstance(argument, BaseException)]
         inner = getattr(error, "original_error", None) or error.__cause__ or (arguments[0] if arguments else None)
@@ -217,7 +217,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _reason(cause: BaseException) -> str:
-    """Return the text of *cause*, but not urllib3's own texts, which contain URLs and reprs of objects."""
+    """Return the text of *cause*.  Replace urllib3's own texts, which contain URLs and reprs, by the class name."""
     text = getattr(cause, "verify_message", None) or getattr(cause, "strerror", None)
     if not text:
         text = type(cause).__name__ if isinstance(cause, TransportError) else str(cause) or type(cause).__name__

@@ -11,9 +11,9 @@ from gnsq_lite.errors import OptionError
 
 
 def fill_batch(dialect: Dialect, batch: PublishRequest, headers: Any, trace_ids: Any) -> int:
-    """Set *headers* and *trace_ids*, one for each body or None, in *batch*; return the extra bytes per body.
+    """Set *headers* and *trace_ids* (None, or one for each body) in *batch*; return the extra bytes per body.
 
-    Raises OptionError if their number is not the number of bodies, or if the dialect cannot send them.
+    Raises OptionError for a wrong number of headers or trace ids, and if the dialect cannot send them.
     """
     bodies = batch.bodies
     for option, given in (("headers", headers), ("trace_ids", trace_ids)):
@@ -28,9 +28,9 @@ def fill_batch(dialect: Dialect, batch: PublishRequest, headers: Any, trace_ids:
 
 
 def split_batch(batch: PublishRequest, most: int, extra: int) -> Iterator[PublishRequest]:
-    """Split a batch into parts with MPUBs of at most *most* bytes; a longer message is the only one of its part.
+    """Split a batch into parts, each with an MPUB of at most *most* bytes.  A longer message gets its own part.
 
-    *extra* is the number of bytes that each body adds besides its size and its header.
+    *extra* is the number of bytes that are sent for each body besides the body, its size and its header.
     """
     bodies, headers, trace_ids = batch.bodies, batch.batch_headers, batch.trace_ids
     starts, size = [0], 4

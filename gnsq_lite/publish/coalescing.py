@@ -1,7 +1,7 @@
-"""Joins the publishes of one loop iteration to one topic into one MPUB; each publish keeps its own outcome.
+"""Joins the publishes to one topic in one loop iteration into one MPUB.  Each publish keeps its own outcome.
 
-A greenlet of the loop's thread that waits for its publish costs a list item and a switch: it needs no object, callback
-or timer.  One callback of the loop resumes all greenlets that wait for one MPUB.
+For a publish in a greenlet of the loop's thread, the module makes no object, callback or timer, only a list item.  One
+callback of the loop resumes all greenlets that wait for one MPUB.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gnsq_lite.publish.publication import Outcomes, Publish
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
-#: Errors with which nsqd refuses a whole MPUB because of one body or of the total size.
+#: Errors with which nsqd refuses a whole MPUB because of one body or the total size.
 ONE_OF_MANY = (BadMessageError, BadBodyError)
 
 
 class Gathering(Publish):
-    """An MPUB of the publishes of one loop iteration with the same topic and timeout; a single publish is a PUB."""
+    """The publishes of one loop iteration with the same topic and timeout, sent as one MPUB (one publish: as a PUB)."""
 
     __slots__ = ("_apart", "_mixed", "joined", "room")
 
@@ -31,18 +31,18 @@ class Gathering(Publish):
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
         commands.PUBLISH_HEADS[topic]  # raises InvalidName before any publish is added
         super().__init__(loop, topic, [], timeout, deadline, retries)
-        #: Pairs of a waiter and a body.  The waiter is a greenlet of the loop, None if the greenlet gave up, or a
-        #: Publish of a handle or of another thread.  Adding a pair is atomic and needs no guard.
+        #: Pairs of a waiter and a body.  The waiter is a greenlet of the loop (None after it was killed or timed out),
+        #: or the Publish of ``publish_nowait`` or of another thread.  Appending is atomic and needs no guard.
         self.joined: list[tuple[Any, bytes]] = []
-        #: Whether Publish objects were added, and not only greenlets.
+        #: Whether a Publish object was added.
         self._mixed = False
-        #: After the MPUB came apart: the publish that replaces each greenlet's message.
+        #: After the MPUB was split: the publish that replaces each greenlet's message.
         self._apart: dict[Any, Publish] = {}
-        #: Maximum bytes of another body.
+        #: Maximum bytes of the next body.
         self.room = most - 8
 
     def add(self, publish: Publish) -> None:
-        """Add a Publish of a handle or of another thread."""
+        """Add the Publish of ``publish_nowait`` or of another thread."""
         body = publish.bodies[0]
         self._mixed = True
         self.cost, publish.cost = self.cost + publish.cost, 0
@@ -50,18 +50,18 @@ class Gathering(Publish):
         self.joined.append((publish, body))
 
     def drop_waiter(self, greenlet: Any) -> None:
-        """Do not resume *greenlet*, which was killed or timed out.  Its message is still sent."""
+        """Remove *greenlet*, which was killed or timed out, from the waiters.  Its message is still sent."""
         self.joined = [(None if each is greenlet else each, body) for each, body in self.joined]
 
     def raise_in(self, greenlet: Any) -> Any:
-        """Raise the error of the MPUB in *greenlet*; if its message was sent again alone, wait for that outcome."""
+        """Raise the MPUB's error in *greenlet*.  If its message was sent again alone, wait for the new outcome."""
         if greenlet in self._apart:
             return self._apart[greenlet].wait_in(greenlet)
         error: Any = self._error
-        raise error.with_traceback(None)  # the callers share the error, but not a traceback
+        raise error.with_traceback(None)  # the callers share the error object, so drop another caller's traceback
 
     def finish(self) -> None:
-        """Accept no more publishes, and drop the publishes that their threads gave up."""
+        """Accept no more publishes, and drop the publishes whose threads have timed out."""
         self.room = -1
         if self._mixed:
             self.joined = [each for each in self.joined if type(each[0]) is not Publish or each[0].mark_sent()]
@@ -70,8 +70,8 @@ class Gathering(Publish):
         self.batch = self.count > 1
 
     def announce(self) -> None:
-        """Settle the Publish objects, and resume the greenlets that wait."""
-        if not self.count:  # it was not sent
+        """Settle the Publish objects, and resume the waiting greenlets."""
+        if not self.count:  # the MPUB was not sent
             self.finish()
         super().announce()
         self.bodies = []
@@ -84,7 +84,7 @@ class Gathering(Publish):
         self.joined = []
 
     def come_apart(self, error: BaseException) -> list[Publish]:
-        """Split the MPUB into publishes to send alone, because nsqd refused all for one of them; skip settled ones."""
+        """Split the MPUB, which nsqd refused because of one message.  Return the unsettled publishes, to send alone."""
         apart = []
         for waiter, body in self.joined:
             publish = waiter
@@ -100,10 +100,10 @@ class Gathering(Publish):
 
 
 class Coalescing:
-    """The MPUBs of the current loop iteration.  Call it in the loop's thread.
+    """Collects the publishes of the current loop iteration in MPUBs.  Call it in the loop's thread.
 
     Args:
-        send: Called with each MPUB at the end of the iteration.
+        send: Function that is called with each MPUB at the end of the iteration.
     """
 
     def __init__(
@@ -112,16 +112,16 @@ class Coalescing:
         self._loop, self._settings, self._clock, self._outcomes, self._send = loop, settings, clock, outcomes, send
         #: Whether send() is scheduled, and whether it runs.
         self._due = self._sends = False
-        #: All unsent MPUBs in order, and the last MPUB of each topic.
+        #: All unsent MPUBs in order; the last MPUB of each topic.
         self.batches: deque[Gathering] = deque()
         self._open: dict[str, Gathering] = {}
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
-        """Publish one message and wait, in a greenlet.  Raises InvalidName, NotSent, and the error of the publish."""
+        """Publish one message, and wait in the current greenlet.  Raises InvalidName and the error of the publish."""
         greenlet = current_greenlet()
         gathering, size = self._open.get(topic), len(body)
         try:
-            # The condition of _gathering() without the call, because most publishes join an existing MPUB.
+            # Same condition as in _gathering(): most publishes join an existing MPUB, and need no call.
             if gathering is None or gathering.room < size or gathering.timeout != timeout:
                 with self._loop.guard:
                     gathering = self._gathering(topic, timeout, size)
@@ -140,7 +140,7 @@ class Coalescing:
         self._gathering(publish.topic, publish.timeout, len(publish.bodies[0])).add(publish)
 
     def _gathering(self, topic: str, timeout: float, size: int) -> Gathering:
-        """Return the unsent MPUB for a body of *size* bytes; make one if needed."""
+        """Return the topic's unsent MPUB with room for *size* bytes; make an MPUB if there is none."""
         gathering = self._open.get(topic)
         if gathering is None or gathering.room < size or gathering.timeout != timeout:
             settings = self._settings
@@ -168,6 +168,6 @@ class Coalescing:
                 if gathering.bodies:
                     self._send(gathering)
                 else:
-                    self._outcomes.failed_with(gathering, NotSent("every publish of it was given up"))
-            self.batches.popleft()  # only after it was sent: no other publish may overtake it
+                    self._outcomes.failed_with(gathering, NotSent("all publishes of the MPUB have timed out"))
+            self.batches.popleft()  # only after the send: no other publish may overtake the MPUB
         self._sends = False

@@ -1,12 +1,12 @@
-"""A Writer's core in its loop: a node for each nsqd, publishes pipelined and answered in order.
+"""A Writer's core in its loop.  It has a node for each nsqd; each node pipelines publishes and gets answers in order.
 
-A publish is settled exactly once.  An error frame settles the publish it answers.  If it also ends the connection, nsqd
-has not read the publishes after it, so they are sent again elsewhere.  If a connection is lost without an error frame,
-sent publishes have an unknown outcome and are sent again only if the Writer has the option retries (PUB-2).
+A publish is settled exactly once.  An error frame settles the publish that it answers.  If nsqd then closes the
+connection, nsqd has not read the later publishes, so the core sends them again.  If a connection is lost without an
+error frame, the outcome of its sent publishes is unknown.  The core sends them again only if the Writer has retries
+(PUB-2).
 
-A node is *silent* if it leaves its oldest publish unanswered past the deadline, or for a second or two.  Until it
-answers again, it gets no publish that another node can accept (PUB-4).  The deadline timer and the ticker detect silent
-nodes, so a publish need not check.
+A node is *silent* if its oldest publish is unanswered past the deadline, or for one to two seconds.  Until the node
+answers, it gets no publish that another node can accept (PUB-4).  The deadline timer and the ticker find silent nodes.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from gnsq_lite.publish.settings import ProducerSettings, hopeless
 from gnsq_lite.stats import WriterStats
 
 _CHECK_EVERY = 1.0
-#: Reason of connections and publishes that a reset ends.
+#: Reason that a reset gives for closed connections and failed publishes.
 _RESET = "an unexpected exception has ended all connections"
 
 
 class WriterCore:
-    """Does the publishes that the pool does not.  Make it in the loop's thread, and call it there, except for:
+    """Publishes in the loop.  The pool publishes for plain threads.
 
-    * ``carry_and_wait``, ``carry``, ``carry_nowait``, which the Writer calls in any thread to publish;
-    * ``publish_to_leader``, which a plain thread calls to publish to the endpoint that the router chooses;
-    * ``has_backlog``, which returns whether a ``publish_nowait`` has no outcome yet.
+    Make the object in the loop's thread, and call its methods there.  Only these methods are thread-safe:
+    ``carry_and_wait``, ``carry``, ``carry_nowait``, ``has_backlog``, ``avoids``, and ``publish_to_leader``, which a
+    plain thread calls.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class WriterCore:
         self.pool = pool or Pool(settings, clock)
         self.rng = random.Random()
         self.error_log = ErrorLog(logging.getLogger("gnsq_lite.writer"), clock)
-        #: New publishes are refused; earlier ones may have no outcome yet.
+        #: The core refuses new publishes; earlier publishes may have no outcome yet.
         self.closing = False
         #: All connections are closed permanently.
         self.ended = False
@@ -74,21 +74,21 @@ class WriterCore:
         close_at_exit(self)
 
     def _set_up(self) -> None:
-        """Make, or replace after a reset, the nodes, the router, the lookups and the coalescing."""
+        """Make the nodes, the router, the lookups and the coalescing.  A reset calls this method again."""
         self.nodes: dict[Endpoint, Node] = {}
         #: Nodes after their handshake.
         self.connected: list[Node] = []
-        #: Endpoints that are silent or were lost, and addresses of such nsqds: other endpoints are preferred.
+        #: Endpoints that are silent or lost, and addresses of silent or lost nsqds.  Other endpoints are preferred.
         self._avoided: set[Any] = set()
-        #: Whether any handshake was ever done, so that the settings are right.
+        #: Whether a handshake ever succeeded, which proves that the settings are right.
         self._proven = False
         self._discoveries: list[Discovery] = []
         rotation = Rotation(self)
-        #: Chooses the endpoint of each publish: the nodes in turn, or the leader of a partition.
+        #: The router chooses the endpoint of each publish: the next node in turn, or the leader of a partition.
         self.router: Router = self.settings.dialect.router(self, self.settings.endpoints) or rotation
         self._takes_turns = self.router is rotation
         self._coalescing: Coalescing | None = None
-        #: Publishes (topic, body, timeout) to any node, and waits.  Call it in a greenlet of the loop's thread.
+        #: publish(topic, body, timeout) sends to any node, and waits.  Call it in a greenlet of the loop's thread.
         self.publish: Callable[[str, bytes, float], Any] = rotation.publish
         if self.settings.coalesce and self._takes_turns:
             self._coalescing = Coalescing(self.loop, self.settings, self.clock, self.outcomes, rotation.send)
@@ -114,7 +114,7 @@ class WriterCore:
         self.start()
 
     def start(self) -> None:
-        """Start the ticker; in plain NSQ, also connect to the given nodes and start discovery."""
+        """Start the ticker.  In plain NSQ, also connect to the nsqds of the options and start discovery."""
         if self._started or self.closing:
             return
         self._started = True
@@ -140,14 +140,14 @@ class WriterCore:
     # -- publishing, from any thread
 
     def carry_and_wait(self, publish: Publish) -> Any:
-        """Do a publish, wait, and return its receipt.  Raises its error, and NotSent in gevent's hub."""
+        """Publish, wait, and return the receipt.  Raises the publish's error; raises NotSent in gevent's hub."""
         if in_hub():
             raise NotSent("a publish would wait in gevent's hub: use publish_nowait()")
         self.carry(publish)
         return publish.result()
 
     def carry_nowait(self, publish: Publish) -> Publication:
-        """Start a publish in the background; return its handle.  Raises BacklogFull, ClosedError."""
+        """Start a publish in the background; return a Publication.  Raises BacklogFull, ClosedError."""
         try:
             with self.loop.guard:
                 self.outcomes.reserve(publish, len(publish.bodies[0]))
@@ -158,7 +158,7 @@ class WriterCore:
         return Publication(publish)
 
     def has_backlog(self) -> bool:
-        """Return whether a ``publish_nowait`` has no outcome yet.  Then the loop does all publishes, in order."""
+        """Return whether a ``publish_nowait`` has no outcome yet.  If so, the loop does all publishes, in order."""
         return self.outcomes.backlog > 0
 
     def carry(self, publish: Publish) -> None:
@@ -178,7 +178,7 @@ class WriterCore:
     def publish_to_leader(self, publish: Publish) -> Any:
         """Publish in a plain thread to the leader that the router chooses; return the receipt.
 
-        Return a Left if the loop must do the publish, because there is no leader or the leader is unreachable.
+        Return a Left if the loop must do the publish because no leader is known or the leader is unreachable.
         """
         leader = self.router.leader(publish)
         outcome: Any = Left(publish.retries)
@@ -198,7 +198,7 @@ class WriterCore:
 
     def submit(self, publish: Publish) -> None:
         """Send a publish, or hold it until a node accepts it."""
-        if publish._done:  # its thread gave it up
+        if publish._done:  # its thread timed out
             self.outcomes.count_failure(publish, publish._error)
             return
         if self.ended:
@@ -216,7 +216,7 @@ class WriterCore:
     # -- the router's host
 
     def send_to(self, endpoint: Endpoint, publish: Publish) -> bool:
-        """Send a publish; return False if the endpoint cannot accept it yet.  Connect to a new endpoint."""
+        """Send a publish; return False if the endpoint cannot accept a publish now.  Connect to a new endpoint."""
         connection = self._node(endpoint).connection
         return connection is not None and bool(connection.send_publish(publish))
 
@@ -242,7 +242,7 @@ class WriterCore:
         return avoided or self.pool.avoids(endpoint)
 
     def owes(self, topic: str, partition: int) -> bool:
-        """Return whether a publish to a partition is unanswered; disconnect nodes that are silent."""
+        """Return whether a publish to a partition is unanswered.  If its node is silent, disconnect the node."""
         nodes = [node for node in self.nodes.values() if node.endpoint.partition == partition]
         owing = [node for node in nodes if any(each.topic == topic and not each._done for each in node.unanswered)]
         for node in owing:
@@ -266,7 +266,7 @@ class WriterCore:
                 node.close()
 
     def _node(self, endpoint: Endpoint) -> Node:
-        """Return the node of an endpoint; make and connect it if it is new."""
+        """Return the node of an endpoint.  Make and connect a node for a new endpoint."""
         node = self.nodes.get(endpoint)
         if node is None:
             node = self.nodes[endpoint] = Node(self, endpoint)
@@ -283,14 +283,14 @@ class WriterCore:
         self.router.on_room(node.endpoint)
 
     def on_disconnected(self, node: Node) -> None:
-        """Send no publishes to the node, and let discovery find it again."""
+        """Stop sending publishes to the node, and notify discovery."""
         if node in self.connected:
             self.connected.remove(node)
             for discovery in self._discoveries:
                 discovery.disconnected(node.endpoint)
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
-        """Send *unsent* again in order; fail all waiting publishes if no nsqd was reached and no retry can help."""
+        """Send *unsent* again in order; fail waiting publishes if no nsqd was ever reached and no retry can help."""
         self._avoided.add(node.endpoint)
         if isinstance(error, NSQConnectionError):  # all partitions of the nsqd are unreachable
             self._avoided.add(node.endpoint.address)
@@ -302,7 +302,7 @@ class WriterCore:
             self.router.forget_done()
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
-        """Settle a publish that nsqd refused, or send it to another leader, or the messages of an MPUB one by one."""
+        """Handle a refusal: send to the new leader, send an MPUB's messages one by one, or fail the publish."""
         if not publish._done and self.settings.dialect.should_reroute(error):
             self.router.refused(publish, error, endpoint)
         elif publish.count > 1 and isinstance(publish, Gathering) and isinstance(error, ONE_OF_MANY):
@@ -320,11 +320,11 @@ class WriterCore:
         return any(not each.silent and each.endpoint.address != node.endpoint.address for each in self.connected)
 
     def _use_again(self, endpoint: Endpoint) -> None:
-        """Send publishes to an endpoint that was avoided."""
+        """Stop avoiding an endpoint."""
         self._avoided -= {endpoint, endpoint.address}
 
     def check_nodes(self) -> None:
-        """Mark as silent each node with the same oldest publish as at the last call; called about once a second."""
+        """Mark each node silent whose oldest publish is the same as at the last call.  Called about once a second."""
         now = self.clock.now()
         for node in list(self.nodes.values()):
             if node.connection is not None:
@@ -335,7 +335,7 @@ class WriterCore:
             node.seen = owed
 
     def _mark_silent(self, node: Node) -> None:
-        """Mark a node as silent until it answers; with retries, send its publishes to another nsqd."""
+        """Mark a node silent until it answers.  If the Writer has retries, send its publishes to another nsqd."""
         node.silent = True
         self._avoided |= {node.endpoint, node.endpoint.address}
         self.router.look_again(node.endpoint)
@@ -343,7 +343,7 @@ class WriterCore:
             node.disconnect_if_silent()
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
-        """Use the node again if it answered before the deadline, or if it has answered all publishes."""
+        """Use the node again if it answered a publish before its deadline, or has answered all publishes."""
         if node in self.connected and (in_time or not node.unanswered):
             node.silent = False
             self._use_again(node.endpoint)
@@ -391,11 +391,11 @@ class WriterCore:
         )
 
     def close(self, timeout: float) -> int:
-        """Accept no more publishes, wait up to *timeout* seconds for outcomes, and disconnect.
+        """Refuse new publishes, wait up to *timeout* seconds for outcomes, and disconnect.
 
-        Return the number of messages that had no outcome by then.
+        Return the number of messages without an outcome at the end of the wait.
         """
-        self.closing = True  # before the wait: later publishes would prolong it
+        self.closing = True  # before the wait: new publishes would prolong the wait
         self.outcomes.drain(timeout)
         left = sum(each.count for each in self.outcomes.open())
         if not self.ended:  # closed by another caller meanwhile
@@ -418,7 +418,7 @@ class WriterCore:
     close_for_exit = close
 
     def abandon(self) -> None:
-        """Drop connections and publishes in a forked child: they belong to the parent."""
+        """Drop the parent's connections and publishes in a forked child."""
         self.closing = self.ended = True
         for node in self.nodes.values():
             node.link.abandon()

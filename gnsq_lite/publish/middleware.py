@@ -20,43 +20,43 @@ log = logging.getLogger("gnsq_lite.writer")
 
 @dataclass(eq=False, slots=True)
 class PublishCall:
-    """One call of a Writer's publishing methods.  ``before`` may change the topic, the bodies and the options."""
+    """One call of a publishing method of a Writer.  ``before`` may change the topic, the bodies and the options."""
 
     method: Literal["publish", "publish_nowait", "multipublish"]
     topic: str
     #: The bodies of ``multipublish``; one body for the other methods.
     bodies: list[bytes]
-    #: The given keywords of the call: ``defer``, ``timeout``, ``key``, ``headers`` and so on.
+    #: Keyword arguments of the call, such as ``defer``, ``timeout``, ``key`` and ``headers``.
     options: dict[str, Any]
-    #: Values that middleware passes from ``before`` to ``after``; use the middleware as key.
+    #: Values that a middleware passes from ``before`` to ``after``.  Use the middleware itself as the key.
     kept: dict[Any, Any] = field(default_factory=dict)
 
 
-#: Function that does a publish; returns the result of the Writer's method, and raises its errors.
+#: Function that publishes.  It returns the result of the Writer's method, and raises the errors of this method.
 Send: TypeAlias = Callable[[PublishCall], Any]
 
 
 class PublishMiddleware:
     """Base class of a Writer's middleware: override the hooks you need.
 
-    Hooks run in the publishing thread or greenlet, so several may run at once, and publishes may be coalesced between
-    them.  The first middleware is the outermost: its ``before`` runs first, and its ``after`` last.  Topics and bodies
-    that nsqd would refuse raise before any hook runs.
+    Hooks run in the publishing thread or greenlet, so several hooks may run at once.  The Writer may coalesce publishes
+    after ``before``.  The first middleware is the outermost: its ``before`` runs first, and its ``after`` last.  A
+    topic or body that nsqd would refuse raises an error before any hook runs.
     """
 
     def before(self, call: PublishCall) -> None:
-        """Run before the publish.  If it raises an Exception, nothing is sent, and the publish raises NotSent."""
+        """Run before the publish.  If this hook raises an Exception, nothing is sent and the publish raises NotSent."""
 
     def after(self, call: PublishCall, error: BaseException | None) -> None:
-        """Run when the publish has its outcome: None is nsqd's OK.  Errors of this hook are logged.
+        """Run when the publish has its outcome.  *error* is None after nsqd's OK.  Errors of this hook are logged.
 
-        After ``publish_nowait`` it runs in the I/O thread and must not block or wait for anything.
+        After ``publish_nowait`` this hook runs in the I/O thread, and must not block or wait.
         """
 
     def wrap(self, send: Send) -> Send:
-        """Return a replacement for *send*; override it to decide when, or whether, to publish.
+        """Return a function that replaces *send*; override this method to decide when or whether to publish.
 
-        The publish raises the exceptions of the replacement.
+        The Writer's method raises the exceptions of the replacement.
         """
 
         def wrapped(call: PublishCall) -> Any:
@@ -86,7 +86,7 @@ class PublishMiddleware:
 
 
 def wrap_method(middleware: Iterable[PublishMiddleware], method: Callable[..., Any], max_msg_size: int) -> Any:
-    """Wrap *middleware* around *method*, a publishing method of a Writer; the first one is the outermost."""
+    """Wrap *middleware* around *method*, a publishing method of a Writer.  The first middleware is the outermost."""
     name: Any = method.__name__
     is_batch, signature = name == "multipublish", inspect.signature(method)
     send: Send = lambda call: method(call.topic, call.bodies if is_batch else call.bodies[0], **call.options)  # noqa: E731

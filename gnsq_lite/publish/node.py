@@ -1,7 +1,7 @@
-"""A pipelined connection to each nsqd of a Writer, with its unanswered publishes; chooses the nsqd of each publish.
+"""A Writer's pipelined connection to each nsqd, and the rotation that chooses the nsqd of each publish.
 
-nsqd answers in the order it reads, so an answer belongs to the oldest publish (PUB-2).  Most reads hold only OKs, which
-the hub handles without a switch to the reading greenlet.
+nsqd answers publishes in the order in which it reads them, so each answer belongs to the oldest unanswered publish
+(PUB-2).  Most reads contain only OKs.  The hub handles these reads without a switch to the reading greenlet.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from gnsq_lite.wire.constants import OK
 
 log = logging.getLogger("gnsq_lite.writer")
 
-#: Seconds without a read after which a publish first checks that the connection has not ended (PUB-3).
+#: Seconds without a read after which send_publish() first checks that the connection has not ended (PUB-3).
 _STALE = 0.001
-#: Refusals after which nsqd still does the later publishes of the connection (YZ-8).
+#: Refusals that do not stop nsqd from reading the later publishes of the connection (YZ-8).
 _REROUTED = (NotLeaderError, NotWritableError)
 #: nsqd's OK to a publish, as a frame.
 _OK_FRAME = b"\0\0\0\6\0\0\0\0OK"
-#: Seconds between two warnings about a node that is lost again for the same reason.
+#: Minimum seconds between two warnings about a node if its connection is lost again for the same reason.
 _BETWEEN = 60.0
 
 
@@ -54,7 +54,7 @@ def count_oks(data: bytes) -> int:
 
 
 class NodeOwner(Protocol):
-    """The core of the Writer; called in the loop's thread."""
+    """The methods of the Writer's core that a node calls in the loop's thread."""
 
     loop: Loop
     settings: ProducerSettings
@@ -74,16 +74,16 @@ class NodeOwner(Protocol):
         """Handle the end of the handshake."""
 
     def on_disconnected(self, node: Node) -> None:
-        """Handle the end of the connection, also if its handshake never ended."""
+        """Handle the end of a connection, even if its handshake was not complete."""
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
-        """Handle a lost connection; the publishes *unsent*, in order, were not sent or may be sent again."""
+        """Handle a lost connection.  *unsent* are the publishes, in order, that were not sent or may be sent again."""
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
         """Handle a publish that nsqd refused."""
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
-        """Handle an answer of a silent node; *in_time*: the deadline of the publish has not passed."""
+        """Handle an answer of a silent node.  *in_time*: the deadline of the answered publish has not passed."""
 
     def has_other(self, node: Node) -> bool:
         """Return whether another nsqd is connected and not silent."""
@@ -99,11 +99,11 @@ class Pipeline(Connection):
         self._node, self._unanswered, self._owner = node, node.unanswered, owner
         #: Whether a frame is incomplete, or :meth:`run` has not begun.
         self._partial = True
-        #: Bytes that may be sent before :meth:`_has_room` must check how many are unsent.
+        #: Bytes that may be sent before :meth:`_has_room` must count the unsent bytes.
         self._room = MOST_UNSENT
 
     def run(self) -> None:
-        """Read until the connection ends.  Blocks the greenlet.  Always raises the reason of the end."""
+        """Read until the connection ends.  Blocks the greenlet.  Always raises an NSQError, the reason of the end."""
         if self._stream is not None:
             self._stream.reads_after_write_error = True
             self._stream.on_drained = self._regain_room
@@ -114,8 +114,8 @@ class Pipeline(Connection):
     def send_publish(self, publish: Publish) -> bool:
         """Send a publish.
 
-        Return False, and send nothing, if the connection has ended, or if too many earlier bytes are unsent: a publish
-        that waits in the Writer can go to another node, and is not sent after its deadline.
+        Return False, and send nothing, if the connection has ended or if too many bytes are unsent.  The publish then
+        waits in the Writer, which may choose another node and does not send the publish after its deadline.
         """
         unanswered = self._unanswered
         command = publish.command()
@@ -130,9 +130,9 @@ class Pipeline(Connection):
         if not publish.mark_sent():
             return True
         unanswered.append(publish)
-        if len(unanswered) > 1 or self._out:  # join several publishes, send a single one at once
+        if len(unanswered) > 1 or self._out:  # join several publishes, but send a single publish at once
             self._room -= len(command)
-            self._out.append(command)  # as send(), without the call
+            self._out.append(command)  # inlined from send(), for speed
             if not self._due:
                 self._due = True
                 self.loop.soon(self._flush)
@@ -143,7 +143,7 @@ class Pipeline(Connection):
         return True
 
     def _has_room(self) -> bool:
-        """Return whether few enough bytes are unsent; otherwise mark the node as full."""
+        """Return whether the unsent bytes are below the limit.  If not, mark the node as full."""
         node = self._node
         if not node.full:
             self._room = MOST_UNSENT - self.unsent() - sum(map(len, self._out))
@@ -156,7 +156,7 @@ class Pipeline(Connection):
             self._regain_room()
 
     def _regain_room(self) -> None:
-        """Send the publishes that wait for room, before later publishes.  Call it in the hub."""
+        """Let the router send its held publishes if the node was full.  Call it in the hub."""
         if self._node.full:
             self._node.full = False
             self._owner.router.on_room(self.endpoint)
@@ -167,7 +167,7 @@ class Pipeline(Connection):
         self._partial = self._decoder.pending_bytes > 0
 
     def _take_oks(self, data: bytes) -> bool:
-        """Settle one publish for each OK in *data*; return False to pass *data* to the reader.  Called in the hub."""
+        """Settle one publish for each OK in *data*; return False if the greenlet must read *data*.  Runs in the hub."""
         unanswered = self._unanswered
         count = count_oks(data)
         if self._partial or self._node.silent or not 0 < count <= len(unanswered):
@@ -180,20 +180,20 @@ class Pipeline(Connection):
 
 
 class Node:
-    """An nsqd, or one of its partitions, with its connection, if any, and its unanswered publishes in order."""
+    """An nsqd or one of its partitions.  The node has at most one connection, and the unanswered publishes in order."""
 
     def __init__(self, owner: NodeOwner, endpoint: Endpoint) -> None:
         self._owner, self.endpoint = owner, endpoint
         self.succeeded = owner.outcomes.succeeded
         self.link = Link[Connection](endpoint, self, owner.settings.reconnect, owner.rng, log)
-        #: The connection, once its handshake is done; None before and after.
+        #: The connection between its handshake and its end; None at other times.
         self.connection: Any = None
-        #: Sent publishes, the oldest first; an expired publish keeps its place.
+        #: Sent publishes, the oldest first.  An expired publish stays, because nsqd may still answer it.
         self.unanswered: deque[Publish] = deque()
         self.error: NSQError | None = None
         self._last_logged, self._log_again_at = "", 0.0
         self.task: Any = None
-        #: Whether the node gets no publishes until it answers; its oldest publish at the last check (PUB-4).
+        #: Whether the node is silent, and so gets no publishes; its oldest publish at the last check (PUB-4).
         self.silent = False
         self.seen: Publish | None = None
         #: Whether the connection accepts no more bytes now.
@@ -220,9 +220,9 @@ class Node:
         self.succeeded(self._answered(), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
-        """Settle the oldest publish with an error that leaves the connection open.
+        """Settle the oldest publish with *error*, which leaves the connection open.
 
-        Raises the error if it is the last answer of a former leader, to close the connection.
+        After the last answer of a former leader, raise *error* to close the connection.
         """
         if not self.unanswered:
             self._owner.error_log.add(error)
@@ -271,11 +271,10 @@ class Node:
     def on_lost(self, reason: NSQError) -> Again:
         """Settle the unanswered publishes, or send them again in order.
 
-        An error frame answers the oldest publish, and nsqd has read nothing after it.  After any other end nsqd may
-        have read everything: publishes with a retry left are sent again, and the others have an unknown outcome.
-
-        If nsqd closed because of a publish, for example with a full disk, and no other nsqd answers, the node
-        reconnects soon.  Otherwise its pauses grow.
+        If *reason* is an error frame, it answers the oldest publish, and nsqd has not read the later publishes.  If it
+        is another error, nsqd may have read all publishes: those with a retry left are sent again, and the outcome of
+        the others is unknown.  If nsqd closed the connection because of a publish (for example because its disk is
+        full) and no other nsqd answers, the node reconnects soon.  In all other cases its pauses grow.
         """
         again = str(reason) == str(self.error) or self._is_logged(str(reason))  # log a repeated loss once
         self.error = reason
@@ -299,12 +298,12 @@ class Node:
                 why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
                 self._owner.outcomes.failed_with(publish, OutcomeUnknown(why))
         if refused is not None and isinstance(reason, NsqdError):
-            self._owner.on_refused(refused, reason, self.endpoint)  # first, because it is the oldest publish
+            self._owner.on_refused(refused, reason, self.endpoint)  # before on_lost(): this publish is the oldest
         self._owner.on_lost(self, reason, unsent)
         return Again.SOON if refused is not None and not self._owner.has_other(self) else Again.LATER
 
     def _is_logged(self, why: str) -> bool:
-        """Return whether *why* was logged within a minute: nsqd may close the connection at each publish."""
+        """Return whether *why* was logged in the last minute, because nsqd may close the connection at each publish."""
         now = self._owner.clock.now()
         if why == self._last_logged and now < self._log_again_at:
             return True
@@ -320,12 +319,12 @@ class Node:
         self._owner.reconnects += 1
 
     def disconnect_if_silent(self) -> None:
-        """Close the connection of a silent node, which settles its publishes or sends them again."""
+        """Close the connection of a silent node, so that :meth:`on_lost` settles or resends its publishes."""
         if self.silent and self.connection is not None:
             self.connection.close(ConnectionLost(self.connection.address, "silent, while another nsqd can be used"))
 
     def close(self) -> None:
-        """Disconnect; unanswered publishes have an unknown outcome."""
+        """Disconnect, and fail the unanswered publishes with OutcomeUnknown."""
         if self.connection is not None:
             self.connection.close(ConnectionLost(self.connection.address, "the Writer was closed"))
         why = "the Writer was closed before the answer came"
@@ -336,22 +335,22 @@ class Node:
 
 
 class Rotation(Router):
-    """Sends publishes to the nsqds in turn, except silent nsqds (PUB-4).  Call it in the loop's thread.
+    """Router that sends publishes to the nsqds in turn and skips silent nsqds (PUB-4).  Call it in the loop's thread.
 
-    If all connected nsqds are silent, the nsqd with the fewest unanswered publishes gets the publish.
+    If all connected nsqds are silent, the router chooses the nsqd with the fewest unanswered publishes.
     """
 
     def __init__(self, owner: NodeOwner) -> None:
         self._owner, self._settings, self._outcomes = owner, owner.settings, owner.outcomes
         self._loop, self._now, self._connected = owner.loop, owner.clock.now, owner.connected
-        #: Held publishes, in order: no node accepts them now.
+        #: Held publishes, in order.  They wait until a node accepts them.
         self._waiting: deque[Publish] = deque()
         self._turn = 0
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
         """Publish one message with a checked body, and wait.  Call it in a greenlet of the loop's thread.
 
-        Raises InvalidName before anything is sent, and the publish's error.
+        Raises the publish's error, and InvalidName, before anything is sent, for a topic that nsqd would refuse.
         """
         PUBLISH_HEADS[topic]  # raises InvalidName
         publish = Publish(self._loop, topic, (body,), timeout, self._now() + timeout, self._settings.retries)
@@ -383,7 +382,7 @@ class Rotation(Router):
         if answering:
             return answering[turn % len(answering)]
         if any(not each.silent for each in connected):
-            return None  # wait for a node that answers and is full now
+            return None  # a node that is not silent will have room soon
         return min(with_room, key=lambda each: len(each.unanswered), default=None)
 
     def put_back(self, publishes: Iterable[Any], lost: Endpoint) -> None:

@@ -1,12 +1,12 @@
-"""Publishes from plain threads: each publish checks a blocking connection out, sends, reads the answer, and returns it.
+"""Publishes from plain threads: a publish takes a connection from the pool, sends, reads the answer, and puts it back.
 
 A plain thread is a native thread without a gevent hub in a process that is not monkey-patched.  The pool decides under
-its lock, and connects, sends, reads and closes without the lock.  An exception between checkout and return closes this
-connection.  Only a thread or the idle queue holds a connection, and its node counts it with a weak reference: a
-connection that an exception leaves behind is not counted.
+its lock, and connects, sends, reads and closes without the lock.  An exception during a publish closes the connection
+of this publish.  Either a thread or the idle queue holds a connection.  The node counts connections by weak references,
+so it does not count a connection that an exception left behind.
 
 The pool never waits for a node and never retries.  If no node is usable, if no connection is free, or if a publish must
-be sent again, the loop does the publish: it waits and retries.
+be sent again, the pool returns the publish to the loop, which waits and retries.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire.constants import OK
 
-#: Seconds after which the return of another connection closes an idle one.
+#: Seconds after which an idle connection is closed.  The pool checks when a publish returns another connection.
 IDLE = 60.0
-#: Seconds without an answer after which a node is silent; time limit to open a connection if there are other nodes.
+#: Seconds without an answer after which a node is silent.  Also the time limit to connect if there are other nodes.
 SILENT_AFTER = 1.0
 #: Seconds for which the pool does not use a node after a failure.  The loop tries the node more often.
 REST = 5.0
@@ -59,22 +59,22 @@ _POLL = 0.005
 class Left:
     """Result of the pool for a publish that the loop must do."""
 
-    #: Retries that are left for an unknown outcome; and whether nsqd may have the publish of an earlier attempt.
+    #: Number of retries left after an unknown outcome; whether nsqd may have the publish from the pool's attempt.
     retries: int
     in_doubt: bool = False
 
 
 class PoolNode:
-    """An nsqd of the pool with its blocking connections; the connection used last is the last of ``idle``."""
+    """An nsqd of the pool with its blocking connections.  ``idle`` ends with the connection that was used last."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         #: Connections that are idle, in use, or being opened.
         self.connections: WeakSet[BlockingConnection] = WeakSet()
         self.idle: deque[BlockingConnection] = deque()
-        #: Time before which the node is not used, after a failure; 0.0: no failure.
+        #: Time until which the pool does not use the node after a failure; 0.0: no failure.
         self.rests_until = 0.0
-        #: Whether the oldest publish is unanswered for too long; time of the next check of that.
+        #: Whether the oldest publish is unanswered for too long; time of the next check.
         self.is_silent, self.look_at = False, 0.0
         self.is_removed = False
 
@@ -83,7 +83,7 @@ class PoolNode:
         return [each for each in self.connections if each.busy_since]
 
     def is_usable(self, now: float) -> bool:
-        """Return whether to send the node publishes that other nodes can accept too."""
+        """Return whether to prefer this node: it does not rest after a failure, and is not silent."""
         if now >= self.look_at:
             self.look_at = now + _LOOK_AGAIN
             oldest = min((each.busy_since for each in self.busy()), default=now)
@@ -95,7 +95,7 @@ class Pool:
     """A Writer's blocking connections.
 
     Args:
-        connect: Function of an endpoint that returns a connection, not open yet.
+        connect: Function that makes a connection to an endpoint, without opening the connection.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Pool:
         self.max_connections = settings.max_connections
         self._lock = native_lock()
         self._nodes: dict[Address, PoolNode] = {}
-        #: Nodes that accept any publish, in turn; other nodes accept only publishes to their partitions.
+        #: Nodes that get any publish, in turn.  The pool's other nodes get only publishes to partitions that they lead.
         self._in_turn: list[PoolNode] = []
         self._turn = 0
         _pools.add(self)
@@ -157,7 +157,7 @@ class Pool:
     # -- publishing
 
     def carry(self, publish: Publish, leader: Endpoint | None = None) -> Any:
-        """Do :meth:`publish` for a Publish object."""
+        """Call :meth:`publish` with the fields of a Publish object."""
         topic, timeout, count, request = publish.topic, publish.timeout, publish.count, publish.request
         return self.publish(topic, publish.command(), timeout, count, request, leader=leader, deadline=publish.deadline)
 
@@ -172,12 +172,12 @@ class Pool:
         leader: Endpoint | None = None,
         deadline: float | None = None,
     ) -> Any:
-        """Publish *command*, of *count* messages, and wait; return the receipt, or a Left if the loop must do it.
+        """Send *command* with *count* messages, and wait; return the receipt, or a Left if the loop must publish.
 
         Args:
-            request: The options of the publish; None: a message or batch without options.
-            leader: The only node that can accept the publish; None: any node.
-            deadline: Monotonic time at which the *timeout* seconds end; None: they begin now.
+            request: The options of the publish; None: the publish has no options.
+            leader: The only node that can accept the publish; None: any node can.
+            deadline: Monotonic time at which the *timeout* ends; None: *timeout* seconds from now.
         Raises:
             ClosedError, NotSent, OutcomeUnknown, PublishTimeout, NsqdError: as ``Writer.publish()``.
         """
@@ -240,9 +240,9 @@ class Pool:
     def _check_out(
         self, leader: Endpoint | None, now: float, deadline: float
     ) -> tuple[PoolNode, BlockingConnection] | None:
-        """Return a node and an open connection without unread bytes; None if the loop must do the publish.
+        """Return a node and an open connection to it without unread bytes; None if the loop must do the publish.
 
-        Raises NSQError if a connection could not be opened by the deadline.
+        Raises NSQError if opening the connection failed and the deadline has passed.
         """
         node = self._next_node(now) if leader is None else self._leading(leader, now)
         if node is None:
@@ -271,7 +271,7 @@ class Pool:
                 return node  # without the lock: this is the most common case
         with self._lock:
             usable = [each for each in nodes if each.is_usable(now)]
-        usable = usable or [each for each in nodes if now >= each.rests_until]  # silent nodes, if all others fail
+        usable = usable or [each for each in nodes if now >= each.rests_until]  # use silent nodes if there is no other
         return usable[turn % len(usable)] if usable else None
 
     def _leading(self, leader: Endpoint, now: float) -> PoolNode | None:
@@ -280,9 +280,9 @@ class Pool:
         return node if now >= node.rests_until else None
 
     def _open(self, node: PoolNode, now: float, deadline: float) -> BlockingConnection | None:
-        """Open a connection.  If that fails, let the node rest and return None.
+        """Open a connection.  If this fails, let the node rest and return None.
 
-        Raises the NSQError of the failure if the deadline has passed.
+        If it fails after the deadline, raise the NSQError of the failure.
         """
         _warn_in_asyncio()  # here, because publishes seldom open a connection
         with self._lock:
@@ -320,7 +320,7 @@ class Pool:
     # -- return
 
     def _check_in(self, node: PoolNode, connection: BlockingConnection, count: int = 0) -> None:
-        """Return an answered *connection* to the idle queue; close one connection that was idle for too long."""
+        """Put *connection* into the idle queue after nsqd's answer; close one connection that was idle too long."""
         connection.published += count
         connection.busy_since = 0.0
         node.idle.append(connection)
@@ -342,7 +342,7 @@ class Pool:
                 self._close(node, [connection])
 
     def _take_idle(self, node: PoolNode) -> list[BlockingConnection]:
-        """Remove and return all idle connections, in order of use; other threads may return connections meanwhile."""
+        """Remove and return all idle connections, in order of use.  Other threads may add connections meanwhile."""
         taken: list[BlockingConnection] = []
         while node.idle:
             try:
@@ -387,7 +387,7 @@ class Pool:
             return [each for node in self._nodes.values() for each in node.connections if each.opened_at]
 
     def stats(self, loop: WriterStats, state: str | None) -> WriterStats:
-        """Add the statistics of the pool to *loop*, those of the loop; *state*: "idle", "closed" or None."""
+        """Add the pool's statistics to the loop's statistics *loop*.  *state* is "idle", "closed" or None."""
         now = self._now()
         connections = (*loop.connections, *(connection_stats(each, now) for each in self.connections()))
         with self._lock:
@@ -410,7 +410,7 @@ class Pool:
             return sum(len(node.busy()) for node in self._nodes.values())
 
     def drain(self, seconds: float) -> bool:
-        """Wait until all publishes have an outcome, at most *seconds*; return whether all have one."""
+        """Wait at most *seconds* until all publishes have an outcome; return whether all have an outcome."""
         ends = self._now() + seconds
         while self.pending():
             if self._now() >= ends:
@@ -419,9 +419,9 @@ class Pool:
         return True
 
     def close(self, seconds: float, *, wait: bool = True) -> None:
-        """Refuse new publishes, wait at most *seconds* for earlier publishes, and close all connections.
+        """Refuse new publishes, wait at most *seconds* for running publishes, and close all connections.
 
-        With ``wait=False`` a new thread waits and closes; the call takes no lock, so a signal handler may make it.
+        With ``wait=False`` a new thread waits and closes, and this call takes no lock: it is safe in a signal handler.
         """
         self.closing = True
         if not wait:
@@ -436,11 +436,11 @@ class Pool:
             self._close(node, self._take_idle(node))
         with self._lock:
             busy = [each for node in nodes for each in node.connections]
-        for connection in busy:  # its thread closes the connection
+        for connection in busy:  # the publishing thread closes the connection
             connection.shut_down()
 
     def abandon(self) -> None:
-        """Close the descriptors in a forked child; the parent keeps using the connections."""
+        """Close the descriptors in a forked child, because the parent still uses the connections."""
         for node in self._nodes.values():
             for connection in list(node.connections):
                 connection.close()
@@ -451,7 +451,7 @@ _pools: WeakSet[Pool] = WeakSet()
 
 @atexit.register
 def _close_pools() -> None:
-    """Wait, when Python exits, for the outcomes of publishes in daemon threads."""
+    """When Python exits, wait for the outcomes of publishes in daemon threads."""
     look_for_fork()
     ends = SYSTEM_CLOCK.now() + PATIENCE
     for pool in list(_pools):
@@ -462,7 +462,7 @@ on_fork(_pools.clear)
 
 
 def _warn_in_asyncio() -> None:
-    """Warn if the calling thread runs an asyncio event loop: a publish blocks all its tasks."""
+    """Warn if the calling thread runs an asyncio event loop, because a publish blocks all tasks of the event loop."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
         said = (

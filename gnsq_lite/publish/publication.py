@@ -1,4 +1,4 @@
-"""The publish with its outcome (PUB-2), the deadlines of all publishes, and the handle of ``publish_nowait``."""
+"""A publish with its outcome (PUB-2), the deadlines of all publishes, and the object that publish_nowait returns."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.writer")
 
-#: Seconds after the deadline for which a thread waits for the error of the loop, which names the reason.
+#: Seconds for which a thread waits after the deadline for the loop's error, which names the reason.
 GRACE = 0.1
-#: Seconds that the deadlines of one group span.  Half of that is the minimum between two checks of the deadlines.
+#: Deadlines within this many seconds form a group.  The loop checks deadlines at most twice in this time.
 _SPAN = 0.02
 #: Seconds between two checks whether every publish has an outcome.
 _POLL = 0.001
@@ -31,7 +31,7 @@ _NEVER = float("inf")
 
 
 class Publish(Completion):
-    """One publish, of a message or a batch, and its outcome, which is set exactly once."""
+    """One publish (of a message or a batch) and its outcome.  The outcome is set exactly once."""
 
     __slots__ = (
         "batch",
@@ -72,27 +72,27 @@ class Publish(Completion):
         #: Number of messages.
         self.count = len(bodies)
         self.timeout, self.deadline = timeout, deadline
-        #: Retries that are left for an unknown outcome.
+        #: Number of retries left after an unknown outcome.
         self.retries = retries
         #: Greenlet of the loop's thread that waits for the outcome.
         self.greenlet: Any = None
-        #: Group of :class:`Outcomes`: the publishes without an outcome and with nearly the same deadline.
+        #: Group in :class:`Outcomes` that contains this publish and the publishes with nearly the same deadline.
         self.peers: set[Publish] | None = None
-        #: Options for the dialect; None: a message or batch without options.
+        #: Options for the dialect; None: the publish has no options.
         self.request: PublishRequest | None = None
-        #: Bytes of the command; empty: :meth:`command` makes them.
+        #: Bytes of the command; if empty, :meth:`command` encodes the command.
         self.data = b""
         #: Bytes that count against max_pending.
         self.cost = 0
-        #: State of the router: the number in the order of publishes, the chosen leader, and the last refusal.
+        #: State that the router sets: the publish's number in order, the chosen leader, and the last refusal.
         self.number = 0
         self.leader: Endpoint | None = None
         self.last_error: NSQError | None = None
-        #: Whether an nsqd may have the publish; and whether because of an earlier attempt without an answer.
+        #: Whether an nsqd may have the publish; whether it may have it from an earlier, unanswered attempt.
         self.sent = self.in_doubt = False
 
     def hand_to(self, loop: Loop, retries: int, *, in_doubt: bool = False) -> None:
-        """Pass the publish from the pool to *loop*; *in_doubt*: the pool sent it and got no answer."""
+        """Pass the publish from the pool to *loop*.  *in_doubt*: the pool sent the publish and got no answer."""
         self.loop, self.retries = loop, retries
         self.sent = self.in_doubt = in_doubt
 
@@ -116,11 +116,11 @@ class Publish(Completion):
     # -- the outcome
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the outcome and wake the waiters; return False if it is already set.  Call it in the loop's thread."""
+        """Set the outcome and wake the waiters.  Return False if it was already set.  Call it in the loop's thread."""
         if self._done:
             return False
         self._value, self._error = value, error
-        self._done = True  # last: an exception before it leaves the publish without an outcome, and a reset sets one
+        self._done = True  # last: after an exception in this method, a reset must still find the publish unsettled
         self.announce()
         return True
 
@@ -128,16 +128,16 @@ class Publish(Completion):
         """Wake the waiters.  Call it in the loop's thread."""
         if self._wakers:
             self.wake()
-        if self.greenlet is not None:  # last: if a user's callback raises SystemExit, a reset calls announce() again
+        if self.greenlet is not None:  # after wake(): if a user's callback raises SystemExit, a reset announces again
             self.loop.resume_soon((self.greenlet,))
 
     def mark_sent(self) -> bool:
-        """Mark the publish as sent; return False if it is already settled, so that it must not be sent."""
+        """Mark the publish as sent.  Return False if the publish is already settled and must not be sent."""
         self.sent = True  # before the read of _done: _give_up() sets _done and then reads sent
         return not self._done
 
     def _give_up(self) -> None:
-        """Settle the publish in the waiting thread, GRACE after the deadline, because something blocks the loop."""
+        """Settle the publish in the waiting thread, GRACE seconds after the deadline, because the loop is blocked."""
         if not self._done:
             self._error = self.timed_out()
             self._done = True
@@ -147,15 +147,15 @@ class Publish(Completion):
             self.loop.call_soon(self.announce)
 
     def timed_out(self) -> PublishTimeout:
-        """Return the error for a deadline that has passed after the publish was sent."""
+        """Return the error of a publish that was sent but not answered before its deadline."""
         return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
 
     # -- waiting
 
     def wait_in(self, greenlet: Any) -> Any:
-        """Wait in *greenlet*, the current greenlet of the loop's thread; return the value or raise the error.
+        """Wait in *greenlet*, the current greenlet of the loop's thread.  Return the value, or raise the error.
 
-        The core settles the publish at its deadline.
+        The wait has no timeout, because the core settles the publish at its deadline.
         """
         if not self._done:
             self.greenlet = greenlet
@@ -179,9 +179,9 @@ class Publish(Completion):
         return super().result(timeout)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the outcome, at most *timeout* seconds; return whether it is set.
+        """Wait at most *timeout* seconds for the outcome; return whether the outcome is set.
 
-        A thread checks the deadline itself, in case something blocks the loop.
+        Outside of the loop's thread, this method also checks the deadline, in case the loop is blocked.
         """
         left = self.deadline - SYSTEM_CLOCK.now() + GRACE
         if self._done or self.loop.gone or self.loop.is_here() or (timeout is not None and timeout < left):
@@ -196,8 +196,8 @@ class Outcomes:
 
     Args:
         max_pending: Maximum bytes of background publishes without an outcome.
-        error: Returns the error of a publish after its deadline.
-        on_expired: Called after each check of the deadlines.
+        error: Function that returns the error of a publish whose deadline has passed.
+        on_expired: Function that is called after each check of the deadlines.
     """
 
     def __init__(
@@ -216,13 +216,13 @@ class Outcomes:
         self._timer: Any = None
         self._lock = native_lock()
         self._reserved = self._released = 0
-        #: Messages that nsqd accepted, that failed, and that have an unknown outcome.
+        #: Numbers of messages: accepted by nsqd, failed, with an unknown outcome.
         self.published = self.failed = self.unknown = 0
 
     # -- the publishes without an outcome
 
     def add(self, publish: Publish) -> None:
-        """Add a publish that the loop starts."""
+        """Add a publish to the publishes without an outcome, and watch its deadline."""
         deadline = publish.deadline
         number = int(deadline / _SPAN)
         group = self._groups.get(number)
@@ -238,13 +238,13 @@ class Outcomes:
         return [publish for group in self._groups.values() for publish in group if not publish._done]
 
     def succeeded(self, publish: Publish, value: Any = None) -> None:
-        """Settle a publish that nsqd accepted."""
+        """Settle and count a publish that nsqd accepted."""
         if publish.settle(value):
             self.published += publish.count
         self.forget(publish)
 
     def failed_with(self, publish: Publish, error: BaseException) -> None:
-        """Settle a publish with *error*."""
+        """Settle and count a publish with *error*."""
         if publish.settle(error=error):
             self.count_failure(publish, error)
         else:
@@ -266,10 +266,10 @@ class Outcomes:
             self.release(publish)
 
     def reset(self, why: str) -> None:
-        """Settle each publish, because an exception has interrupted the code that would settle it."""
+        """Settle each publish, because an exception has interrupted the code that would settle the publish."""
         for publish in [each for group in self._groups.values() for each in group]:
             if publish._done:
-                publish.announce()  # an exception may have interrupted it
+                publish.announce()  # again: the exception may have interrupted announce()
                 self.forget(publish)
             else:
                 unknown = OutcomeUnknown(f"{why}: its outcome is unknown") if publish.sent else NotSent(why)
@@ -278,10 +278,10 @@ class Outcomes:
         self._set_timer(_NEVER)
 
     def drain(self, timeout: float) -> bool:
-        """Wait until every publish has its outcome, at most *timeout* seconds; return whether each has one."""
+        """Wait at most *timeout* seconds until each publish has an outcome; return whether each has an outcome."""
         ends = self._clock.now() + timeout
         begun = Completion()
-        self._loop.call_behind(begun.settle)  # after the publishes that other threads have started
+        self._loop.call_behind(begun.settle)  # runs after the publishes that other threads have started
         while self.open() or not begun.done():
             left = ends - self._clock.now()
             if left <= 0:
@@ -322,7 +322,7 @@ class Outcomes:
                     self.failed_with(publish, self._error(publish))
                 elif publish._error is None:
                     self.forget(publish)
-                else:  # its thread gave it up
+                else:  # its thread has settled it (see Publish._give_up)
                     self.count_failure(publish, publish._error)
         for number in [number for number, group in self._groups.items() if not group]:
             del self._groups[number]
@@ -347,8 +347,8 @@ class Outcomes:
 class Publication:
     """The outcome of ``publish_nowait``.
 
-    ``wait(timeout)`` and ``result(timeout)`` block no other greenlet.  The outcome is set by the publish timeout, so
-    a wait without a timeout ends too.  :meth:`add_done_callback` reports the outcome.
+    ``wait(timeout)`` and ``result(timeout)`` block no other greenlet.  The publish has an outcome after
+    ``publish_timeout`` at the latest, so a wait without a timeout also ends.
     """
 
     __slots__ = ("_publish",)
@@ -361,26 +361,26 @@ class Publication:
         return self._publish._done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the outcome, at most *timeout* seconds; return whether it is set."""
+        """Wait at most *timeout* seconds for the outcome; return whether the outcome is set."""
         return self._publish.wait(timeout)
 
     def result(self, timeout: float | None = None) -> PublishReceipt | None:
-        """Wait and return None, or the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan's NSQ).
+        """Wait for nsqd's OK.  Return None, or the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan).
 
         Raises:
             NsqdError: nsqd refused the message.
-            NotSent: nothing was sent; publishing again duplicates nothing.
-            OutcomeUnknown, PublishTimeout: the message was sent and no answer came; publishing again may duplicate it.
-            TimeoutError: only with *timeout*: there is no outcome yet.
+            NotSent: nothing was sent; publishing again cannot duplicate the message.
+            OutcomeUnknown, PublishTimeout: nsqd did not answer; publishing again may duplicate the message.
+            TimeoutError: the publish had no outcome after *timeout* seconds.
         """
         value: PublishReceipt | None = self._publish.result(timeout)
         return value
 
     def add_done_callback(self, callback: Callable[[Publication], object]) -> None:
-        """Call *callback* with this publication when it has its outcome, or at once if it already has one.
+        """Call *callback* once with this publication when the outcome is set, or at once if it is already set.
 
-        The call is made once, in the I/O thread or in the caller's thread.  *callback* must not block or wait for
-        anything, but may call ``publish_nowait``.  Its errors are logged.
+        *callback* runs in the I/O thread or in the caller's thread.  It must not block or wait, but may call
+        ``publish_nowait``.  Exceptions of *callback* are logged.
         """
         publish, left = self._publish, [callback]
 
@@ -400,7 +400,7 @@ class Publication:
 
 
 def not_reached(topic: str, timeout: float, reasons: Sequence[NSQError | str]) -> NotSent:
-    """Return the error of a publish for which no nsqd could be reached; the text quotes *reasons*."""
+    """Return the error of a publish for which no nsqd could be reached.  Its text contains up to three *reasons*."""
     why = f": {'; '.join(map(str, reasons[:3]))}" if reasons else ""
     error = NotSent(f"no nsqd could be reached for the publish to {topic} within {timeout:g} s{why}")
     error.__cause__ = next((reason for reason in reasons if isinstance(reason, NSQError)), None)
@@ -408,5 +408,5 @@ def not_reached(topic: str, timeout: float, reasons: Sequence[NSQError | str]) -
 
 
 def of_the_parent() -> OutcomeUnknown:
-    """Return the error, in a forked child, of a publish of the parent."""
+    """Return the error that a forked child raises for a publish of its parent."""
     return OutcomeUnknown("the parent process published it, and only the parent learns the outcome")

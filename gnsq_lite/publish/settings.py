@@ -14,14 +14,14 @@ from gnsq_lite.publish.middleware import PublishMiddleware
 
 #: Endpoint of a publish that may go to any nsqd.
 NOWHERE = Endpoint("", 0)
-#: Errors that no retry can fix: while no nsqd was ever reached, publishes fail with them at once.
+#: Errors that no retry can fix.  Publishes fail with such an error at once if no nsqd was ever reached.
 _MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError, WrongDialectError)
 
 
 def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
-    """Return an error that no retry can fix, from the errors of all nsqds; None if a retry may help.
+    """Return one of *errors*, the last errors of all nsqds, if no retry can help.  Return None if a retry may help.
 
-    One nsqd of another dialect is enough, because the other nsqds of its cluster have the same dialect.
+    A retry cannot help if each nsqd is misconfigured, or one has another dialect (then its whole cluster has).
     """
     wrong = [error for error in errors if isinstance(error, WrongDialectError)]
     if wrong or all(isinstance(error, _MISCONFIGURED) for error in errors):

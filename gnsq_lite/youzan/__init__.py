@@ -19,5 +19,5 @@ YZ-17          ``commands.StartOffset``
 YZ-18          ``dialect.YouzanDialect.calls_for_lookup``; the connection's heartbeat watch
 =============  ======================================================================
 
-The facts hold for server 0.3.7-HA.1.13.0 and were seen on a cluster of two nodes; comments cite the server's sources.
+The rules hold for server 0.3.7-HA.1.13.0 and were tested on a cluster of two nodes.  Comments cite its source files.
 """

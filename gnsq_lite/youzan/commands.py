@@ -26,18 +26,18 @@ _INT64 = 2**63 - 1
 
 
 def check_partition(partition: int) -> int:
-    """Check *partition*, 0 to 254.  Raises OptionError."""
+    """Check that *partition* is 0 to 254; return *partition*.  Raises OptionError."""
     return check_number("partition", partition, 0, MAX_PARTITIONS - 1, whole=True)
 
 
-# -- where a new channel starts ---------------------------------------------------------------------------------------
+# -- start offset of a new channel ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StartOffset:
     """Position at which a channel starts to read a partition (YZ-17).  Make it with the class methods.
 
-    The server ignores the offset unless the consumer is the first of the channel.
+    The server ignores the offset if the channel already has a consumer.
     """
 
     kind: Literal["timestamp", "msgcount", "virtual_queue", "special"]
@@ -51,7 +51,7 @@ class StartOffset:
 
     @classmethod
     def at_time(cls, seconds: float) -> StartOffset:
-        """Start at the first message published at *seconds* since 1970 or later; whole seconds, rounded down."""
+        """Start at the first message published at *seconds* since 1970 or later.  *seconds* is rounded down."""
         return cls("timestamp", int(check_number("start_offset", seconds, 0, 2**62)))
 
     @classmethod
@@ -61,12 +61,12 @@ class StartOffset:
 
     @classmethod
     def at_byte(cls, offset: int) -> StartOffset:
-        """Start at a byte of the partition's queue, such as ``PublishReceipt.queue_offset``, or at the next message."""
+        """Start at the message that begins at byte *offset* (``PublishReceipt.queue_offset``), or the next message."""
         return cls("virtual_queue", offset)
 
     @classmethod
     def end(cls) -> StartOffset:
-        """Start with the messages that are published from now on."""
+        """Start at the end of the partition, so that the channel gets only later messages."""
         return cls("special", -1)
 
     def encode(self) -> bytes:
@@ -78,9 +78,9 @@ class StartOffset:
 
 
 def subscribe(topic: str, channel: str, partition: int | None = None, verb: bytes = b"SUB") -> bytes:
-    """Encode SUB of one partition; None: the partition that the node leads (YZ-3).  Raises InvalidName, OptionError.
+    """Encode SUB to *partition*, or, if it is None, to the partition that the node leads (YZ-3).
 
-    With the *verb* SUB_ORDERED nsqd sends one message at a time (YZ-6).
+    With the *verb* SUB_ORDERED nsqd sends one message at a time (YZ-6).  Raises InvalidName, OptionError.
     """
     names = verb + b" " + check_topic(topic) + b" " + check_channel(channel)
     return names + b"\n" if partition is None else names + b" %d\n" % check_partition(partition)
@@ -110,8 +110,8 @@ def publish(
 ) -> bytes:
     """Encode PUB to a partition (YZ-4), PUB_TRACE with *trace_id* (YZ-9), or PUB_EXT with *header* (YZ-15).
 
-    *header* is the result of ``headers.encode_headers``.  nsqd answers OK, or a trace reply if a trace id was sent.
-    Raises InvalidName, OptionError, BodyTypeError, InvalidBody, MessageTooLarge.
+    *header* is the result of ``headers.encode_headers``.  nsqd answers with a trace reply if a trace id was sent, else
+    with OK.  Raises InvalidName, OptionError, BodyTypeError, InvalidBody, MessageTooLarge.
     """
     check_body(body)
     verb, before = b"PUB", b""
@@ -123,7 +123,7 @@ def publish(
 
 
 def publish_head(topic: str, partition: int | None) -> bytes:
-    """Encode the line of a PUB, which precedes the size of the body.  Raises InvalidName, OptionError."""
+    """Encode the command line of a PUB, without the body's size and the body.  Raises InvalidName, OptionError."""
     return _head(b"PUB", topic, partition)
 
 
@@ -137,9 +137,9 @@ def multipublish(
 ) -> bytes:
     """Encode MPUB to a partition (YZ-4), MPUB_TRACE with *trace_ids*, or MPUB_EXT with *headers*, one for each body.
 
-    A header is JSON, or ``b""`` for a body without headers.  nsqd answers OK, or to MPUB_TRACE one trace reply: id and
-    offset of the first message, and the size of all messages.  If nsqd refuses MPUB_EXT, it does not read the rest of
-    the body, so the connection must be closed.  Raises as :func:`publish`.
+    A header is JSON, or ``b""`` for a body without headers.  nsqd answers MPUB_TRACE with one trace reply: id and
+    offset of the first message, and size of all messages.  It answers the others with OK.  nsqd does not read the rest
+    of an MPUB_EXT that it refuses, so the caller must close the connection.  Raises the errors of :func:`publish`.
     """
     if headers is not None:
         verb, before = b"MPUB_EXT", [_u16(len(header)) + header for header in headers]
@@ -151,7 +151,7 @@ def multipublish(
     return _head(verb, topic, partition) + multipublish_body(parts)
 
 
-@lru_cache(10_000, typed=True)  # typed: True is no valid partition, although it equals 1
+@lru_cache(10_000, typed=True)  # typed: True equals 1, but is not a valid partition
 def _head(verb: bytes, topic: str, partition: int | None) -> bytes:
     line = verb + b" " + check_topic(topic)
     return line + b"\n" if partition is None else line + b" %d\n" % check_partition(partition)

@@ -1,8 +1,8 @@
 """Decompresses bodies that youzan/go-nsq compressed (its option ``topics_for_compress``).
 
-Two headers of an ext message hold the codec's number and the original size, both as decimal text.  gzip is a gzip file;
-snappy and lz4 are one block without a frame, and an lz4 block does not contain its size.  compress.go, message.go:295
-@1.7.2-HA
+Two headers of an ext message contain the codec's number and the original size, both as decimal text.  A gzip body is a
+gzip file.  A snappy or lz4 body is one block without a frame, and an lz4 block does not contain its size.
+compress.go, message.go:295 @1.7.2-HA
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from gnsq_lite.errors import CompressedBodyError
 #: Header names of a compressed message.
 CODEC_KEY = "nsq.client.compress"
 SIZE_KEY = "nsq.msg.size"
-#: Codec of each number; "0" is no compression.
+#: Codec of each number.  "0" means no compression.
 _NAMES = {"1": "gzip", "2": "snappy", "3": "lz4"}
 
-#: Maximum decompressed bytes per compressed byte; a larger declared size is not trusted.
+#: Maximum decompressed bytes per compressed byte.  A larger size in the headers or in the block is not trusted.
 _MOST_OF_LZ4, _MOST_OF_SNAPPY = 255, 64
 
 
@@ -32,16 +32,16 @@ def codec_of(headers: Mapping[str, Any] | None) -> str | None:
 
 
 def unpack(data: bytes, headers: Mapping[str, Any], most: int) -> bytes:
-    """Decompress *data* to a body of at most *most* bytes.
+    """Decompress *data* to at most *most* bytes, as *headers* say; return the body.
 
-    Raises CompressedBodyError for a larger body, corrupt data and an unknown codec.
+    Raises CompressedBodyError if the body is larger, *data* is corrupt, or the codec is unknown.
     """
     number = codec_of(headers)
     if number in (None, "0"):
         return data
     codec = _NAMES.get(str(number))
     if codec is None:
-        raise CompressedBodyError(f"it is compressed with codec {str(number)[:20]!r}, which is not known")
+        raise CompressedBodyError(f"the body is compressed with codec {str(number)[:20]!r}, which is not known")
     size = _size(headers.get(SIZE_KEY))
     if size is not None and size > most:
         raise _too_large(codec, most)
@@ -50,19 +50,19 @@ def unpack(data: bytes, headers: Mapping[str, Any], most: int) -> bytes:
     try:
         return _snappy(data, most) if codec == "snappy" else _lz4(data, most if size is None else size)
     except cramjam.DecompressionError as error:
-        raise CompressedBodyError(f"its {codec} block of {len(data)} bytes is corrupt: {error}") from None
+        raise CompressedBodyError(f"the {codec} block of {len(data)} bytes is corrupt: {error}") from None
 
 
 def _size(text: object) -> int | None:
     if not isinstance(text, str):
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise CompressedBodyError(f"its header {SIZE_KEY} is {text[:20]!r}, not a number")
+        raise CompressedBodyError(f"the header {SIZE_KEY} is {text[:20]!r}, not a number")
     return int(text)
 
 
 def _too_large(codec: str, most: int) -> CompressedBodyError:
-    return CompressedBodyError(f"unpacked from {codec} it has more than {most} bytes (max_decompressed_size)")
+    return CompressedBodyError(f"the decompressed {codec} body has more than {most} bytes (max_decompressed_size)")
 
 
 def _gunzip(data: bytes, most: int) -> bytes:
@@ -72,11 +72,11 @@ def _gunzip(data: bytes, most: int) -> bytes:
         try:
             body += member.decompress(data, most + 1 - len(body))
         except zlib.error as error:
-            raise CompressedBodyError(f"its gzip is corrupt: {error}") from None
+            raise CompressedBodyError(f"the gzip data is corrupt: {error}") from None
         if len(body) > most:
             raise _too_large("gzip", most)
         if not member.eof:
-            raise CompressedBodyError("its gzip ends too early")
+            raise CompressedBodyError("the gzip data ends too early")
         data = member.unused_data
     return body
 
@@ -86,7 +86,7 @@ def _snappy(data: bytes, most: int) -> bytes:
     if size > most:
         raise _too_large("snappy", most)
     if size > len(data) * _MOST_OF_SNAPPY:
-        raise CompressedBodyError(f"its snappy block of {len(data)} bytes claims to decompress to {size}")
+        raise CompressedBodyError(f"the snappy block of {len(data)} bytes declares a size of {size} bytes")
     return bytes(cramjam.snappy.decompress_raw(data))
 
 

@@ -1,4 +1,4 @@
-"""Keys and limits of Youzan's NSQ; source lines are of youzan/nsq 0.3.7-HA.1.13.0."""
+"""Keys and limits of Youzan's NSQ.  Comments cite source lines of youzan/nsq 0.3.7-HA.1.13.0."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Final
 
 #: Partitions are numbered 0 to 254.  consistence/nsqlookup_coord_api.go:15
 MAX_PARTITIONS: Final = 255
-#: Internal ids hold the partition in the bits from this one upwards in cluster mode, and 0 on a standalone server.
+#: Number of the lowest bit of the partition in an internal id.  A standalone server stores 0 there.
 PARTITION_SHIFT: Final = 50
 #: Bytes of a trace id and of an internal id.  nsqd/message.go:18
 TRACE_ID_LENGTH: Final = 8
 MAX_UINT64: Final = 2**64 - 1
-#: Maximum bytes of an ext header.  nsqd adds 29 to the length in a uint16; a longer header overflows the uint16, and
-#: nsqd panics at each delivery, also after a restart.  nsqd/message.go:436
+#: Maximum bytes of an ext header.  nsqd adds 29 to the length in a uint16.  A longer header overflows the uint16, and
+#: nsqd then panics at each delivery, even after a restart.  nsqd/message.go:436
 MAX_HEADER_BYTES: Final = 65535 - 29
-#: Bytes of an ext header besides its JSON: the size (2), and the ext version that nsqd stores (1).
+#: Bytes of an ext header besides its JSON: two for the size, and one for the ext version that nsqd stores.
 HEADER_EXTRA: Final = 3
-#: Bytes after a message's id, after SUB_ADVANCED or SUB_ORDERED: queue offset (8), raw size (4).
+#: Bytes of queue offset (8) and raw size (4), which follow a message's id after SUB_ADVANCED or SUB_ORDERED.
 TAIL_LENGTH: Final = 12
-#: Ext versions: no header; a tag of old servers, laid out like JSON; JSON.  internal/ext/ext.go
+#: Ext versions: no header; the tag of an old server (same length field as JSON); JSON.  internal/ext/ext.go
 EXT_NONE: Final = 0
 EXT_TAG: Final = 2
 EXT_JSON: Final = 4
@@ -26,7 +26,7 @@ EXT_JSON: Final = 4
 #: Ext keys that the server itself reads.  internal/ext/ext.go:13
 TRACE_ID_KEY: Final = "##trace_id"
 TAG_KEY: Final = "##client_dispatch_tag"
-#: Prefix of keys that are reserved for the server.
+#: Prefix of the keys that the server reserves.
 RESERVED: Final = "##"
 #: Maximum characters of a tag.  internal/ext/ext.go:19
 MAX_TAG: Final = 100

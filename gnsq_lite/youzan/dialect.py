@@ -1,7 +1,7 @@
 """Implements :class:`gnsq_lite.dialect.Dialect` for Youzan's flavour of NSQ.
 
-The dialect keeps nsqlookupd's last answer for each topic: the message layout and the ordering of a topic depend on that
-answer and cannot be derived from the messages.
+The dialect keeps nsqlookupd's last answer for each topic, because this answer determines the message layout and the
+ordering of the topic.  The messages do not show them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class YouzanDialect(Dialect):
         self._layouts: dict[str, TopicLayout] = {}
         #: Topics whose missing partitions were logged.
         self._logged: set[str] = set()
-        # Trace ids of a Writer are consecutive from its start time in nanoseconds, so those of two Writers differ.
+        # A Writer's trace ids count up from its start time in nanoseconds, so the ids of two Writers differ.
         self._trace_ids = itertools.count(int(clock.wall() * 1_000_000_000))
 
     # -- discovery
@@ -67,7 +67,7 @@ class YouzanDialect(Dialect):
     parse_lookupds = staticmethod(parse_lookupds)
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
-        """Return one endpoint per partition: the partitions to read, or all writable partitions (YZ-3)."""
+        """Parse *data*; return one endpoint for each partition to read, or for each writable partition (YZ-3)."""
         layout = self._steady(topic, parse_layout(data))
         if layout.has_meta or topic not in self._layouts:
             self._layouts[topic] = layout
@@ -79,9 +79,9 @@ class YouzanDialect(Dialect):
         return Lookup(endpoints, layout, layout.left_out)
 
     def _steady(self, topic: str, layout: TopicLayout) -> TopicLayout:
-        """Raise the partition count of *layout* to the known count: fewer partitions would move keys (YZ-5).
+        """Replace a partition count below the known count, because a smaller count would move keys (YZ-5).
 
-        A topic loses partitions only if it is created again; an nsqlookupd may return an outdated, smaller count.
+        A topic loses partitions only if it is created again, but an outdated nsqlookupd may return a smaller count.
         """
         known = self.layout_of(topic).partition_num
         return replace(layout, partition_num=known) if layout.has_meta and layout.partition_num < known else layout
@@ -92,14 +92,14 @@ class YouzanDialect(Dialect):
         return self.named_endpoints(layout.producers)
 
     def _log_absent(self, topic: str, count: int, chosen: Any) -> None:
-        """Log once the chosen partitions that a topic of *count* lacks; they are read once they exist (YZ-3)."""
+        """Log once the chosen partitions that the topic does not have yet.  The Reader waits for them (YZ-3)."""
         absent = sorted({number for number in chosen if number >= count})
         if count and absent and topic not in self._logged:
             self._logged.add(topic)
-            log.warning("%s has %d partitions, and none of the numbers %s yet (partitions=)", topic, count, absent)
+            log.warning("%s has %d partitions; partitions= names %s, which do not exist yet", topic, count, absent)
 
     def named_endpoints(self, nsqds: Iterable[Endpoint]) -> list[Endpoint]:
-        """Return each of *nsqds* once for each number in ``partitions=``; unchanged without that option."""
+        """Return an endpoint for each pair of an nsqd and a number in ``partitions=``; *nsqds* without this option."""
         chosen = self.options.partitions
         if chosen is None:
             return list(nsqds)
@@ -112,10 +112,10 @@ class YouzanDialect(Dialect):
     # -- consuming
 
     def check_server(self, version: str, address: str) -> None:
-        """Accept nsqds of any version."""
+        """Accept each nsqd, whatever its version."""
 
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
-        """Return extend_support of the topic (YZ-15), desired_tag and ext_filter (YZ-16)."""
+        """Return the IDENTIFY fields extend_support (YZ-15), desired_tag and ext_filter (YZ-16) for *topic*."""
         options = self.options
         extra: dict[str, Any] = {}
         if topic and self._has_headers(topic):
@@ -137,8 +137,8 @@ class YouzanDialect(Dialect):
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> bytes:
         """Return SUB_ORDERED (YZ-6), SUB_ADVANCED (YZ-17) or SUB (YZ-3).
 
-        Raises OptionError for a start offset on a node that leads several partitions of the topic: the server could
-        apply the offset to any of them (protocol_v2.go:1034).
+        Raises OptionError for a start offset if the node leads several partitions of the topic, because the server
+        could apply the offset to any of these partitions (protocol_v2.go:1034).
         """
         partition, start = endpoint.partition, self.options.start_offset
         if self.is_ordered(topic):
@@ -146,7 +146,7 @@ class YouzanDialect(Dialect):
         if start is not None:
             led = self.layout_of(topic).led_by(endpoint.address)
             if len(led) > 1:
-                why = f"{endpoint} leads {len(led)} partitions of {topic}; set the offset with nsqd's HTTP API there"
+                why = f"{endpoint} leads {len(led)} partitions of {topic}; set the offset with this nsqd's HTTP API"
                 raise OptionError("start_offset", start, why)
             return commands.subscribe_advanced(topic, channel, partition or 0, start)
         if self.options.positions:
@@ -154,20 +154,20 @@ class YouzanDialect(Dialect):
         return commands.subscribe(topic, channel, partition)
 
     def message_factory(self, topic: str, endpoint: Endpoint, negotiated: Any) -> MessageFactory:
-        """Return the message factory for the layout that topic and SUB command determine (YZ-10, YZ-15)."""
+        """Return the message factory for the layout, which depends on the topic and the SUB command (YZ-10, YZ-15)."""
         tail = self.is_ordered(topic) or self.options.positions or self.options.start_offset is not None
         most = self.options.max_decompressed_size if self.options.decompress else None
         return message_factory(Layout(ext=self._has_headers(topic), tail=tail), endpoint.partition, most)
 
     def calls_for_lookup(self, error: NSQError) -> bool:
-        """Return whether *error* may mean a new leader: nsqd closes a moved consumer's connection without an error."""
+        """Return whether *error* may mean a new leader.  A former leader may disconnect without an error frame."""
         return not isinstance(error, NsqdError) or isinstance(error, MOVED)
 
     # -- publishing
 
     @property
     def batch_extra(self) -> int:
-        """Extra bytes per body of a batch: the size of a trace id."""
+        """Number of extra bytes per body of a batch: the size of the trace id, or 0 without ``trace``."""
         return TRACE_ID_LENGTH if self.options.trace else 0
 
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> LeaderRouter:
@@ -175,7 +175,7 @@ class YouzanDialect(Dialect):
         return LeaderRouter(host, self, self._clock, nsqds, self.options)
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
-        """Return *request* with its headers encoded; nsqd counts headers and trace ids as parts of messages.
+        """Check *request*; return it with encoded headers.  nsqd counts headers and trace ids as parts of messages.
 
         Raises OptionError, MessageTooLarge.  nsqdserver/protocol_v2.go:1578
         """
@@ -197,7 +197,7 @@ class YouzanDialect(Dialect):
     def beside_bodies(
         self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
     ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
-        """Return (headers with trace ids, None, bytes) or (None, trace ids, bytes per body).  Raises OptionError."""
+        """Return encoded headers (with trace ids) or None, trace ids or None, extra bytes.  Raises OptionError."""
         checked = None if trace_ids is None else list(map(check_trace_id, trace_ids))
         if headers is None:
             return None, checked, TRACE_ID_LENGTH
@@ -211,7 +211,7 @@ class YouzanDialect(Dialect):
         return b"" if headers is None and trace_id is None else encode_headers(headers or {}, trace_id)
 
     def prepare(self, request: PublishRequest) -> PublishRequest:
-        """Return the publish with a random trace id, the same in each attempt, so that duplicates can be recognized."""
+        """Return *request* with a trace id.  Each attempt sends the same id, so duplicates can be recognized."""
         trace_id = self._trace_id(request)
         return request if trace_id == request.trace_id else replace(request, trace_id=trace_id)
 
@@ -229,7 +229,7 @@ class YouzanDialect(Dialect):
         return commands.multipublish(topic, request.bodies, partition, trace_ids=trace_ids, headers=headers)
 
     def _check_takes_headers(self, request: PublishRequest, route: Lookup | None) -> None:
-        """Raise OptionError for a topic without headers: nsqd does not read the rest of an MPUB_EXT that it refuses."""
+        """Raise OptionError if the topic has no headers, because nsqd does not read the rest of a refused MPUB_EXT."""
         layout = route.meta if route is not None else None
         if isinstance(layout, TopicLayout) and layout.has_meta and not layout.extend_support:
             raise OptionError("headers", request.batch_headers, f"{request.topic} is not an ext topic: no headers")
@@ -247,7 +247,7 @@ class YouzanDialect(Dialect):
 
 
 def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
-    """Make the dialect with the name *dialect* from *options*, or return a given Dialect.  Raises OptionError."""
+    """Make a dialect from a name and *options*; return a Dialect object unchanged.  Raises OptionError."""
     if isinstance(dialect, str):
         check_choice("dialect", dialect, Dialect.name, YouzanDialect.name)
         return Dialect(**options) if dialect == Dialect.name else YouzanDialect(**options)

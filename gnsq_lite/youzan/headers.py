@@ -1,6 +1,6 @@
-"""Encodes ext headers: a JSON object sent with the body (YZ-15) that may hold the tag and the trace id (YZ-16).
+"""Encodes ext headers: a JSON object that is sent with the body (YZ-15) and may contain tag and trace id (YZ-16).
 
-Headers that would make the server fail, or break the connection, raise OptionError here.
+The functions raise OptionError for headers that would make the server fail or close the connection.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.youzan.constants import MAX_HEADER_BYTES, MAX_TAG, MAX_UINT64, RESERVED, TAG_KEY, TRACE_ID_KEY
 
-#: Levels of objects and arrays that nsqd's JSON parser accepts.
+#: Maximum nesting of objects and arrays that nsqd's JSON parser accepts.
 _MAX_LEVELS = 300
-# internal/ext/ext.go:20; Youzan's client checks tags, the server does not
+# internal/ext/ext.go:20; Youzan's client checks tags, but the server does not check them
 _TAG = re.compile(r"[a-zA-Z0-9_-]+").fullmatch
 _STRINGS, _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"'), re.compile(rb"[][{}]").findall
 
 
 def check_tag(tag: object, option: str = "tag") -> str:
-    """Check *tag*: 1 to 100 letters, digits, ``_`` and ``-``.  Raises OptionError."""
+    """Check that *tag* has 1 to 100 letters, digits, ``_`` or ``-``; return *tag*.  Raises OptionError."""
     if isinstance(tag, str) and len(tag) <= MAX_TAG and _TAG(tag):
         return tag
     raise OptionError(option, tag, f"must be 1 to {MAX_TAG} letters, digits, '_' or '-'")
 
 
 def check_trace_id(trace_id: int) -> int:
-    """Check *trace_id*, an unsigned 64-bit number.  Raises OptionError."""
+    """Check that *trace_id* is an unsigned 64-bit number; return *trace_id*.  Raises OptionError."""
     return check_number("trace_id", trace_id, 0, MAX_UINT64, whole=True)
 
 
 def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> bytes:
-    """Encode *headers* as JSON, with *trace_id* under its key if given.
+    """Encode *headers* as JSON; add *trace_id*, if given, under the key ``##trace_id``.
 
-    Raises OptionError for headers that are no JSON object with str keys, for an invalid tag or trace id, for other keys
-    that start with ``##`` (reserved by the server), for more than 65506 bytes (they make nsqd panic), and for more than
-    300 levels.
+    Raises OptionError if *headers* is no JSON object with str keys, if the tag or trace id is invalid, and if another
+    key starts with ``##`` (reserved by the server).  Raises it also for more than 300 levels, and for more than 65506
+    bytes, because nsqd would panic.
     """
     if not isinstance(headers, Mapping):
         raise OptionError("headers", headers, "must be a mapping of names to JSON values")
@@ -48,7 +48,7 @@ def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> b
         if not isinstance(key, str):
             raise OptionError("headers", key, "its keys must be str")
         if key.startswith(RESERVED) and key not in (TRACE_ID_KEY, TAG_KEY):
-            raise OptionError("headers", key, f"names that start with {RESERVED!r} are the server's own")
+            raise OptionError("headers", key, f"names that start with {RESERVED!r} are reserved for the server")
     if TAG_KEY in named:
         check_tag(named[TAG_KEY], f"headers[{TAG_KEY!r}]")
     if trace_id is not None:
@@ -74,5 +74,5 @@ def _check_trace_text(text: object) -> None:
 
 
 def has_trace_id(headers: Mapping[str, Any] | None) -> bool:
-    """Return whether the server answers a PUB_EXT with these *headers* with a trace reply."""
+    """Return whether *headers* contain a trace id.  If so, the server answers PUB_EXT with a trace reply."""
     return headers is not None and TRACE_ID_KEY in headers

@@ -1,7 +1,7 @@
 """Parses the answers of Youzan's nsqlookupd, without I/O: ``/lookup`` (YZ-2) and ``/listlookup`` (YZ-1).
 
-Empty values may be null, and the ports of ``/listlookup`` are strings.  Unusable partitions and nodes are left out; if
-no usable one is left, and for all other errors, the parser raises HTTPResponseError.
+The server may send null for an empty value, and sends the ports of ``/listlookup`` as strings.  The parser leaves out
+unusable partitions and nodes.  If all entries are unusable, and for all other errors, it raises HTTPResponseError.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gnsq_lite.youzan.constants import MAX_PARTITIONS
 class TopicLayout:
     """The partitions of a topic and their leaders.
 
-    ``partition_num`` is the number of partitions, including unlisted ones (without a leader, or not writable).  It is 0
-    if the server reports no number, because it is in no cluster, or because the request was without metainfo.
+    ``partition_num`` is the number of partitions, also counting partitions that are not listed because they have no
+    leader or are not writable.  It is 0 if the server is in no cluster, or if the request was without metainfo.
     ``lists_partitions``: whether the server listed any partition, usable or not.  ``left_out``: the unusable entries.
     """
 
@@ -37,17 +37,17 @@ class TopicLayout:
 
     @property
     def has_partitions(self) -> bool:
-        """Whether the server knows partitions, so that a publish needs a leader and not just any node."""
+        """Whether the topic has partitions.  If so, a publish must go to the leader of a partition."""
         return self.has_meta or self.lists_partitions or bool(self.partitions)
 
     def only(self, allowed: Callable[[Endpoint], bool]) -> TopicLayout:
-        """Return a copy without the endpoints that *allowed* refuses: their partitions have no leader."""
+        """Return a copy without the endpoints for which *allowed* returns False.  Their partitions have no leader."""
         partitions = {number: endpoint for number, endpoint in self.partitions.items() if allowed(endpoint)}
         producers = tuple(filter(allowed, self.producers))
         return replace(self, partitions=partitions, producers=producers, lists_partitions=self.has_partitions)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return one endpoint per listed partition, in order; or the nodes if the server knows no partitions."""
+        """Return one endpoint per listed partition, in order; if the topic has no partitions, return the nodes."""
         if self.has_partitions:
             return tuple(self.partitions[number] for number in sorted(self.partitions))
         return self.producers
@@ -70,7 +70,7 @@ def lookup_path(topic: str, role: Role) -> str:
 
 
 def parse_layout(data: Any) -> TopicLayout:
-    """Parse the decoded answer of ``/lookup``; null gives an empty layout.  Raises HTTPResponseError."""
+    """Parse the decoded answer of ``/lookup``.  Return an empty layout for null.  Raises HTTPResponseError."""
     data = _value({"answer": data}, "answer", {})
     meta, listed, nodes = _value(data, "meta", {}), _value(data, "partitions", {}), _value(data, "producers", [])
     count = _value(meta, "partition_num", 0)
@@ -94,9 +94,9 @@ def parse_layout(data: Any) -> TopicLayout:
 
 
 def parse_lookupds(data: Any) -> tuple[Address, ...]:
-    """Parse the HTTP addresses of ``/listlookup``, the leader first; empty if nsqlookupd is in no cluster.
+    """Parse the answer of ``/listlookup``; return the HTTP addresses of the nsqlookupds, the leader first.
 
-    Raises HTTPResponseError.
+    Return () if nsqlookupd is in no cluster.  Raises HTTPResponseError.
     """
     data = _value({"answer": data}, "answer", {})
     leader, nodes = _value(data, "lookupdleader", {}), _value(data, "lookupdnodes", [])

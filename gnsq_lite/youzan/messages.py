@@ -1,4 +1,4 @@
-"""Parses the bytes after a message's id, the ids, and the replies to traced publishes (YZ-9, YZ-10, YZ-15).
+"""Parses message ids, the bytes after a message's id, and the replies to traced publishes (YZ-9, YZ-10, YZ-15).
 
 ::
 
@@ -6,8 +6,8 @@
     SUB_ADVANCED, SUB_ORDERED  queue offset (8), raw size (4), body
     an ext topic               ext version (1); if it is not 0: length (2), JSON; then as above
 
-The frame does not show its layout, which depends on the SUB command and on extend_support in IDENTIFY
-(nsqd/message.go:191 @0.3.7-HA.1.13.0).  So each connection has a :class:`Layout`.
+The layout depends on the SUB command and on extend_support in IDENTIFY (nsqd/message.go:191 @0.3.7-HA.1.13.0).  The
+frame does not show it, so each connection has a :class:`Layout`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _COMPRESSED = CODEC_KEY.encode()
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layout of the bytes after the ids, for the messages of one connection."""
+    """Layout of the bytes after the id, in the messages of one connection."""
 
     ext: bool = False
     tail: bool = False
 
 
 class Content(NamedTuple):
-    """Parts of a message after its id: None for a missing header; None for offset and size after a plain SUB."""
+    """Parts of a message after its id.  A missing header is None.  After a plain SUB, offset and size are None."""
 
     body: bytes
     header: bytes | None = None
@@ -75,15 +75,15 @@ def decode_content(data: bytes, layout: Layout) -> Content:
 
 
 def split_id(message_id: bytes) -> tuple[int, int]:
-    """Split a message's id into (internal id, trace id) (YZ-10).  Raises ProtocolError if it has not 16 bytes."""
+    """Split a 16-byte message id into (internal id, trace id) (YZ-10).  Raises ProtocolError for another length."""
     if len(message_id) != 16:
-        raise ProtocolError(f"a message id of {len(message_id)} bytes; it has 16")
+        raise ProtocolError(f"a message id has {len(message_id)} bytes, not 16")
     internal, trace = _ids(message_id)
     return internal, trace
 
 
 def partition_of_id(internal_id: int) -> int:
-    """Return the partition in an internal id: its upper bits in cluster mode, 0 from a standalone server."""
+    """Return the partition, the upper bits of an internal id.  It is 0 for ids of a standalone server."""
     return internal_id >> PARTITION_SHIFT
 
 
@@ -91,7 +91,7 @@ class YouzanMessage(Message):
     """A message from Youzan's nsqd.
 
     Attributes:
-        internal_id: The server's id; in cluster mode unique within the topic, and increasing within a partition.
+        internal_id: The server's id.  In cluster mode it is unique in the topic, and increases in each partition.
         trace_id: The publisher's trace id, or 0.
         partition: The partition of the message.
         queue_offset, raw_size: Offset and size of the message in the partition's queue; None after a plain SUB.
@@ -142,10 +142,10 @@ class YouzanMessage(Message):
 
 
 class CompressedMessage(YouzanMessage):
-    """A message with a compressed body (by its headers), which is decompressed at the first access.
+    """A message whose headers name a compression.  The first access to ``body`` decompresses the body.
 
     ``body`` raises CompressedBodyError if decompression fails; ``raw_body`` is the compressed body.  ``headers`` omits
-    the two headers of the compression.
+    the two headers that describe the compression.
     """
 
     __slots__ = ("_most", "_packed", "_unpacked")
@@ -186,7 +186,7 @@ class CompressedMessage(YouzanMessage):
 
 
 def _tag_header(content: Content) -> dict[str, Any] | None:
-    # Some old servers mark JSON as a tag; a tag contains no brace.
+    # Some old servers send JSON with the version of a tag.  A tag contains no brace.
     if content.header is None or content.header.startswith(b"{"):
         return None
     return {TAG_KEY: content.header.decode("utf-8", "replace")}
@@ -203,11 +203,11 @@ def _parse_header(data: bytes) -> dict[str, Any]:
 def message_factory(
     layout: Layout, partition: int | None, most_unpacked: int | None = None
 ) -> Callable[[Any, int, int, bytes, bytes], YouzanMessage]:
-    """Return the message factory of one connection; it raises ProtocolError for a malformed message.
+    """Return the message factory of one connection.  The factory raises ProtocolError for a malformed message.
 
-    *most_unpacked*: maximum bytes of a decompressed body; None: do not decompress.
+    *most_unpacked* is the maximum size of a decompressed body in bytes.  If it is None, bodies stay compressed.
     """
-    if not layout.ext and not layout.tail:  # without the time of decode_content()
+    if not layout.ext and not layout.tail:  # faster than decode_content()
         return lambda connection, ns, attempts, id, rest: YouzanMessage(
             connection, ns, attempts, id, Content(rest), partition
         )
@@ -223,9 +223,9 @@ def message_factory(
 
 @dataclass(frozen=True, slots=True)
 class PublishReceipt:
-    """Ids and queue offset of a traced publish (YZ-9); for MPUB_TRACE of its first message, with the total size.
+    """Ids, queue offset and size of a traced publish (YZ-9).  For a batch: of its first message, and the total size.
 
-    ``rest``: the receipts of the further parts, if a batch was split.
+    ``rest``: the receipts of the second and later parts, if a batch was split.
     """
 
     internal_id: int
@@ -236,13 +236,13 @@ class PublishReceipt:
 
     @property
     def partition(self) -> int:
-        """The partition in the internal id; 0 from a standalone server."""
+        """The partition in the internal id.  It is 0 for a standalone server."""
         return partition_of_id(self.internal_id)
 
 
 def parse_trace_reply(data: bytes) -> PublishReceipt:
     """Parse nsqd's answer to a traced publish.  Raises ProtocolError for any other bytes."""
     if len(data) != _trace.size or not data.startswith(b"OK"):
-        raise ProtocolError(f"a traced publish was answered with {data[:40]!r}, {len(data)} bytes")
+        raise ProtocolError(f"nsqd answered a traced publish with {data[:40]!r} ({len(data)} bytes)")
     _, internal_id, trace_id, queue_offset, raw_size = _trace.unpack(data)
     return PublishReceipt(internal_id, trace_id, queue_offset, raw_size)

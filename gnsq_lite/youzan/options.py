@@ -13,16 +13,15 @@ from gnsq_lite.youzan.commands import StartOffset, check_partition
 from gnsq_lite.youzan.headers import check_tag
 from gnsq_lite.youzan.partitions import KeyMapping
 
-#: Action for a message after max_attempts (YZ-13).  To move a message to the tail, publish it again and use "drop".
-
+#: Number of each kind of filter in IDENTIFY.
 _FILTERS = {"exact": 1, "regex": 2, "glob": 3, "list": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtFilter:
-    """Filter of the messages of an ext topic by one of their headers (YZ-16).
+    """Filter by headers for the messages of an ext topic (YZ-16).
 
-    The server finishes messages that do not match, so no consumer of the channel receives them.
+    The server finishes messages that do not match the filter, so no consumer of the channel receives them.
     """
 
     kind: Literal["exact", "regex", "glob", "list"] = documented("exact", "how the header's value is compared")
@@ -35,7 +34,7 @@ class ExtFilter:
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, *_FILTERS)
         check_choice("match", self.match, "any", "all")
-        # The server reports no error for an invalid filter: it sends every message.
+        # The server reports no error for an invalid filter, but sends every message.
         if self.kind == "list":
             self._check_list()
         elif not _is_text(self.key) or not _is_text(self.value) or self.pairs:
@@ -68,7 +67,7 @@ def _is_text(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class YouzanOptions:
-    """Options of a Reader or Writer for Youzan's NSQ; checked at construction."""
+    """Options of a Reader or Writer for Youzan's NSQ.  The constructor checks them, and raises OptionError."""
 
     partitions: Collection[int] | None = documented(None, "partitions to read; None: all (YZ-3)")
     ordered: bool | Mapping[str, bool] | None = documented(

@@ -1,10 +1,10 @@
 """Chooses the partition of a publish, and decides which errors require a new lookup.  No I/O.
 
-A key's partition depends only on the key and the number of partitions (YZ-5).  If its leader is unreachable, the
-publish waits or fails and never goes to another partition, because that would break the order of the key's messages.
+A key's partition depends only on the key and the number of partitions (YZ-5).  If the partition's leader is
+unreachable, the publish waits or fails.  It never goes to another partition, because the key would lose its order.
 
-Youzan's two clients map keys differently.  All writers of a topic must use the same mapping; otherwise messages of one
-key go to two partitions and lose their order.
+Youzan's two clients map keys differently.  All writers of a topic must use the same mapping.  If two writers use
+different mappings, messages of one key go to two partitions and lose their order.
 
 * ``"go"``: murmur3 x86_32 of the key's bytes, seed 0, unsigned, modulo the number of partitions
   (go-nsq/producer.go "GetPartitionID" with the hasher its examples set).
@@ -32,7 +32,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.youzan.commands import check_partition
 from gnsq_lite.youzan.lookup import TopicLayout
 
-#: Errors after which the partition may have another leader: look it up again (YZ-8).
+#: Errors after which the partition may have another leader, so that a new lookup is needed (YZ-8).
 MOVED = (NotLeaderError, NotWritableError, TopicNotExistError)
 
 KeyMapping = Literal["go", "java"]
@@ -41,7 +41,7 @@ _U32 = 0xFFFFFFFF
 
 
 def java_string_hash(text: str) -> int:
-    """Compute Java's ``String.hashCode()``: signed, 32 bits, over UTF-16 code units."""
+    """Compute Java's ``String.hashCode()``, a signed 32-bit hash of the UTF-16 code units of *text*."""
     units = text.encode("utf-16-be", "surrogatepass")
     h = 0
     for at in range(0, len(units), 2):
@@ -53,15 +53,15 @@ def _java_hash(key: bytes) -> int:
     return abs(java_string_hash(key.decode()))
 
 
-#: Hash function of each mapping; the partition is the hash modulo the number of partitions.  "java" needs UTF-8 text.
+#: Hash function of each mapping.  The partition is the hash modulo the number of partitions.  "java" needs UTF-8 text.
 HASHES: dict[KeyMapping, Callable[[bytes], int]] = {"go": murmur3_32, "java": _java_hash}
 
 
 def partition_of(key: str | bytes, partition_num: int, mapping: KeyMapping = "go") -> int:
-    """Return the partition, 0 to ``partition_num - 1``, that *key* belongs to.
+    """Return the partition of *key*, from 0 to ``partition_num - 1``.
 
-    A key as str and as UTF-8 bytes gives the same partition.  Raises OptionError for a *partition_num* below 1, and for
-    bytes that are not UTF-8 if the mapping needs text.
+    A str and its UTF-8 bytes have the same partition.  Raises OptionError for a *partition_num* below 1, and for bytes
+    that are not UTF-8 if the mapping is "java".
     """
     if not isinstance(key, (str, bytes)):
         raise OptionError("key", key, "must be bytes or text")
@@ -76,7 +76,7 @@ def partition_of(key: str | bytes, partition_num: int, mapping: KeyMapping = "go
 
 
 def check_place(key: str | bytes | None, partition: int | None, mapping: KeyMapping) -> None:
-    """Raise OptionError for a key together with a partition, an invalid partition, or a key that cannot be hashed."""
+    """Raise OptionError for an invalid partition, for a key that cannot be hashed, and if both are given."""
     if partition is not None:
         check_partition(partition)
         if key is not None:
@@ -91,8 +91,8 @@ def partition_for(
     """Return *partition*, or the partition of *key*; the caller gives exactly one of the two.
 
     Raises:
-        OptionError: the topic has no such partition, or :func:`check_place` refuses the arguments.
-        NotSent: a key is given, but the number of partitions is unknown; nothing was sent.
+        OptionError: the topic does not have *partition*, or :func:`check_place` refuses the arguments.
+        NotSent: *key* is given, but the number of partitions is unknown.
     """
     check_place(key, partition, mapping)
     if partition is not None:
@@ -100,14 +100,14 @@ def partition_for(
             raise OptionError("partition", partition, f"{topic} has {layout.partition_num} partitions, numbered from 0")
         return partition
     if not layout.partition_num:
-        raise NotSent(f"{topic}: nsqlookupd does not report how many partitions it has; a key needs that")
+        raise NotSent(f"{topic}: nsqlookupd does not report the number of partitions, which a key needs")
     return partition_of(key or b"", layout.partition_num, mapping)
 
 
 def should_reroute(error: NSQError) -> bool:
-    """Return whether the partition's leader must be looked up again after *error* (YZ-8, YZ-5).
+    """Return whether the client must look up the partition's leader again after *error* (YZ-8, YZ-5).
 
-    A leader that shuts down refuses the message with "exiting"; a new leader follows within about a second.
+    A leader that shuts down refuses messages with "exiting".  A new leader is elected within about a second.
     """
     if isinstance(error, (PubFailedError, MpubFailedError)):
         return error.text == "exiting"

@@ -1,8 +1,8 @@
 """Sends each publish to the leader of a partition (YZ-4, YZ-5, YZ-8, YZ-12).  The router's host does the I/O.
 
-Publishes to one partition keep their order and never go to another partition.  The router holds publishes that it
-cannot send, per partition and in order.  It retries them when the partition gets a leader or when its leader accepts
-publishes again.  Held publishes do not delay publishes to other partitions.
+Publishes to one partition keep their order and never go to another partition.  The router holds the publishes that it
+cannot send, in one ordered heap per partition.  It sends them when the partition gets a leader, or when the leader
+accepts publishes again.  Held publishes do not delay publishes to other partitions.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gnsq_lite.youzan.lookup import EMPTY, TopicLayout
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.partitions import partition_for
 
-#: Minimum seconds between two lookups of a topic; seconds between them while publishes wait for a leader.
+#: Minimum seconds between two lookups of a topic; seconds between two lookups while publishes wait for a leader.
 _PAUSE = 0.05
 _LOOK_AGAIN = 0.25
 
-#: Used instead of a partition number: any partition is allowed; or the partition is unknown until nsqlookupd reports
-#: the number of partitions.
+#: Values instead of a partition number.  _ANY: any partition is allowed.  _UNKNOWN: the partition is unknown until
+#: nsqlookupd reports the number of partitions.
 _ANY, _UNKNOWN = -1, -2
 
-_NO_LEADER = "no leader is known that accepts writes, may be connected to and was not just lost"
+_NO_LEADER = "no leader is known that accepts writes, that allowed_addresses permits and that was not just lost"
 
 
 class Encoder(Protocol):
-    """The dialect, which encodes a request as a command."""
+    """The part of the dialect that encodes a request as a command."""
 
     def prepare(self, request: PublishRequest) -> PublishRequest: ...
 
@@ -45,18 +45,18 @@ class _Topic:
     def __init__(self, name: str) -> None:
         self.name = name
         self.lookups: Lookups | None = None
-        #: The last answer that lists endpoints; before the first such answer, any answer.
+        #: The last answer that lists endpoints.  Before the first such answer, this is the last answer.
         self.lookup: Lookup | None = None
-        #: Leader of each partition to which publishes are sent.
+        #: Leader of each partition, by the partition's number.  Publishes to the partition go to this leader.
         self.leaders: dict[int, Endpoint] = {}
-        #: The nsqds without listed partitions; and all endpoints for publishes without a key.
+        #: The nsqds, if nsqlookupd lists no partitions; all endpoints for publishes without a key.
         self.nodes: tuple[Endpoint, ...] = ()
         self.endpoints: tuple[Endpoint, ...] = ()
-        #: Leaders that refused a publish or were lost, until they are in use again.
+        #: Leaders that refused a publish or were lost, and that are not in use again.
         self.doubted: set[Endpoint] = set()
         #: For each partition with publishes that wait, a heap of (number, publish).
         self.held: dict[int, list[tuple[int, RoutedPublish]]] = {}
-        #: Numbers of the publishes without a key and partition; drawn in any thread.
+        #: Counter of the publishes without a key and partition, which chooses their endpoints in turn.  Thread-safe.
         self.turns = itertools.count()
         self.timer: Timer | None = None
         self.asked_at = 0.0
@@ -73,7 +73,7 @@ class _Topic:
         self.endpoints = tuple(leaders[number] for number in sorted(leaders)) or self.nodes
 
     def doubt(self, leader: Endpoint) -> None:
-        """Send nothing to *leader* until an nsqlookupd confirms it."""
+        """Send nothing to *leader* until a lookup selects it again."""
         self.doubted.add(leader)
         if leader.partition is not None and self.leaders.get(leader.partition) == leader:
             self.use({number: each for number, each in self.leaders.items() if each != leader})
@@ -81,7 +81,7 @@ class _Topic:
     def hold(self, partition: int, publish: RoutedPublish) -> None:
         """Hold a publish until its partition can accept it."""
         held = self.held.setdefault(partition, [])
-        if len(held) >= 1024 and len(held) & (len(held) - 1) == 0:  # at each power of two: drop settled ones
+        if len(held) >= 1024 and len(held) & (len(held) - 1) == 0:  # at each power of two: drop settled publishes
             held[:] = [each for each in held if not each[1].done()]
             heapify(held)
         heappush(held, (publish.number, publish))
@@ -109,7 +109,7 @@ class LeaderRouter:
     def leader(self, publish: RoutedPublish) -> Endpoint | None:
         """Encode the publish and return its leader.  Thread-safe.
 
-        Return None if the loop must send the publish, for example because an earlier one to its partition waits.
+        Return None if the loop must send the publish, for example because an earlier publish to its partition waits.
         """
         topic = self._topics.get(publish.topic)
         if topic is None:
@@ -142,7 +142,7 @@ class LeaderRouter:
             self._look_again(topic)
 
     def _partition(self, topic: _Topic, publish: RoutedPublish) -> int:
-        """Return the number of the publish's partition, _ANY or _UNKNOWN.  Raises OptionError."""
+        """Return the number of the publish's partition, or _ANY, or _UNKNOWN.  Raises OptionError, NotSent."""
         request = publish.request
         if request is None or (request.key is None and request.partition is None):
             return _ANY
@@ -164,7 +164,7 @@ class LeaderRouter:
         elif partition == _ANY and topic.endpoints:
             endpoints, avoids = topic.endpoints, self._host.avoids
             first = publish.leader
-            if first is None or first not in endpoints:  # else a thread chose it, or the publish was held
+            if first is None or first not in endpoints:  # keep the choice of a thread or of an earlier attempt
                 first = publish.leader = endpoints[next(topic.turns) % len(endpoints)]
             if not avoids(first):
                 yield first
@@ -190,13 +190,13 @@ class LeaderRouter:
             is_led = True
             if self._host.send_to(endpoint, publish):
                 return True
-        if topic.lookups is None and not is_led:  # no nsqlookupd can name another leader
+        if topic.lookups is None and not is_led:  # without nsqlookupds no leader will be found later
             self._host.fail(publish, publish.last_error or self.not_sent(publish, NotSent(_NO_LEADER)))
             return True
         return False
 
     def _refuse(self, topic: _Topic, publish: RoutedPublish, error: NSQError) -> None:
-        """Fail a publish that the topic cannot accept, and look the topic up, which may have changed."""
+        """Fail a publish that the topic cannot accept.  Look the topic up again, because the topic may have changed."""
         self._host.fail(publish, error)
         self._look_again(topic)
 
@@ -207,7 +207,7 @@ class LeaderRouter:
             publish = held[0][1]
             if not publish.done() and not self._try(topic, publish, partition):
                 return
-            heappop(held)  # only after it was sent: no thread may overtake it
+            heappop(held)  # only after the send: no thread may overtake the publish
         topic.held.pop(partition, None)
 
     # -- lookups
@@ -223,11 +223,11 @@ class LeaderRouter:
         return topic
 
     def _learned(self, topic: _Topic, answer: Lookup) -> None:
-        """Use an answer of an nsqlookupd: update the leaders, and send the publishes that wait for them.
+        """Update the leaders from an nsqlookupd's *answer*, and send the publishes that wait for them.
 
-        If nsqlookupds differ, the newer answer is unknown.  So a leader that any nsqlookupd lists stays in use until it
-        refuses a publish or is lost; then a leader from another nsqlookupd is preferred.  An nsqlookupd that lists no
-        leader may have just started: while none lists a leader, the known leaders stay in use.
+        If nsqlookupds disagree, the router cannot know the newer answer.  So a leader in use stays in use while an
+        nsqlookupd lists it, until it refuses a publish or is lost.  Then the router prefers another listed leader.  If
+        no nsqlookupd lists a leader, the known leaders stay in use, because the nsqlookupds may have just started.
         """
         before = topic.layout.partition_num
         if answer.endpoints or topic.lookup is None:
@@ -247,16 +247,16 @@ class LeaderRouter:
             self._flush(topic, partition)
 
     def _choose(self, topic: _Topic, number: int, listed: list[Endpoint], answer: Lookup) -> Endpoint | None:
-        """Return the leader of a partition that an nsqlookupd lists.
+        """Choose the leader of a partition among the listed endpoints.
 
-        Return None while a publish to the partition is unanswered: if nsqd refuses it, it precedes held ones (YZ-5).
+        Return None while a publish to a former leader is unanswered, because it precedes the held publishes (YZ-5).
         """
         leaders = [each for each in listed if each.partition == number]
         current = topic.leaders.get(number)
         if current in leaders:
             return current
         leader = next((each for each in leaders if each not in topic.doubted), None)
-        if leader is None:  # all are doubted: use the newest answer
+        if leader is None:  # all listed leaders are doubted: use the newest answer
             leader = next((each for each in answer.endpoints if each.partition == number), None)
         if leader is not None and self._host.owes(topic.name, number):
             self._look_again(topic)
@@ -264,13 +264,13 @@ class LeaderRouter:
         return leader
 
     def _on_outage(self, topic: _Topic) -> None:
-        """Use doubted leaders again while all nsqlookupds fail; nsqd refuses publishes if it is not the leader."""
+        """Use doubted leaders again while all nsqlookupds fail.  An nsqd that is not the leader refuses the publish."""
         if topic.lookup is not None and topic.doubted:
             topic.doubted.clear()
             self._learned(topic, topic.lookup)
 
     def _look_again(self, topic: _Topic) -> None:
-        """Query the nsqlookupds, at once unless they were just queried."""
+        """Query the nsqlookupds at once, or up to 50 ms later if the router has just queried them."""
         if topic.timer is None and topic.lookups is not None and not self._closed:
             pause = max(0.0, topic.asked_at + _PAUSE - self._clock.now())
             topic.timer = self._host.call_later(pause, lambda: self._ask(topic))
@@ -289,7 +289,7 @@ class LeaderRouter:
     # -- lost nodes and refused publishes
 
     def refused(self, publish: RoutedPublish, error: NSQError, leader: Endpoint) -> None:
-        """Send the publish to the new leader, until its deadline, because *leader* refused it as not the leader."""
+        """Hold a publish that *leader* refused because it does not lead the partition; send it to the new leader."""
         topic = self._topic(publish.topic)
         if topic.lookups is None:
             self._host.fail(publish, error)
@@ -325,7 +325,7 @@ class LeaderRouter:
                 self._look_again(topic)
 
     def on_room(self, endpoint: Endpoint) -> None:
-        """Send the held publishes of *endpoint*, which accepts publishes again."""
+        """Send the held publishes that *endpoint*, which has room again, can accept."""
         for topic in self._topics.values():
             for partition in list(topic.held):
                 if partition < 0 or endpoint.partition in (None, partition):
@@ -339,7 +339,7 @@ class LeaderRouter:
         return [publish for topic in topics for held in topic.held.values() for _, publish in held]
 
     def forget_done(self) -> None:
-        """Drop the oldest publishes of each partition as long as they are settled."""
+        """Drop settled publishes from the head of each partition's heap."""
         for topic in self._topics.values():
             for partition, held in list(topic.held.items()):
                 while held and held[0][1].done():
@@ -348,7 +348,7 @@ class LeaderRouter:
                     del topic.held[partition]
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
-        """Return the reason why a publish has no leader; None if it has one, or if no nsqlookupd has answered."""
+        """Return the reason why a publish has no leader; None if it has a leader, or if no nsqlookupd has answered."""
         topic = self._topics.get(publish.topic)
         if topic is None or (topic.lookup is None and topic.lookups is not None):
             return None
@@ -359,7 +359,7 @@ class LeaderRouter:
         if next(self._candidates(topic, publish, partition), None) is not None:
             return None
         if topic.lookup is not None and not topic.lookup.endpoints:
-            why = "no nsqlookupd lists a writable partition of it that may be connected to; does it exist?"
+            why = "no nsqlookupd lists a writable partition that allowed_addresses permits; does the topic exist?"
             return NotSent(f"{topic.name}: {why}")
         return NotSent(_NO_LEADER)
 
@@ -385,7 +385,7 @@ class LeaderRouter:
 
 
 def _answers(lookups: Lookups | None) -> list[Lookup]:
-    """Return the last answers of the nsqlookupds, except failing nsqlookupds."""
+    """Return the last answers of the nsqlookupds that do not fail at present."""
     if lookups is None:
         return []
     failing = {address for address, each in lookups.health().items() if each.ok is False}

@@ -1,4 +1,4 @@
-"""Moves a message to the end of its partition instead of giving it up (YZ-13)."""
+"""Moves a message that is given up to the end of its partition (YZ-13)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Publisher(Protocol):
 def to_tail(writer: Publisher) -> Callable[[Message], None]:
     """Return an ``on_give_up`` that publishes the message again to the same partition with the same headers.
 
-    The message is finished after nsqd's OK and requeued if the publish fails; a crash between OK and FIN leaves a
-    duplicate.  Attempts restart at 1.  Later messages of its key are handled first, so their order is lost.
+    The Reader finishes the message after nsqd's OK, and requeues the message if the publish fails.  A crash between OK
+    and FIN leaves a duplicate.  Attempts restart at 1.  The key loses its order: later messages are handled first.
     """
 
     def give_up(message: Message) -> None:

@@ -69,7 +69,7 @@ def test_ids_of_a_writer_that_traces_are_drawn_once_for_each_message() -> None:
         ({"trace_ids": [1, 2, 3]}, "3 for 2 bodies"),
         ({"trace_ids": 5}, "one for each body"),
         ({"trace_ids": [1, -1]}, "between 0 and"),
-        ({"headers": [{}, {"##x": 1}]}, "server's own"),
+        ({"headers": [{}, {"##x": 1}]}, "reserved for the server"),
         ({"headers": [{}, "text"]}, "mapping"),
         ({"headers": [{}, {"a": "x" * 65499}]}, "65506"),
     ],

@@ -106,9 +106,9 @@ def test_any_bytes_are_unpacked_or_refused(data: bytes, codec: str, size: int | 
         (GO["lz4"], {CODEC_KEY: "3", SIZE_KEY: "-1"}, "not a number"),
         (GO["lz4"], {CODEC_KEY: "3", SIZE_KEY: "10"}, "lz4 block of 44 bytes is corrupt"),
         (GO["gzip"][:-3], {CODEC_KEY: "1"}, "too early"),
-        (GO["gzip"] + b"xy", {CODEC_KEY: "1"}, "gzip is corrupt"),
+        (GO["gzip"] + b"xy", {CODEC_KEY: "1"}, "gzip data is corrupt"),
         (b"\xff\xff\xff\xff\x0fabc", {CODEC_KEY: "2"}, "more than 1048576 bytes"),
-        (b"\xff\xff\x3fabc", {CODEC_KEY: "2"}, "claims to decompress to 1048575"),
+        (b"\xff\xff\x3fabc", {CODEC_KEY: "2"}, "declares a size of 1048575 bytes"),
     ],
 )
 def test_what_cannot_be_unpacked_says_why(data: bytes, headers: dict[str, str], why: str) -> None:
