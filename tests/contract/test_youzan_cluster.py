@@ -398,7 +398,7 @@ def test_a_writer_that_refuses_a_publish_looks_the_topic_up_again() -> None:
 
 
 def test_a_topic_that_is_not_there_is_named_as_the_reason(cluster: Cluster) -> None:
-    with a_writer(cluster) as writer, pytest.raises(NotSent, match=r"nosuch: no nsqlookupd lists a partition"):
+    with a_writer(cluster) as writer, pytest.raises(NotSent, match=r"nosuch: no nsqlookupd lists a writable partition"):
         writer.publish("nosuch", b"x", timeout=1.0)
 
 
