@@ -139,7 +139,7 @@ class RouterHost(Protocol):
     """Interface of a Writer's core for a :class:`Router`."""
 
     def send_to(self, endpoint: Endpoint, publish: Any) -> bool:
-        """Send a publish; return False if the endpoint cannot accept it yet.  Connect to a new endpoint."""
+        """Send a publish; return False if the endpoint cannot accept it yet.  If the endpoint is new, connect to it."""
 
     def fail(self, publish: Any, error: NSQError) -> None:
         """Settle a publish with an error."""
@@ -188,7 +188,7 @@ class Router(Protocol):
         """Return the held publishes."""
 
     def forget_done(self) -> None:
-        """Drop held publishes that have their outcome."""
+        """Drop held publishes that already have an outcome."""
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
         """Return the known reason why no endpoint can accept a publish.  Thread-safe."""
@@ -204,7 +204,7 @@ class Router(Protocol):
 
 
 class Dialect:
-    """Protocol of the servers.  This class is for nsqd 1.x; :class:`gnsq_lite.youzan.YouzanDialect` overrides it."""
+    """Dialect of the servers.  This class is for nsqd 1.x; :class:`gnsq_lite.youzan.YouzanDialect` overrides it."""
 
     name = "nsq"
     #: Path of the request that lists the nsqlookupds of a cluster (YZ-1); "": use only the configured nsqlookupds.

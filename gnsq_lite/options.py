@@ -106,7 +106,7 @@ class HandlerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReconnectOptions:
-    """Delays between attempts to connect to an nsqd that was given by address; each doubles the delay (CONN-3)."""
+    """Delays between attempts to connect to an nsqd given by address; each failure doubles the delay (CONN-3)."""
 
     reconnect_delay: float = duration(8.0, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
     max_reconnect_delay: float = duration(120.0, 0.01, 86400.0, "longest delay between two attempts")
@@ -119,7 +119,7 @@ class ReconnectOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterReconnectOptions(ReconnectOptions):
-    """Delays between a Writer's attempts to connect to an nsqd, shorter than a Reader's delays (PUB-4)."""
+    """Delays between a Writer's attempts to connect to an nsqd; they are shorter than a Reader's (PUB-4)."""
 
     reconnect_delay: float = duration(0.1, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
     max_reconnect_delay: float = duration(5.0, 0.01, 86400.0, "longest delay between two attempts")
@@ -338,7 +338,7 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
 def parse_url(text: str, *, option: str) -> tuple[SplitResult, Address]:
     """Parse the http or https URL of a server; return its parts and (host, port).  Raises OptionError.
 
-    If a password contains "/", "?" or "#", urlsplit() ends the host there.  An "@" is then in the path or behind it.
+    urlsplit() drops newlines.  It ends the host at a "/", "?" or "#" in a password, and an "@" follows later.
     """
     shown = shown_address(text)
     try:

@@ -22,7 +22,7 @@ from gnsq_lite.errors import AlreadyAnswered, BodyTypeError
 from gnsq_lite.message import GiveUp, Message, Requeue
 from gnsq_lite.wire.names import check_channel, check_topic
 
-#: ("finish",), ("touch",) or ("requeue", delay, backoff).
+#: A recorded command: ("finish",), ("touch",) or ("requeue", delay, backoff).
 Answer = tuple[str | float | bool | None, ...]
 
 _ids = itertools.count(1)

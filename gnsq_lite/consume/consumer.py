@@ -171,10 +171,10 @@ class Consumer:
         subscription = self._subscriptions[endpoint] = Subscription(self, endpoint, direct=direct)
         subscription.task = self.loop.spawn(f"nsqd {endpoint}", subscription.serve)
 
-    # -- connections come and go
+    # -- connections
 
     def is_over(self, subscription: Subscription) -> bool:
-        """Return whether *subscription* makes no more connections."""
+        """Return whether *subscription* must make no more connections."""
         return self.closing or self._subscriptions.get(subscription.endpoint) is not subscription
 
     def on_end(self, subscription: Subscription) -> None:
@@ -271,7 +271,7 @@ class Consumer:
         self.hooks.call("on_error", error)
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Record the attempt; return the seconds of REQ: *asked*, or if None the delay for the attempts (MSG-1)."""
+        """Record the attempt; return the delay of REQ in seconds: *asked*, or the Reader's delay for None (MSG-1)."""
         self.tries.tried(key_of(message), message.attempts)
         return requeue_delay(self.settings.retry, message.attempts, self.rng) if asked is None else asked
 
@@ -364,7 +364,7 @@ class Consumer:
             self.queue.take_queued()
             self.discovery.abandon()
             self._kill(self._subscriptions.values(), [])
-        self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make one in the child"))
+        self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make a new one in the child"))
 
 
 #: The Readers that SIGTERM closes, by id().  ``valuerefs()`` copies the references atomically.
@@ -373,7 +373,7 @@ on_fork(_drained.clear)
 
 
 def close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
-    """Close *core* and all Readers that SIGTERM closes, each with *timeout*, and wait until they have ended."""
+    """Close *core* and all Readers that SIGTERM closes, each within *timeout* seconds; wait until they end."""
     cores = {core, *(each for each in (ref() for ref in _drained.valuerefs()) if each is not None)}
     open_ones = [each for each in cores if not (each.ended.done() or each.loop.stopped or each.loop.gone)]
     for each in open_ones:

@@ -23,7 +23,7 @@ from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Default concurrency.
+#: Default concurrency of a GreenletPool and of a ThreadPool.
 DEFAULT_GREENLETS = 100
 DEFAULT_THREADS = 8
 #: Seconds until the next attempt after the system failed to start a thread.
@@ -133,7 +133,7 @@ class Pool:
 
 
 class GreenletPool(Pool):
-    """Runs handlers in greenlets of the loop.  Handlers must wait only with gevent or in a patched process."""
+    """Runs handlers in greenlets of the loop.  Handlers must cooperate: wait with gevent, or in a patched process."""
 
     def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
         super().__init__(runner, on_exit)
@@ -142,7 +142,7 @@ class GreenletPool(Pool):
         #: Workers whose time slice ended before the queue was empty.
         self._gave_way: deque[Any] = deque()
         self._pump_due = False
-        #: Start time of the last loop iteration in which handlers ran; function that returns the current iteration's.
+        #: Start time of the loop iteration in which handlers last ran; function that returns the current start time.
         self._turn, self._now = 0.0, loop.now
 
     def submit(self, jobs: list[Any]) -> None:

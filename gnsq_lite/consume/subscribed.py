@@ -32,10 +32,10 @@ log = logging.getLogger("gnsq_lite.net")
 
 #: If nsqd refused a FIN or REQ and then delivers nothing for this many seconds, the Reader reconnects.
 STALLED = 30.0
-#: Seconds for which a message counts as in flight after its deadline, because TOUCH and nsqd's timers are not exact.
+#: Seconds past the deadline for which a message counts as in flight: TOUCH takes time, and nsqd's timers are coarse.
 _GRACE = 0.5
 #: The connection is closed if more messages are in flight than four times the highest RDY plus this number.  A correct
-#: nsqd causes at most twice RDY, for a moment, because messages that timed out at nsqd still count here.
+#: nsqd reaches at most twice RDY for a moment, because messages that timed out at nsqd still count here.
 _SPARE = 1000
 
 
@@ -64,7 +64,7 @@ class Subscribed(Connection):
     """A subscribed connection, with its messages in flight and its counters.
 
     Args:
-        is_prompt: Whether RDY is kept low while nsqd thereby sends messages sooner.
+        is_prompt: Whether RDY is kept low so that nsqd sends each message at once.
         reads_in_hub: Whether the hub may pass messages to the pool; False for inline handlers, which may wait.
         writes_fins: Whether a handler's thread writes FIN itself while one message is in flight.
     """
@@ -189,7 +189,7 @@ class Subscribed(Connection):
         return is_reported
 
     def _age(self, message: Message | None) -> float:
-        """Return the age of *message* at the last read, in seconds.  Assumes that nsqd's clock agrees."""
+        """Return the age of *message* at the last read, in seconds.  Assumes that nsqd's clock agrees with ours."""
         if message is None:
             return 0.0
         return self.clock.wall() - message.timestamp_ns * 1e-9 - (self.clock.now() - self.in_flight.received_at)

@@ -4,8 +4,8 @@ In a greenlet, TimeLimitExceeded is raised at the point where the handler waits.
 set by another thread could be raised at any line, even in a ``finally``, and would not end a call that hangs in C.  So
 the library answers the messages of such a thread, ignores its later answers, and replaces it by another thread.
 
-Nothing is recorded when a handler begins or ends.  Each check reads the job of each worker, and the age of a job counts
-from the first check that saw it.  The Reader checks once a second, so a limit takes effect at most two seconds late.
+Nothing is recorded when a handler begins or ends.  Each check reads the job of each worker.  A job's age is
+the time since the first check that saw it.  The Reader checks once a second, so limits act at most two seconds late.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def close_at_exit(core: Core) -> None:
     core.loop.cores.add(core)
     if getpid() != _pid:
         _pid = getpid()
-        atexit.unregister(_close_all)  # a child of os.fork() inherits the registration, one of multiprocessing does not
+        atexit.unregister(_close_all)  # a child of os.fork() keeps the registration, multiprocessing drops it
         atexit.register(_close_all)
 
 

@@ -1,4 +1,4 @@
-"""Finds the nsqds of a topic with nsqlookupd, and decides which to connect to (DISC-1 to DISC-6).
+"""Finds the nsqds of a topic with nsqlookupd, and decides to which of them to connect (DISC-1 to DISC-6).
 
 Each nsqlookupd is queried in its own greenlet with a time limit, so a slow nsqlookupd delays no other.  An nsqlookupd
 that has not answered yet is not queried again.
@@ -87,7 +87,7 @@ class _Lookupd:
 
 
 class Discovery:
-    """Discovery of one topic.  Make it and call it in one thread; ``run()`` needs its own greenlet.
+    """Finds the nsqds of one topic.  Make it and call it in one thread; ``run()`` needs its own greenlet.
 
     Args:
         settings: nsqlookupds and query options.  Listed nsqds that are ``endpoints``, or that ``address_map`` maps to
@@ -200,7 +200,7 @@ class Discovery:
     # -- one query
 
     def _query(self, address: str, lookupd: _Lookupd) -> None:
-        """Look the topic up; once per interval, also query the list of nsqlookupds.  Handle the answers."""
+        """Look up the topic, and handle the answer.  Once per interval, also query the list of nsqlookupds."""
         try:
             failed = self._look_up(address, lookupd)
             if failed is not None and self._dialect.lookupds_path and not self._stopped:
@@ -410,7 +410,7 @@ def _open_client(address: str, options: LookupOptions, *, found: bool = False) -
 
     If another nsqlookupd listed the address (*found*), send no token: the server at the address may be foreign.
     """
-    from gnsq_lite.http import LookupdClient  # late: importing it takes a third of importing a Reader
+    from gnsq_lite.http import LookupdClient  # late: it takes a third of the import time of a Reader
 
     tls: bool | TLSOptions | ssl.SSLContext | None = options.lookupd_tls if address.startswith("https://") else None
     return LookupdClient(

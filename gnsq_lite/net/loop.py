@@ -156,7 +156,7 @@ class Loop:
     def check(self) -> None:
         """Raise ClosedError if the loop's thread does not run: in a forked child, and when Python exits."""
         if self.gone:
-            raise ClosedError("this belongs to the parent process; make one in the child")
+            raise ClosedError("this Reader or Writer belongs to the parent process; make a new one in the child")
         if self.stopped:
             raise ClosedError("the interpreter is exiting: its I/O thread has stopped")
 
@@ -192,7 +192,7 @@ class Loop:
         self._async.send()
 
     def _drain(self) -> None:
-        """Run the callbacks queued so far.  Threads may queue more meanwhile, which wait for the next iteration."""
+        """Run the callbacks queued so far.  Callbacks that threads queue meanwhile wait for the next iteration."""
         inbox, behind = self._inbox, self._behind
         for _ in range(len(inbox)):
             inbox.popleft()()

@@ -1,4 +1,4 @@
-"""Waits for the end of a Reader; the first signal drains it, the second one stops it at once (CLOSE-1)."""
+"""Waits for the end of a Reader; the first signal drains the Reader, the second stops it at once (CLOSE-1)."""
 
 from __future__ import annotations
 

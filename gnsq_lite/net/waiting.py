@@ -39,7 +39,7 @@ class Completion:
         self._wakers: list[Callable[[], None]] = []
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the result; return False without any change if it is already set."""
+        """Set the result.  If it is already set, change nothing and return False."""
         if self._done:
             return False
         self._value, self._error = value, error
@@ -129,7 +129,7 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
     """Run *run* in a greenlet of *loop* and return its result.  Thread-safe.
 
     Raises ClosedError if the loop's thread does not run: in a forked child, and when the interpreter exits.  Raises
-    TimeoutError after *timeout* seconds (*run* continues), and at once in gevent's hub, which must not block.
+    TimeoutError after *timeout* seconds, but *run* continues; in gevent's hub, which must not block, raises it at once.
     """
     look_for_fork()
     loop.check()
