@@ -34,7 +34,7 @@ class Outcome:
 
 
 def run(steps: list[Step]) -> list[Outcome]:
-    """Run all steps, also after a failure."""
+    """Run all steps, even if a step fails."""
     done = []
     for step in steps:
         outcome, error = "ok", None
@@ -73,7 +73,7 @@ class Cluster:
         return query_all(tuple(self._lookupds), query, self._http) if self._lookupds else []
 
     def on_lookupds(self, act: str, call: Callable[[LookupdClient], None]) -> list[Step]:
-        """Return a step with *call* for each nsqlookupd; of Youzan's nsqlookupds, only for the leader."""
+        """Return a step with *call* for each nsqlookupd.  In a cluster of Youzan's NSQ, only the leader has a step."""
         return [Step(url, act, self._with(LookupdClient, url, call)) for url in self._acting]
 
     def _places(self, topic: str) -> list[tuple[str, int | None]]:

@@ -14,7 +14,7 @@ from gnsq_lite.keywords import url_list
 if TYPE_CHECKING:
     from gnsq_lite.http import LookupdClient, NsqdClient
 
-#: Timeout in seconds for each server; the user is waiting for the completion.
+#: Time limit for each server in seconds.  It is short, because the user waits for the completion.
 _TIMEOUT = 1.0
 
 

@@ -29,7 +29,7 @@ FAILS = 5000
 
 @dataclass
 class Tally:
-    """Count and checksum of the records on one side; the checksum does not depend on the order."""
+    """Count and checksum of the published or the handled records.  The checksum does not depend on the order."""
 
     count: int = 0
     checksum: int = 0
@@ -55,7 +55,7 @@ def standard_library() -> Iterator[bytes]:
 
 
 def records(lines: Iterable[bytes], limit: int | None) -> Iterator[tuple[int, bytes]]:
-    """Yield numbered records: the number makes each line unique and not empty."""
+    """Yield (number, record).  A record starts with its number, so that each record is unique and not empty."""
     for number, line in enumerate(itertools.islice(lines, limit)):
         yield number, b"%d\t%b" % (number, line.rstrip(b"\r\n"))
 

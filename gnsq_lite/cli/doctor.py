@@ -23,7 +23,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A line to change; *silent*: without the change the program runs without an error, but behaves differently."""
+    """A line to change.  *silent*: the unchanged line runs without an error, but behaves differently."""
 
     file: str
     line: int
@@ -32,7 +32,7 @@ class Finding:
 
 
 def examine(source: str, name: str) -> list[Finding]:
-    """Return the lines of *source* to change, in their order."""
+    """Return a Finding for each line of *source* that must change, in order of the lines."""
     found: set[tuple[int, str]] = set()
     try:
         tree = ast.parse(source, name)
@@ -51,7 +51,7 @@ def examine(source: str, name: str) -> list[Finding]:
 
 
 class Program:
-    """A program: its imports, its Readers and Writers, and its functions that are handlers."""
+    """The syntax tree of a program.  :meth:`findings` yields the lines that must change."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree

@@ -15,7 +15,7 @@ from gnsq_lite.http import NsqdClient
 from gnsq_lite.http.stats import NsqdStats
 from gnsq_lite.options import HTTPOptions
 
-#: Seconds between two requests for statistics, and between two tombstones of a topic, which last 45 s by default.
+#: Seconds between two requests for statistics; seconds between two tombstones of a topic (which last 45 s by default).
 _LOOK, _AGAIN = 0.5, 20.0
 
 
@@ -56,7 +56,7 @@ def drain(node: str, timeout: float, idle: float, lookupds: tuple[str, ...], htt
 
 
 def _drained(look: Callable[[], NsqdStats], cluster: Cluster, node: str, timeout: float, idle: float) -> dict[str, int]:
-    """Hide *node* until it has no message, at most *timeout* seconds; return the numbers of remaining messages."""
+    """Hide *node* at most *timeout* seconds until it has no message.  Return the numbers of remaining messages."""
     ends, again, last, since = time.monotonic() + timeout, 0.0, dict[str, int](), time.monotonic()
     while True:
         stats, now = look(), time.monotonic()

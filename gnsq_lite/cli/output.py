@@ -15,7 +15,7 @@ from rich.text import Text
 
 
 class Output(Console):
-    """A Console that raises BrokenPipeError; rich's Console would exit with 1 silently.
+    """A Console that raises BrokenPipeError.  rich's Console would instead exit with 1 and print nothing.
 
     ``:a:``, for example in an IPv6 address, is printed unchanged; rich would print an emoji.
     """
@@ -61,7 +61,7 @@ class Progress:
             self._live.stop()
 
     def show(self, *, part: float | None = None, **counts: int) -> None:
-        """Show the current counts; *part*, the fraction done, adds a bar and the time left."""
+        """Show the current counts.  If *part*, the fraction done, is given, also show a bar and the time left."""
         now = time.monotonic()
         elapsed = max(now - self._began, 1e-9)
         line = "  ".join(f"{name} {count:,} ({count / elapsed:,.0f}/s)" for name, count in counts.items())

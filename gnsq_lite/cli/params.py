@@ -17,7 +17,7 @@ else:  # before click 8.3, ParamType is not generic
     _Seconds = click.ParamType
     _Bytes = click.ParamType
 
-#: Headings of ``--help``, in their order; an option names its heading with ``section=``.
+#: Headings of ``--help``, in order.  The argument ``section=`` of an option names its heading.
 CONNECTION, SECURITY, OUTPUT = "Connection", "TLS, compression, AUTH", "Output"
 
 

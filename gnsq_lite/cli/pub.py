@@ -85,7 +85,7 @@ class Rate:
 
 
 class Stopped(BaseException):
-    """A signal with *number* arrived.  No subclass of Exception, so that ``except Exception`` does not catch it."""
+    """The signal *number* arrived.  This is no subclass of Exception, so ``except Exception`` does not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -24,7 +24,7 @@ from gnsq_lite.recording.files import Files
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.worker.intervals import parse_duration
 
-#: Messages, and bytes of bodies, of one MPUB.
+#: Maximum number of messages in one MPUB; maximum bytes of their bodies.
 MOST, MOST_BYTES = 1000, 1 << 20
 
 

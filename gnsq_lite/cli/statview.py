@@ -17,7 +17,7 @@ BARS = "▁▂▃▄▅▆▇█"
 #: Samples in a sparkline.
 WIDTH = 16
 
-#: Minimum width of a name before a column of numbers is left out on a narrow terminal.
+#: Minimum width of a name.  On a terminal too narrow for this width, columns of numbers are left out.
 _NAME = 20
 
 #: Spaces between two columns.

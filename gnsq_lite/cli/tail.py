@@ -123,7 +123,7 @@ def command(
     done = Completion()
     printer = Printer(most, as_json, print_topic, done)
     channel = channel or f"tail{uuid.uuid4().hex[:8]}#ephemeral"
-    # No max_attempts: surplus messages are requeued without being printed, perhaps many times.
+    # No max_attempts: a message above the limit is requeued without being printed, perhaps many times.
     limits = {"max_in_flight": min(most or max_in_flight, max_in_flight), "concurrency": 1, "max_attempts": 0}
     keywords = {"backoff": False, **flags.where(nsqds, lookupds), **flags.secured(options), **limits}
     readers = [Reader(topic, channel, printer, **keywords) for topic in dict.fromkeys(topics)]
@@ -143,7 +143,7 @@ class _Formatter(logging.Formatter):
 
 
 def _run(readers: Sequence[Reader], done: Completion) -> None:
-    """Run *readers* until Ctrl-C, SIGTERM, *done* or an error that ends a Reader; close them; raise the error."""
+    """Run *readers* until Ctrl-C, SIGTERM, *done*, or an error of a Reader.  Close them, and raise the error."""
     logs.configure("brief", "warning", "main")
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_Formatter(handler.formatter))

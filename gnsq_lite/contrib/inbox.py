@@ -33,7 +33,7 @@ __all__ = ["Inbox"]
 
 log = logging.getLogger("gnsq_lite.inbox")
 
-#: Seconds for which keys are kept: longer than any message waits or is retried.
+#: Seconds for which keys are kept.  Messages must not wait or be retried for a longer time.
 RETENTION = 7 * 86400.0
 #: Log message about a duplicate, with its key and consumer.
 HANDLED_BEFORE = "key %r of %s was handled before: finished without calling the handler"
@@ -46,7 +46,7 @@ class Inbox:
     """Runs a handler and stores its message's key in one transaction.
 
     Args:
-        connect: Function that opens a connection; each thread keeps one connection, until an error.
+        connect: Function that opens a connection.  Each thread keeps its connection until an error.
         table: Name of the table.
         retention: Seconds for which keys are kept.
     """

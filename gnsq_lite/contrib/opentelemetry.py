@@ -40,11 +40,11 @@ FIELD = "trace_context"
 class Tracing(Middleware):
     """Makes a span "process TOPIC" for each handler call, which includes the middleware that follows this one.
 
-    The parent is the span that published the message.  The span of a batch has links to the spans of all publishes.
+    Its parent is the span of the publish.  The span of a batch has links to the spans of all publishes.
 
     Args:
         tracer_provider: None: the global provider.
-        json_field: Field of a JSON body that has the context; None: read only the message's headers.
+        json_field: Field of a JSON body that contains the trace context; None: read only the message's headers.
     """
 
     def __init__(self, tracer_provider: Any = None, *, json_field: str | None = None) -> None:
@@ -86,14 +86,14 @@ class Tracing(Middleware):
 
 
 class PublishTracing(PublishMiddleware):
-    """Makes a span "publish TOPIC" for each publish of a Writer, which ends with the outcome; a batch is one publish.
+    """Makes a span "publish TOPIC" for each publish of a Writer, message or batch.  The span ends with the outcome.
 
     Args:
         tracer_provider: None: the global provider.
-        carry: Place of the context.  ``"headers"``: the headers of Youzan's NSQ; a batch has no headers.  ``"json"``: a
-            field of the body; the publish raises NotSent if the body is not a JSON object; other consumers see the
-            field.  None: messages carry no context.
-        json_field: Name of that field.
+        carry: Place of the trace context.  ``"headers"``: headers of Youzan's NSQ, but not for a batch.  ``"json"``: a
+            field of the JSON body, which all consumers see; for a body that is no JSON object, the publish raises
+            NotSent.  None: messages carry no context.
+        json_field: Name of the field for ``"json"``.
     """
 
     def __init__(

@@ -85,15 +85,15 @@ def rows_to_insert(
 
 
 class Table:
-    """An outbox's table within a transaction; the lock of the relays is a row of the table ``NAME_relay``.
+    """An outbox's table within a transaction.  The relays' lock is a row of the table ``NAME_relay``.
 
     ``publish_at`` is the time at which to publish a message, in seconds since 1970.  ``due_at`` is the time of the next
-    attempt; 0 means at once.
+    attempt.  If it is 0, the message is due at once.
 
     Args:
         mark: Placeholder of a parameter in SQL: "%s" or "?".
-        skip_locked: Whether the database supports ``FOR UPDATE SKIP LOCKED``.  SQLite does not: a transaction that
-            writes blocks the other writing transactions.
+        skip_locked: Whether the database supports ``FOR UPDATE SKIP LOCKED``.  SQLite does not need it, because a
+            writing transaction blocks all other writing transactions.
         relay: Name of the lock's table; default ``NAME_relay``.
     """
 
@@ -182,12 +182,12 @@ def insert_into(table: str, mark: str) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """Access of a relay to an outbox.
+    """Functions with which a relay reads an outbox.
 
     Attributes:
-        name: For logs and metrics.
-        begin: Begins a transaction and yields the table; commits, or rolls back on an exception.
-        close: Closes the connection of the calling thread.
+        name: Name of the outbox in logs and metrics.
+        begin: Context manager that begins a transaction, yields the table, and commits (rolls back after an error).
+        close: Function that closes the connection of the calling thread.
     """
 
     name: str
@@ -196,10 +196,10 @@ class Source:
 
 
 class Outbox:
-    """Stores messages in a database; messages of a transaction that rolls back are never published.
+    """Stores messages in a database.  A relay publishes the messages of a transaction after its commit.
 
     Args:
-        connect: Function that returns a new DB-API connection without autocommit, for the relay; for SQLAlchemy:
+        connect: Function that opens a DB-API connection without autocommit for the relay.  With SQLAlchemy, pass
             ``engine.raw_connection``.
         table: Name of the table.
         max_msg_size: Maximum size in bytes of a message, as configured in nsqd.

@@ -10,8 +10,8 @@
     worker.middleware.append(HandlerSeconds())  # only this and PublishSeconds cost time per message
     writer = Writer("127.0.0.1:4150", middleware=[PublishSeconds()])
 
-Readers and Writers count messages anyway, so a Collector costs no time per message.  Each of several worker processes
-has its own metrics; ``gnsq-lite worker --metrics-port`` merges them, with a label ``process``.
+A Collector costs no time per message, because it reads the counters of Readers and Writers.  Each worker process has
+its own metrics.  ``gnsq-lite worker --metrics-port`` merges them and adds a label ``process``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ except ModuleNotFoundError as missing:
 
 __all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "PublishSeconds", "page", "show"]
 
-#: Seconds within which an I/O loop must respond; otherwise a scrape shows its last state, and gnsq_loop_up 0.
+#: Time limit of an I/O loop's response in seconds.  After it, a scrape shows the last state and gnsq_loop_up 0.
 TIMEOUT = 2.0
 
 #: Upper bounds of buckets, in seconds: from a short computation to more than nsqd's default message timeout.
@@ -54,12 +54,12 @@ _collectors: WeakSet[Collector] = WeakSet()
 
 
 class Collector:
-    """Collects the state of Readers, Writers and Workers; :meth:`add` adds more.
+    """Collects the state of Readers, Writers and Workers.  :meth:`add` adds further objects.
 
     Args:
-        sources: Readers, Writers and Workers.  A Worker includes its schedules, outboxes, Readers and Writers, also
-            Readers and Writers that it makes later.
-        writers: Writers by the value of the label ``writer``.
+        sources: Readers, Writers and Workers.  A Worker stands for its schedules, outboxes, Readers and Writers,
+            including Readers and Writers that it makes later.
+        writers: Writers.  Each keyword is the value of the label ``writer``.
     """
 
     def __init__(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
@@ -210,8 +210,8 @@ def _histogram(
 class HandlerSeconds(Middleware[Any]):
     """Times handlers in the histogram ``gnsq_handler_seconds``, by topic, channel and outcome ("ok" or "failed").
 
-    The times include inner middleware.  The histogram ``gnsq_message_age_seconds`` has the ages of messages when their
-    handlers start, from nsqd's clock and this machine's.  Both histograms cost a few microseconds per message.
+    The times include inner middleware.  The histogram ``gnsq_message_age_seconds`` has the age of each message when its
+    handler starts: this machine's time minus nsqd's timestamp.  Both histograms cost a few microseconds per message.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, buckets: Iterable[float] = BUCKETS) -> None:

@@ -1,4 +1,4 @@
-"""The metrics page of a worker command: of one process, or of several processes with a label ``process``.
+"""The metrics page of a worker command.  A page of several processes has the label ``process``.
 
 This module adds no values up, because Prometheus can compute sums and rates across restarts only with the label.
 Without the extra ``prometheus`` this page raises MissingExtra, and the other status pages work.

@@ -28,7 +28,7 @@ __all__ = ["Relay", "RelayInWorker", "relay_all", "relay_until"]
 
 log = logging.getLogger("gnsq_lite.outbox")
 
-#: Maximum messages of one turn of the relay, and seconds between two polls of an empty outbox.
+#: Maximum number of messages in one turn of the relay; seconds between two polls of an empty outbox.
 BATCH, INTERVAL = 100, 0.5
 #: First and longest delay, in seconds, until a refused message is retried; each refusal doubles the delay.
 _RETRY, _LONGEST_RETRY = 1.0, 300.0
@@ -36,7 +36,7 @@ _RETRY, _LONGEST_RETRY = 1.0, 300.0
 _PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 #: Seconds between two counts of the backlog.
 _COUNT_EVERY = 15.0
-#: Transient errors, which later messages would raise too: nsqd is unreachable, or the outcome is unknown.
+#: Transient errors (nsqd is unreachable, or the outcome is unknown).  Later messages would raise them too.
 _TRANSIENT = (PublishError, NSQConnectionError, ClosedError)
 
 

@@ -31,7 +31,7 @@ class SentryMiddleware(Middleware):
     Bodies are not sent, because they are user data.
 
     Args:
-        last_attempt: First attempt whose error is reported; 1: every attempt.  ``Requeue`` is never reported.
+        last_attempt: Number of the first attempt whose error is reported; 1: all.  ``Requeue`` is never reported.
     """
 
     def __init__(self, last_attempt: int = 1) -> None:

@@ -6,7 +6,7 @@
 
     worker = Worker(middleware=[StatsdMiddleware()])          # 127.0.0.1:8125, or STATSD_HOST and STATSD_PORT
 
-Metrics of a handler; in their names, "_" replaces each character except letters, digits, "-" and "_":
+Each handler has these metrics.  In their names, "_" replaces each character except letters, digits, "-" and "_".
 
 * ``nsq.TOPIC.CHANNEL.ok``, ``.failed``, ``.requeued``: number of messages;
 * ``nsq.TOPIC.CHANNEL.time``: milliseconds of a handler call, for a message or a batch.

@@ -1,8 +1,8 @@
 """Starts and stops one process of a supervisor, and reads its memory.
 
 Each process is a new interpreter (posix_spawn of the supervisor's command line), not a fork.  A fork could not reload
-code that the parent has loaded, and would copy locks that other threads hold; and --patch must run before any import.
-The price: each process starts an interpreter, and imported modules are not shared.
+the parent's code, could not run --patch before any import, and would copy locks that other threads hold.  Therefore
+each process starts slower, and does not share the memory of imported modules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Child:
 
     number: int
     restarts: Restarts
-    #: Path of the Unix socket of the process's status pages; each start has a new path.
+    #: Path of the Unix socket on which the process serves its status pages.  Each start has a new path.
     socket: str = ""
     pid: int | None = None
     #: Memory shared with the process; None while the process does not run.
@@ -39,7 +39,7 @@ class Child:
     kill_at: float = NEVER
     #: Time at which a new process should replace this process.
     replace_at: float = NEVER
-    #: Whether the supervisor stopped this process to start a new one.
+    #: Whether the supervisor stopped this process in order to start it again.
     replaced: bool = False
     #: Exit code of the last process with this number; a negative number is the signal that killed the process.
     last_exit: int | None = None
@@ -55,7 +55,7 @@ class Child:
         return self.memory is not None and 0 < self.memory.handlers == self.memory.ready
 
     def may_replace(self, other: Child) -> bool:
-        """Whether this process has as many ready handlers as *other*: none is ready while no nsqd has the topic."""
+        """Return whether this process is ready, or has at least as many ready handlers as *other*."""
         if self.memory is None or not self.memory.handlers:
             return False
         return self.is_ready or other.memory is None or self.memory.ready >= other.memory.ready
@@ -85,7 +85,7 @@ class Child:
     def stop(self, number: int, now: float, grace: float) -> None:
         """Send the signal *number* to the process, and schedule its SIGKILL for *grace* seconds later.
 
-        After SIGTERM, the process's drain limit is added to *grace*.
+        For SIGTERM, the process gets its drain limit in addition to *grace*.
         """
         if self.memory is None:
             return

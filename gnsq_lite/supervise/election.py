@@ -1,4 +1,4 @@
-"""Elects one process of a supervisor: the process that holds the lock on a file in the supervisor's folder."""
+"""Elects one process of a supervisor.  The elected process holds the lock on a file in the supervisor's folder."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 
 class Election:
-    """Election among the processes of one supervisor; the kernel releases the lock when the elected process ends.
+    """Election among the processes of one supervisor.  The kernel releases the lock when the elected process ends.
 
-    The file records the last run of each task, so that the next elected process does not repeat it.
+    The file records the last run of each task, so that the next elected process does not repeat this run.
 
     Args:
-        path: Path of the file; None: there is no supervisor, and this process is always elected.
+        path: Path of the file.  None if there is no supervisor: this process is then always elected.
     """
 
     def __init__(self, path: str | None = None) -> None:
         self._path = path
         self._file: int | None = None
         self._runs: dict[str, float] = {}
-        os.register_at_fork(after_in_child=self.resign)  # a child that a handler forks would keep the lock
+        os.register_at_fork(after_in_child=self.resign)  # otherwise a handler's forked child would keep the lock
 
     def is_elected(self) -> bool:
         """Take the lock if it is free; return whether this process holds it."""
@@ -41,7 +41,7 @@ class Election:
         return True
 
     def last_runs(self) -> dict[str, float]:
-        """Return the time of each task's last run; ignore invalid JSON, which a killed process may leave."""
+        """Return the time of each task's last run.  Ignore invalid JSON, which a killed process may have left."""
         if self._file is None:
             return self._runs
         found: Any = {}
@@ -50,7 +50,7 @@ class Election:
         return found if isinstance(found, dict) else {}
 
     def record(self, name: str, when: float) -> None:
-        """Record that the task *name* ran at *when*, in one write, padded to overwrite a longer text."""
+        """Record that the task *name* ran at *when*.  Pad the text with spaces to overwrite an older, longer text."""
         if self._path is None:
             self._runs[name] = when
         elif self._file is not None:

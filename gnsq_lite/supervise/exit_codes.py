@@ -10,9 +10,9 @@ class ExitCode(IntEnum):
 
     #: The worker was stopped, and every running handler has returned.
     OK = 0
-    #: An error that no retry can fix; the worker printed it to standard error.
+    #: The worker ended with an error that no retry can fix, and printed the error to standard error.
     FAILED = 1
-    #: The command line, an option, or the module to import is wrong; the supervisor does not restart the worker.
+    #: The command line, an option, or the module to import is wrong.  The supervisor does not restart the worker.
     USAGE = 2
     #: A second signal or the drain limit ended running handlers; their messages were requeued.
     NOT_DRAINED = 3

@@ -1,4 +1,4 @@
-"""The status pages of a supervisor, merged from the pages of its processes."""
+"""The status pages of a supervisor, which merges the pages of its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gnsq_lite.supervise.processes import Supervisor
 from gnsq_lite.supervise.status import Page, Verdict, fetch
 from gnsq_lite.version import __version__
 
-#: Seconds within which a process must answer; shorter than the scrape timeout of Prometheus (10 s).
+#: Seconds within which a process must answer.  This is shorter than the scrape timeout of Prometheus (10 s).
 TIMEOUT = 5.0
 
 _METRICS = b"""# HELP gnsq_worker_hung_processes Processes that the supervisor killed because they hung.
@@ -26,7 +26,7 @@ gnsq_worker_hung_processes_total %d
 gnsq_worker_process_starts_total %d
 """
 
-#: Function that merges the metrics pages of processes, which are given by process number.
+#: Function that merges metrics pages.  Its argument maps process numbers to pages.
 Merge = Callable[[Mapping[str, bytes]], Page]
 
 
@@ -37,13 +37,13 @@ class GroupPages:
         self._supervisor, self._merge = supervisor, merge
 
     def metrics(self) -> Page:
-        """Return the metrics of all processes that answer, with a label ``process``."""
+        """Return the metrics of all processes that answer.  The label ``process`` has the process's number."""
         pages = {str(n): body for n, (status, body) in self._fetch_all("/metrics").items() if status == 200}
         starts = sum(child.restarts.starts for child in tuple(self._supervisor.children))
         return self._merge({**pages, "supervisor": _METRICS % (self._supervisor.hung, starts)})
 
     def health(self) -> Verdict:
-        """Return whether the supervisor works, even while a process restarts."""
+        """Return whether the supervisor works.  A restarting process does not matter."""
         pids = {str(child.number): child.pid for child in tuple(self._supervisor.children)}
         return self._supervisor.is_well(), {"pid": os.getpid(), "processes": pids, "hung": self._supervisor.hung}
 
@@ -60,7 +60,7 @@ class GroupPages:
         return good, {"processes": details}
 
     def live(self, brief: bool) -> dict[str, Any]:
-        """Return the document of all processes, running or not; the first running process polls the depths for all."""
+        """Return the document of all processes.  Only the first running process polls depths."""
         children = tuple(self._supervisor.children)
         documents: list[Document] = []
         for child, (status, body) in zip(children, self._answers(children, "/api/status", "?brief"), strict=True):

@@ -1,7 +1,7 @@
 """Formats log records as text or JSON: one line per event, with the fields of ``extra``.
 
-A message or a field is cut after 4 KiB, a traceback after 64 KiB.  In the text format, control characters are
-escaped and the lines of a traceback are indented, so that the text of a message cannot forge a log line.
+Messages and fields are cut after 4 KiB, and tracebacks after 64 KiB.  The text format escapes control characters and
+indents the lines of a traceback, so that a text from the network cannot forge a log line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _stamp(record: logging.LogRecord) -> str:
 
 
 class JSONFormatter(logging.Formatter):
-    """Formats a record as a JSON object: time, level, logger, message, process, the fields of ``extra``, exception."""
+    """Formats a record as a JSON object with time, level, logger, message, process, ``extra`` and the exception."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class JSONFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as ``time LEVEL logger[process] message key=value``, then the traceback of an exception."""
+    """Formats a record as ``time LEVEL logger[process] message key=value``, followed by the traceback, if any."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class TextFormatter(logging.Formatter):
 
 
 class BriefFormatter(TextFormatter):
-    """TextFormatter without tracebacks of NSQError and OSError, such as a failed destination or a full disk."""
+    """TextFormatter that omits the traceback of an NSQError or OSError, such as the error of a full disk."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -86,7 +86,7 @@ _FORMATTERS = {"text": TextFormatter, "json": JSONFormatter, "brief": BriefForma
 
 
 def configure(format: Literal["text", "json", "brief"], level: str, process: str) -> None:
-    """Write all log records of this process to standard error; *process* is the process's number, or "main"."""
+    """Write all log records of this process to standard error.  *process* is the process's number or "main"."""
     handler = logging.StreamHandler()
     handler.setFormatter(_FORMATTERS[format](process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,7 +1,7 @@
 """Merges the status documents of several processes.  Pure functions.
 
-A document is the reply of ``/api/status``, for one process or several; a merged document has the same form.  Merging
-adds counts, so totals drop when a process restarts.
+A document is the reply of ``/api/status`` for one process.  A merged document has the same form.  Merging adds the
+counts of the running processes, so totals drop when a process restarts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gnsq_lite.stats import COMBINED
 Document = dict[str, Any]
 
 _COMBINE: dict[str, Callable[[Iterable[Any]], Any]] = {"sum": sum, "highest": max, "any": any}
-#: States by priority: the merged state is the first of these states that any process has.
+#: States by priority.  The merged state is the first of these states that a process has.
 _STATES = ("blocked", "backoff", "connecting", "paused", "closing", "closed", "starting", "connected")
 #: Number of latest errors that the live page shows for each handler.
 ERRORS = 10

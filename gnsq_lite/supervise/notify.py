@@ -1,4 +1,4 @@
-"""Reports the service's state to systemd with the datagrams of sd_notify(3), without libsystemd."""
+"""Reports the service's state to systemd with datagrams as sd_notify(3) does, but without libsystemd."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _send(text: bytes, address: str) -> None:
 class Notifier:
     """Reports the state of the service to the service manager, if there is one.
 
-    Removes the variables from *environ*, because they apply to the main process and not to its child processes.
+    The constructor removes systemd's variables from *environ*, because they do not apply to child processes.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class Notifier:
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self._clock, self._send_to, self._status = clock, send, ""
         is_watched = bool(path) and seconds.isdigit() and int(seconds) > 0 and pid in ("", str(os.getpid()))
-        #: Seconds between two watchdog messages: half of the manager's limit.
+        #: Seconds between two watchdog messages, half of the service manager's limit.
         self._every = int(seconds) / 2e6 if is_watched else _NEVER
         #: Time at which the next watchdog message is due.
         self.due = clock.now() if is_watched else _NEVER
 
     def ready(self) -> None:
-        """Report that the service has started, or has reloaded."""
+        """Report that the service has started or has reloaded."""
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """Report that the service reloads, until :meth:`ready`."""
+        """Report that the service reloads.  Call :meth:`ready` at the end of the reload."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={int(self._clock.now() * 1e6)}")
 
     def stopping(self) -> None:
@@ -55,7 +55,7 @@ class Notifier:
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
-        """Show *text*, one line, in ``systemctl status``."""
+        """Show the line *text* in ``systemctl status``."""
         if text != self._status:
             self._status = text
             self._send(f"STATUS={text}")

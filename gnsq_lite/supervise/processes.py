@@ -26,7 +26,7 @@ log = logging.getLogger("gnsq_lite.supervise")
 GRACE = 10.0
 #: Seconds within which a new process must become as ready as the old process.
 READY_TIMEOUT = 60.0
-#: Seconds between two checks: of a process that starts, and of the memory of running processes.
+#: Seconds between two checks while a process starts; seconds between two checks while all processes run.
 _CHECK_STARTING, _CHECK_EVERY = 0.05, 0.5
 #: Seconds without a check after which the supervisor reports itself as stuck.
 _STUCK = 30.0
@@ -39,28 +39,28 @@ _LONGEST = 103 - len("/gnsq-XXXXXXXX/999999999.sock")
 class Supervisor:
     """Keeps *count* processes of one command running until SIGTERM or SIGINT.
 
-    The first signal drains the processes (SIGTERM to each), the second stops them at once (SIGQUIT).  A process that
-    does not end in time is killed.  SIGHUP replaces the processes one by one: when a new process is ready, the old one
-    drains.  SIGUSR1 pauses all handlers, SIGUSR2 resumes them.  As PID 1 of a container it also reaps orphans.
+    After the first signal it sends SIGTERM to the processes, which drain.  After the second it sends SIGQUIT to stop
+    them at once.  It kills processes that do not end in time.  After SIGHUP it replaces processes one by one: an old
+    process drains when its new process is ready.  SIGUSR1 pauses all handlers; SIGUSR2 resumes them.  It reaps orphans.
     """
 
     command: Sequence[str]
     count: int
     #: Seconds between the end of a process's drain limit and SIGKILL.
     grace: float = GRACE
-    #: Seconds within which a new process must become ready; otherwise the old processes stay.
+    #: Seconds within which a new process must become ready.  If it is late, the old processes stay.
     ready_timeout: float = READY_TIMEOUT
     clock: Clock = SYSTEM_CLOCK
     notifier: Notifier = field(default_factory=lambda: Notifier({}))
 
     def __post_init__(self) -> None:
-        #: Numbers of the signals that were received.
+        #: Numbers of the received signals, in order.
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-        #: Number of signals to stop, and number of processes started.
+        #: Number of received signals to stop; number of started processes.
         self._stops, self._started = 0, 0
         self._is_up, self._is_reloading, self._is_announced = False, False, False
         self._codes: list[int] = []
-        #: Number of processes killed because they hung.
+        #: Number of processes that were killed because they hung.
         self.hung = 0
         self._folder = ""
         self._checked_at = self.clock.now()
@@ -86,7 +86,7 @@ class Supervisor:
         return self._code()
 
     def is_well(self) -> bool:
-        """Whether the supervisor still checks its processes.  Thread-safe."""
+        """Return whether the supervisor still checks its processes.  Thread-safe."""
         return self.clock.now() - self._checked_at < _STUCK
 
     @property
@@ -112,7 +112,7 @@ class Supervisor:
         self._signals.put(number)  # SimpleQueue.put() may be called in a signal handler
 
     def _step(self) -> bool:
-        """Do the due actions; wait for a signal or the next due time; return False after all processes ended."""
+        """Do the due actions, then wait for a signal or the next due time.  Return False after all processes ended."""
         now = self._checked_at = self.clock.now()
         self._start_others(now)
         if self._is_up and not self._stops:
@@ -147,7 +147,7 @@ class Supervisor:
         child.send(signal.SIGKILL)
 
     def _start_others(self, now: float) -> None:
-        """Start the other processes after the first has loaded the Worker: an error in user code then appears once."""
+        """Start the other processes after the first has loaded the Worker, so that an error is printed only once."""
         if not self._is_up and not self._stops and self.children[0].is_loaded:
             self._is_up = True
             for child in self.children[1:]:
@@ -175,7 +175,7 @@ class Supervisor:
         child.stop(signal.SIGTERM, self.clock.now(), self.grace)
 
     def _announce(self) -> None:
-        """Report to the service manager."""
+        """Report the state to the service manager."""
         self.notifier.alive()
         if self._stops:
             count = sum(child.pid is not None for child in self._all())
@@ -210,7 +210,7 @@ class Supervisor:
             child.start_at = min(child.start_at, now) if child.start_at != NEVER else NEVER
             child.replace_at = now
         if self._rolling.replacement is not None:
-            self._rolling.replacement.replace_at = now  # it may have loaded the old code
+            self._rolling.replacement.replace_at = now  # this process may have loaded the old code
         if not self._is_up:
             self.children[0].replaced = self.children[0].pid is not None
             self._signal_all(signal.SIGTERM)
@@ -249,7 +249,7 @@ class Supervisor:
                 return
             if not pid:
                 return
-            for child in self._all():  # no child matches the pid of an orphan that PID 1 inherited
+            for child in self._all():  # if the supervisor is PID 1, *pid* may also be an inherited orphan
                 if child.pid == pid:
                     self._ended(child, os.waitstatus_to_exitcode(status))
 

@@ -6,12 +6,12 @@ from gnsq_lite.clock import Clock
 
 #: First and longest delay before a restart, in seconds.
 FIRST, LONGEST = 0.5, 30.0
-#: Seconds of running after which a process counts as healthy, so that its next restart has the first delay.
+#: Seconds of running after which a process counts as healthy.  Its next restart then has the first delay.
 WELL_AFTER = 60.0
 
 
 class Restarts:
-    """Restart delays of one process: each early end doubles the delay, a healthy run resets it."""
+    """Restart delays of one process.  Each early end doubles the delay, and a healthy run resets the delay."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

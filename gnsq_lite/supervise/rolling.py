@@ -1,4 +1,4 @@
-"""Replaces processes one by one: an old process drains only after the new process is ready."""
+"""Replaces processes one by one.  An old process drains only after the new process is ready."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ log = logging.getLogger("gnsq_lite.supervise")
 
 
 class Rolling:
-    """Replacement of one process at a time, so that an error in new code affects one process only.
+    """Replacement of one process at a time, so that an error in new code affects only one process.
 
-    The methods return decisions; none of them starts or ends a process.
+    The methods return decisions.  The caller starts and ends the processes.
     """
 
     def __init__(self, ready_timeout: float) -> None:
@@ -21,7 +21,7 @@ class Rolling:
         self.replacement: Child | None = None
 
     def begin(self, children: list[Child], now: float) -> bool:
-        """Begin to replace the first process that is due; return whether a process was due."""
+        """Begin to replace the first process that is due for replacement; return whether there was one."""
         for child in children:
             if child.replace_at == NEVER:
                 child.replace_at = _requested_time(child, now)
@@ -33,7 +33,7 @@ class Rolling:
         return True
 
     def take_over(self, children: list[Child]) -> Child | None:
-        """Replace the old process if the new one is as ready; return the old process, which the caller drains."""
+        """If the new process is as ready as the old one, replace the old process and return it, for draining."""
         new = self.replacement
         if new is None or not new.is_loaded or not new.may_replace(children[new.number]):
             return None
@@ -43,7 +43,7 @@ class Rolling:
         return old
 
     def is_late(self, now: float) -> bool:
-        """Whether the new process did not become ready in time."""
+        """Return whether the new process did not become ready in time."""
         return self.replacement is not None and now >= self._ready_by
 
     def give_up(self, children: list[Child], why: str) -> None:
@@ -55,7 +55,7 @@ class Rolling:
         for child in children:
             child.replace_at = NEVER
             if child.memory is not None:
-                child.memory.has_changed = 0  # a request with a reason stays, and is repeated with growing delays
+                child.memory.has_changed = 0  # but keep a request with a reason: begin() repeats it with a longer delay
 
 
 def _requested_time(child: Child, now: float) -> float:
@@ -64,6 +64,6 @@ def _requested_time(child: Child, now: float) -> float:
         return now
     if child.memory is None or not child.memory.reason:
         return NEVER
-    delay = child.restarts.ended()  # avoids a busy loop if even a new process exceeds its limit
+    delay = child.restarts.ended()  # prevents a busy loop if each new process exceeds its limit at once
     log.info("process %d is to be replaced in %g s: %s", child.number, delay, child.memory.reason, extra=child.extra)
     return now + delay

@@ -1,4 +1,4 @@
-"""Memory that a supervisor shares with its processes: mapped files in its folder that outlive a killed process."""
+"""Memory that a supervisor shares with its processes.  It consists of mapped files, which outlive a killed process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 
 #: Seconds between two ticks of a process's I/O loop.
 TICK = 1.0
-#: Seconds until a hang is checked again before the kill: the supervisor may have been suspended itself.
+#: Seconds between the detection of a hang and the kill, for a second check: the supervisor itself may have slept.
 SECOND_LOOK = 3.0
 
-#: Size of a :class:`ProcessMemory`, and offsets of its two texts, in bytes.
+#: Size of a :class:`ProcessMemory` in bytes; byte offsets of its texts "begun" and "reason".
 _SIZE, _BEGUN, _REASON = 512, 64, 288
 
 
 def _mapped(path: str, size: int) -> mmap.mmap:
-    """Map *size* bytes of the file *path*, filling missing bytes with zeros.  Raises OSError."""
+    """Map *size* bytes of the file *path*.  Fill a new file with zeros.  Raises OSError."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(file).st_size < size:
@@ -25,14 +25,14 @@ def _mapped(path: str, size: int) -> mmap.mmap:
         os.close(file)
 
 
-#: Slots of :class:`GroupMemory`; of two messages with the same slot, the later one replaces the earlier one.
+#: Slots of :class:`GroupMemory`.  If two messages have the same slot, the later message replaces the earlier message.
 _SLOTS = 65_536
 
 
 class GroupMemory:
-    """Memory of a supervisor and all its processes: the pause, and how often handlers began each message.
+    """Memory that a supervisor and all its processes share: the pause, and a count of handler starts per message.
 
-    A message's slot has 8 bytes: 56 bits of its number and a count.  A race of two processes can only lose a count.
+    A message's slot has 8 bytes: 56 bits of the message's number, and its count.  A race can only lose a count.
     """
 
     def __init__(self, folder: str) -> None:
@@ -40,7 +40,7 @@ class GroupMemory:
         self._slots = memoryview(_mapped(os.path.join(folder, "group"), 16 + 8 * _SLOTS)).cast("Q")
 
     def count(self, number: int) -> int:
-        """Return how often handlers began the message *number*, which is a random 64-bit number."""
+        """Return how often handlers began the message with the 64-bit hash *number*."""
         slot = self._slots[2 + (number >> 8) % _SLOTS]
         return slot & 0xFF if slot >> 8 == number >> 8 else 0
 
@@ -51,7 +51,7 @@ class GroupMemory:
 
     @property
     def ended(self) -> int:
-        """Number of processes that have ended; each may have held a message that no handler began."""
+        """Number of ended processes.  Each may have held messages that no handler began."""
         return self._slots[0]
 
     def process_ended(self) -> None:
@@ -64,12 +64,12 @@ class GroupMemory:
         return bool(self._slots[1])
 
     def pause(self, paused: bool) -> None:
-        """Pause or resume all handlers, also of later processes.  The supervisor calls it."""
+        """Pause or resume all handlers, including handlers of later processes.  The supervisor calls it."""
         self._slots[1] = paused
 
 
 class _Number:
-    """Number of a :class:`ProcessMemory`, as an attribute."""
+    """Attribute for a number in the memory of a :class:`ProcessMemory`."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -90,7 +90,7 @@ class ProcessMemory:
     hang_timeout = _Number(1)
     #: Seconds that running handlers have to finish when the process stops.
     drain_timeout = _Number(2)
-    #: Number of handlers that can receive messages, and of all handlers; 0 while the process loads the Worker.
+    #: Number of handlers that can receive messages; number of all handlers.  Both are 0 while the Worker loads.
     ready = _Number(3)
     handlers = _Number(4)
     #: 1 after a source file has changed.
@@ -108,7 +108,7 @@ class ProcessMemory:
 
     @property
     def begun(self) -> str:
-        """The message that a handler began last; "" if there is none."""
+        """The message of the last handler call; "" if no handler was called."""
         return self._bytes[_BEGUN:_REASON].rstrip(b"\0").decode("ascii", "backslashreplace")
 
     def ask_to_be_replaced(self, reason: str) -> None:
@@ -121,9 +121,9 @@ class ProcessMemory:
         return self._bytes[_REASON:].rstrip(b"\0").decode()
 
     def hangs_for(self, now: float) -> float:
-        """Return the seconds for which the process has hung, or 0 if the supervisor must not kill it.
+        """Return the seconds without a tick, or 0 if the supervisor must not kill the process.
 
-        The supervisor calls it.  A process without a first tick is still loading, and is never killed.
+        The supervisor calls it.  A process before its first tick is loading the Worker, and must not be killed.
         """
         ticks, timeout = self.ticks, self.hang_timeout
         if ticks != self._seen_ticks:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 
-#: Environment variable with a process's slot; the process has the same command line as the supervisor.
+#: Environment variable with the slot.  The process has the supervisor's command line, so this variable marks it.
 VARIABLE = "GNSQ_LITE_SUPERVISED"
 
 
@@ -26,15 +26,15 @@ class Slot:
         return f"{self.supervisor}:{self.number}:{self.socket}"
 
     def is_orphaned(self, parent: Callable[[], int] = os.getppid) -> bool:
-        """Whether the supervisor has ended, so that no supervisor would ever stop this process."""
+        """Return whether the supervisor has ended, so that the process must end by itself."""
         return parent() != self.supervisor
 
 
 def take_slot(environ: MutableMapping[str, str] = os.environ) -> Slot | None:
     """Return this process's slot, or None if no supervisor started this process.
 
-    Removes the variable, so that child processes of this process have no slot.  Raises SystemExit if the supervisor in
-    the slot is not the parent of this process: this process would otherwise start as a supervisor itself.
+    Remove the variable, so that child processes of this process have no slot.  Raise SystemExit if the supervisor in
+    the slot is not the parent of this process, because this process must not become another supervisor.
     """
     text = environ.pop(VARIABLE, "")
     supervisor, _, rest = text.partition(":")

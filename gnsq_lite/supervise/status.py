@@ -60,11 +60,11 @@ class Pages(Protocol):
         """Return whether the process handles messages."""
 
     def live(self, brief: bool) -> dict[str, Any]:
-        """Return the live page's document; a *brief* document has no depths."""
+        """Return the document for the live page.  A *brief* document has no depths."""
 
 
 class CachedPage:
-    """Page that *make* renders, cached for :data:`KEEP` seconds; one request renders it.  *make* must not raise."""
+    """Page that *make* renders in one thread at a time, cached for :data:`KEEP` seconds.  *make* must not raise."""
 
     def __init__(self, make: Callable[[], _Answer], clock: Clock = SYSTEM_CLOCK) -> None:
         self._make, self._clock, self._lock = make, clock, threading.Lock()
@@ -209,10 +209,10 @@ def _in_a_thread(name: str, run: Callable[[], None]) -> None:
 
 
 class StatusServer:
-    """Serves *pages* at ``(host, port)`` or at the path of a Unix socket; port 0 picks a free port.
+    """Serves *pages* at ``(host, port)`` or at the path of a Unix socket.  Port 0 means any free port.
 
-    *start_thread* starts the server's thread.  In a monkey-patched process it must start a native thread, or a blocking
-    handler would block the pages too.
+    *start_thread* starts the server's thread.  In a monkey-patched process it must start a native thread, because a
+    blocking handler would otherwise block the pages too.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class StatusServer:
     def _serve(self, writable: int) -> None:
         try:
             server = self._listen()
-        except Exception as error:  # OverflowError too: a port above 65535
+        except Exception as error:  # also OverflowError, for a port above 65535
             self._error = error
             return
         finally:

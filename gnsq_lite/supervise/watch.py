@@ -1,4 +1,4 @@
-"""Detects changed source files by their modification times, which work on every file system without a package."""
+"""Detects changed source files by modification time and size, which needs no package and works on all file systems."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable
 
-#: Folders of installed packages, which are not watched.
+#: Folders of installed packages.  Their files are not watched.
 _INSTALLED = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -24,7 +24,7 @@ def _is_installed(path: str) -> bool:
 class SourceWatch:
     """Finds a file that was changed, created or removed since the last check.
 
-    Each check calls *files*, because the process may load modules later.
+    Each check calls *files* again, because the process may have loaded more modules.
     """
 
     def __init__(self, files: Callable[[], Iterable[str]] = loaded_sources) -> None:
@@ -32,7 +32,7 @@ class SourceWatch:
         self._times = {path: _time(path) for path in files()}
 
     def changed(self) -> str | None:
-        """Return a changed file, or None."""
+        """Return the path of a changed file, or None."""
         for path in self._files():
             self._times.setdefault(path, _time(path))
         for path, time in self._times.items():

@@ -1,6 +1,6 @@
 """Many Readers in one process: decorated handlers, middleware, graceful shutdown.
 
-Names are loaded at their first use, so that a supervisor can import :mod:`gnsq_lite.worker.launch` without gevent.
+Each name is imported at its first use, so that a supervisor can import :mod:`gnsq_lite.worker.launch` without gevent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Worker: decorated handlers with a Reader each, middleware around each message, and one shutdown for all."""
+"""The Worker runs a Reader for each decorated handler, wraps handlers in middleware, and stops all Readers together."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ class Worker:
 
         sys.exit(worker.run())
 
-    The functions stay plain functions: call and test them as such.  Each handler has its own Reader, so the
-    backoff of one does not slow down the others.
+    The decorator returns the function unchanged, so tests can call it.  Each handler has its own Reader, so the
+    backoff of one handler does not slow down other handlers.
 
     Args:
         middleware: Objects with hooks around each message, the outermost first.
         drain_timeout: Seconds that running handlers have to finish when the worker stops.
-        hang_timeout: Seconds after which a supervisor kills a process whose I/O loop does not run because a handler
-            holds the GIL; 0: never; None: 30 s more than the longest time limit or two heartbeat intervals.
-        defaults: Any keyword of :class:`~gnsq_lite.Reader`, for all handlers; a handler's value overrides it.  Give
-            *batch_size* to the handler that receives lists: type checkers accept it only there.
+        hang_timeout: Seconds after which a supervisor kills a process whose I/O loop does not run, for example because
+            a handler holds the GIL; 0: never; None: the longest time_limit or two heartbeat intervals, plus 30 s.
+        defaults: Keywords of :class:`~gnsq_lite.Reader` for all handlers.  A handler's own value overrides a default.
+            Give *batch_size* to each handler that receives lists: type checkers accept it only there.
 
     Raises:
         OptionError: an option is invalid; no connection was opened.
@@ -113,11 +113,11 @@ class Worker:
 
     @property
     def stages(self) -> Stages:
-        """Requests to drain and to stop at once."""
+        """The stages of the shutdown: drain, then stop at once."""
         return self._stages
 
     def configure(self, **defaults: Unpack[HandlerArguments]) -> None:
-        """Change the defaults, as the command line does.  Raises OptionError, and ClosedError after the start."""
+        """Change the defaults, as the command line does.  Raises OptionError; raises ClosedError after the start."""
         self._not_started()
         check_give_up(defaults.get("on_give_up"))
         changed = {**self.defaults, **defaults}
@@ -152,16 +152,16 @@ class Worker:
         """Register the decorated function as the handler of a topic's channel.
 
         Args:
-            decode: A function of the body's bytes; the handler is then called with (value, message).  If it raises, the
-                message is given up at once.
-            options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``, or name stores with
-                commas: ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``; the first store that
-                accepts a message keeps it.  ``max_in_flight`` defaults to ``concurrency``.
-                ``give_up_on``: exception classes that give a message up at once; a dict maps classes to attempts.
-                ``retry_delay``: seconds that a failed message waits; or a function of (error, attempts) that returns
-                seconds; or a dict of seconds and functions by exception class.
+            decode: Function that decodes the body's bytes.  The handler is then called with (value, message).  If
+                *decode* raises, the message is given up at once.
+            options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``, or a comma-separated
+                list of stores: ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``.  The first
+                store that works gets the message.  ``max_in_flight`` defaults to ``concurrency``.
+                ``give_up_on``: exception classes that give a message up at once, or a dict from class to attempts.
+                ``retry_delay``: delay of a failed message in seconds; or a function of (error, attempts) that returns
+                seconds; or a dict from exception class to seconds or function.
         Raises:
-            OptionError, InvalidName: at registration, so the traceback shows the decorator's line.
+            OptionError, InvalidName: raised by the decorator, so the traceback shows its line.
         """
 
         def register(function: Any) -> Any:
@@ -171,7 +171,7 @@ class Worker:
         return register
 
     def add(self, handler: Handler) -> None:
-        """Register a handler; :meth:`handler` is the usual way.  Raises OptionError, InvalidName, ClosedError."""
+        """Register a handler, as the decorator :meth:`handler` does.  Raises OptionError, InvalidName, ClosedError."""
         self._not_started()
         check_give_up(handler.options.get("on_give_up"))
         _checked(handler.topic, handler.channel, handler.function, handler.merged(self.defaults))
@@ -185,12 +185,12 @@ class Worker:
         self._handlers.append(handler)
 
     def every(self, when: str | float | Schedule, topic: str, body: schedules.Body) -> None:
-        """Publish a message on a schedule while the worker runs; of several processes only one publishes.
+        """Publish a message on a schedule while the worker runs.  Only one of several processes publishes.
 
         Args:
-            when: ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or seconds: due at each multiple since 1970 UTC; or a
-                :class:`gnsq_lite.contrib.cron.Cron`; or any object with a ``next_after(wall)``.
-            body: The body, or a function that returns it for the due time in seconds since 1970.
+            when: An interval such as ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or seconds (due at each multiple since
+                1970 UTC), a :class:`gnsq_lite.contrib.cron.Cron`, or an object with a method ``next_after(wall)``.
+            body: The body, or a function that returns the body for a due time in seconds since 1970.
         Raises:
             OptionError, InvalidName, BodyTypeError, InvalidBody, ClosedError
         """
@@ -206,7 +206,7 @@ class Worker:
         self._handlers = [handler for handler in self._handlers if handler.topic in wanted]
 
     def check(self) -> None:
-        """Raise OptionError as :meth:`start` would: there is no handler, or options contradict each other."""
+        """Raise OptionError if there is no handler or if options contradict each other, as :meth:`start` would."""
         if not self._handlers:
             raise OptionError(
                 "handlers", [], "the worker has no handlers: decorate a function with @worker.handler(topic, channel)"
@@ -220,19 +220,19 @@ class Worker:
     def run(self, *, supervision: Supervision | None = None, checks: Sequence[Callable[[], object]] = ()) -> int:
         """Consume until SIGTERM, SIGINT or :meth:`stop`; drain; return the exit code.
 
-        The first signal drains: no new messages, and ``drain_timeout`` seconds for running handlers.  A second signal
-        stops at once.  Unfinished messages go back to nsqd.  Signals are handled only in the main thread.
+        After the first signal, the Worker receives no new messages.  Running handlers get ``drain_timeout`` seconds.
+        A second signal stops at once.  Unfinished messages are requeued.  Only the main thread can handle signals.
 
         Args:
-            supervision: Values from this process's supervisor, if there is one.  The process then drains on each
-                SIGTERM and SIGINT, because a service manager may send a signal to the supervisor, which forwards it,
-                and to the process too.  It stops at once on SIGQUIT.
-            checks: Functions that the Worker calls twice a second; it drains when one of them returns a true value.
+            supervision: Values from this process's supervisor, or None.  A supervised process drains on each SIGTERM
+                and SIGINT, and stops at once only on SIGQUIT: a service manager may send a signal to the process, and
+                also to the supervisor, which forwards the signal.
+            checks: Functions that the Worker calls twice a second.  If one of them returns a true value, it drains.
         Returns:
-            0 if every handler finished; 3 if a second signal or the time limit cut handlers short.
+            0 if every handler finished; 3 if a second signal or the time limit ended handlers.
         Raises:
             OptionError: no handler is registered, or an option is invalid.
-            NSQError: a Reader ended with an error that no retry can fix; the others were drained.
+            NSQError: a Reader ended with an error that no retry can fix; the other Readers were drained.
         """
         stages, handlers = self._stages, list[tuple[int, Callable[[int, Any], None]]]()
         if in_main_thread():
@@ -252,10 +252,10 @@ class Worker:
         return ExitCode.OK if drained else ExitCode.NOT_DRAINED
 
     def start(self, supervision: Supervision | None = None) -> None:
-        """Start the Readers and return; :meth:`run` includes this.
+        """Start the Readers and return.  :meth:`run` calls this method.
 
         Args:
-            supervision: Values from this process's supervisor, if there is one.
+            supervision: Values from this process's supervisor, or None.
         Raises:
             OptionError, ClosedError
         """
@@ -284,11 +284,11 @@ class Worker:
             self._publishing = schedules.start(self.schedules, self.writer().publish, election, self._stages.drain)
 
     def stop(self) -> None:
-        """Make :meth:`run` drain and return; may be called from any thread or handler.  A second call stops at once."""
+        """Make :meth:`run` drain and return.  A second call stops at once.  Thread-safe; handlers may call it too."""
         self._stages.advance()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Drain the Readers, wait, and return whether every handler finished in time."""
+        """Drain the Readers, and wait; return whether every handler finished in *timeout* seconds."""
         drained = self._drain(self.drain_timeout if timeout is None else timeout)
         for each in reversed(self.middleware):
             try:
@@ -310,7 +310,7 @@ class Worker:
         return tuple(writer for _, writer in self._writers)
 
     def writer(self) -> Writer:
-        """Return a Writer to the Worker's nsqds, for handlers that publish; the Worker closes it after draining."""
+        """Return a Writer to the Worker's nsqds, for handlers that publish.  The Worker closes it after draining."""
         return self._writer_for(self.defaults)
 
     def stats(self, timeout: float | None = None) -> tuple[ReaderStats, ...]:
@@ -318,7 +318,7 @@ class Worker:
         return tuple(reader.stats(timeout) for reader in self.readers)
 
     def last_runs(self) -> dict[tuple[str, str], float]:
-        """Return the due time of this process's last publish by schedule and topic, in seconds since 1970."""
+        """Return a dict from (schedule, topic) to the due time of the last publish, in seconds since 1970."""
         return {} if self._publishing is None else self._publishing.last_runs()
 
     def __repr__(self) -> str:
@@ -396,7 +396,7 @@ def _close_one(reader: Reader, timeout: float, done: Completion) -> None:
 
 
 def _backoff(given: BackoffOptions | bool | None) -> BackoffOptions | bool:
-    """Return a handler's ``backoff=`` with the Worker's default of ``failure_ratio``."""
+    """Return *given* with 0.5, a Worker's default, for ``failure_ratio`` if it is not set."""
     options = BackoffOptions() if given is None or given is True else given
     if isinstance(options, BackoffOptions) and options.failure_ratio is None:
         return replace(options, failure_ratio=0.5)
@@ -404,7 +404,7 @@ def _backoff(given: BackoffOptions | bool | None) -> BackoffOptions | bool:
 
 
 def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -> None:
-    """Check the options as the Reader does, without opening anything."""
+    """Check the options as the Reader does, without opening stores or connections."""
     options, _, _ = split(options)
     if isinstance(options.get("on_give_up"), str):
         options["on_give_up"] = print
@@ -412,31 +412,31 @@ def _checked(topic: str, channel: str, function: Any, options: dict[str, Any]) -
 
 
 class Middleware(Generic[Given]):
-    """Base class of middleware: hooks that a subclass does not override cost nothing.
+    """Base class of middleware.  Hooks that a subclass does not override cost no time.
 
-    *message* is the handler's argument: a :class:`~gnsq_lite.Message`, or a list of messages with *batch_size*;
+    *message* is the handler's argument: a :class:`~gnsq_lite.Message`, or with *batch_size* a list of messages.
     ``Middleware[list[Message]]`` declares lists to a type checker.
     Hooks run in the handler's thread or greenlet, so several may run at once.  The first middleware is the outermost:
     its ``before`` runs first, and its ``after`` or ``failed`` last.
     """
 
     def before(self, message: Given) -> None:
-        """Runs before the handler.  If it raises, the message fails and the handler is not called."""
+        """Run before the handler.  If this hook raises, the message fails and the handler is not called."""
 
     def after(self, message: Given) -> None:
-        """Runs after the handler has returned.  If it raises, the message fails."""
+        """Run after the handler has returned.  If this hook raises, the message fails."""
 
     def failed(self, message: Given, error: BaseException) -> None:
-        """Runs after the handler or an inner middleware raised (``Requeue`` too); *error* is then raised again."""
+        """Run after the handler or an inner middleware raised (``Requeue`` too).  *error* is raised again after it."""
 
     def started(self, worker: Worker) -> None:
-        """Runs once, before the first message, in each process."""
+        """Run once in each process, before the first message."""
 
     def stopped(self, worker: Worker) -> None:
-        """Runs once, after the last message, in each process."""
+        """Run once in each process, after the last message."""
 
     def wrap(self, call: Callable[[Given], object], handler: Handler) -> Callable[[Given], object]:
-        """Return a replacement for *call*; override it to share values between before and after."""
+        """Return a function that replaces *call*; override this method to share values between before and after."""
         before, after, failed = (self._overridden(name) for name in ("before", "after", "failed"))
         if before is after is failed is None:
             return call
@@ -467,7 +467,7 @@ class Middleware(Generic[Given]):
 def wrapped(
     handler: Handler, middleware: Iterable[Middleware[Any]], decode: Callable[[bytes], Any] | None = None
 ) -> Callable[[Any], Any]:
-    """Wrap the handler's function in all *middleware*, the first one outermost."""
+    """Wrap the handler's function in all *middleware*.  The first middleware is the outermost."""
     function: Any = handler.function
     call: Callable[[Any], Any] = function if decode is None else decoding(function, decode)
     for each in reversed(list(middleware)):

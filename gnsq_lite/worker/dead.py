@@ -1,6 +1,6 @@
-"""Dead letters: messages that were given up, and their stores: a directory, a topic, Django's database.
+"""Dead letters (messages that were given up) and their stores: a directory, a topic, or Django's database.
 
-FIN is sent only after a store has the letter; if every store fails, the message is requeued.
+The Reader sends FIN only after a store has the letter.  If every store fails, the Reader requeues the message.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ OnGiveUp = Callable[[Message], None]
 
 #: Version of the JSON of a letter.
 VERSION = 1
-#: Characters of a traceback that are kept, from its end.
+#: Maximum characters of a traceback in a letter; its end is kept.
 _LONGEST_TRACEBACK = 16_384
-#: Maximum number of letters in a directory, and of letters stored between two counts of its files.
+#: Maximum number of letters in a directory; maximum number of letters stored between two counts of its files.
 _MOST, _RECOUNT = 100_000, 1_000
-#: The channel that reads a topic's letters, and seconds without a letter until reading ends.
+#: Channel from which a topic's letters are read; seconds without a letter after which reading ends.
 CHANNEL, _IDLE = "dead_letters", 2.0
-_WORDS = "must be 'log', or a list with commas of 'directory:PATH', 'topic:NAME', 'bodies:NAME' and 'django'"
+_WORDS = "must be 'log' or a comma-separated list of 'directory:PATH', 'topic:NAME', 'bodies:NAME' and 'django'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +48,10 @@ class DeadLetter:
     """A message that was given up.
 
     Attributes:
-        timestamp_ns: Time of publishing, in nanoseconds since 1970.
-        given_up_at: Time of giving up, in seconds since 1970.
-        host: Name of the machine on which a process gave the message up.
-        error_type: Class of the exception; "" if the message arrived with its attempts used up.
+        timestamp_ns: Time at which the message was published, in nanoseconds since 1970.
+        given_up_at: Time at which the message was given up, in seconds since 1970.
+        host: Name of the machine on which the message was given up.
+        error_type: Class of the handler's exception; "" if the handler did not run because no attempt was left.
     """
 
     topic: str
@@ -69,7 +69,7 @@ class DeadLetter:
 
     @property
     def name(self) -> str:
-        """Return the letter's name in a store; a message that is given up twice has one name."""
+        """Return the letter's name in a store.  It is the same if the message is given up again."""
         return f"{self.topic}.{self.channel}.{self.timestamp_ns}.{self.id.hex()}".replace("#", "_")
 
     @property
@@ -84,7 +84,7 @@ class DeadLetter:
 
 
 def from_json(data: bytes) -> DeadLetter:
-    """Return the letter of :meth:`DeadLetter.to_json`.  Raises ValueError for anything else."""
+    """Parse the JSON of :meth:`DeadLetter.to_json`; return the letter.  Raises ValueError for other data."""
     try:
         found = json.loads(data)
         version = found.pop("version")
@@ -98,10 +98,10 @@ def from_json(data: bytes) -> DeadLetter:
 
 
 def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
-    """Return the letter of a *message* that is given up because its handler raised *error*."""
+    """Make the letter of *message*, whose handler raised *error*.  None: the message has no attempt left."""
     try:
         body = message.body
-    except CompressedBodyError:  # perhaps the reason for giving up
+    except CompressedBodyError:  # perhaps the handler failed for the same reason
         body = message.raw_body
     letter = DeadLetter(
         topic=message.topic,
@@ -119,22 +119,22 @@ def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
         return letter
     try:
         text, trace = cut(str(error)), "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
-    except Exception:  # of the exception's own __str__
+    except Exception:  # raised by the __str__ of *error*
         text, trace = "(the text of this error cannot be shown)", ""
     return replace(letter, error_type=type(error).__qualname__, error=text, traceback=trace)
 
 
 class Store(Protocol):
-    """A store of letters.  Each method raises the errors of its disk, nsqd or database."""
+    """A store of letters.  The methods raise the errors of the store's disk, nsqd or database."""
 
-    #: Word that names the store in the configuration.
+    #: Text that names the store in the configuration.
     word: str
 
     def keep(self, letter: DeadLetter) -> None:
         """Store the letter durably."""
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield the letters; the caller may remove the current one."""
+        """Yield the letters.  The caller may remove the current letter."""
 
     def remove(self, letter: DeadLetter) -> None:
         """Remove a letter that :meth:`letters` has yielded."""
@@ -144,12 +144,12 @@ class Store(Protocol):
 
 
 class Directory:
-    """A JSON file for each letter, with mode 0600; a missing directory is created with mode 0700.
+    """A store that writes a JSON file (mode 0600) for each letter.  It creates a missing directory with mode 0700.
 
     A file is written under another name, synced and renamed, so it is never incomplete.
 
     Args:
-        most: Maximum number of letters, give or take a thousand; further letters raise OSError.
+        most: Maximum number of letters, accurate to about a thousand.  At the limit, :meth:`keep` raises OSError.
     Raises:
         OSError: the directory cannot be created.
     """
@@ -174,7 +174,7 @@ class Directory:
             return sum(entry.name.endswith(".json") for entry in entries)
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield the letters in the order of their names; a file that is not a letter is logged."""
+        """Yield the letters in the order of their names; log each file that is not a letter."""
         for file in sorted(self._folder.glob("*.json")):
             try:
                 yield from_json(file.read_bytes())
@@ -192,10 +192,10 @@ class Directory:
 
 
 class Topic:
-    """Publishes letters to a topic: as JSON, or with *bare* the bodies alone.
+    """A store that publishes letters to a topic, as JSON, or, if *bare*, only their bodies.
 
     Args:
-        writer: Function that returns the Writer; called for each letter.
+        writer: Function that returns the Writer.  It is called for each letter.
         reader: Keywords of the Reader that :meth:`letters` uses.
     """
 
@@ -219,7 +219,7 @@ class Topic:
             self._writer().publish(self._topic, replace(letter, traceback="").to_json())
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield the letters until none has arrived for two seconds; the topic keeps letters that are not removed."""
+        """Yield the letters until none arrives for two seconds.  Letters that are not removed stay in the topic."""
         arrived: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
         def receive(message: Message) -> None:
@@ -243,7 +243,7 @@ class Topic:
     def _letter(self, message: Message) -> DeadLetter:
         try:
             return from_json(message.body)
-        except ValueError:  # the body alone, without topic and error
+        except ValueError:  # a *bare* store published only the body
             return replace(letter_of(message, None), channel="", error="")
 
     def remove(self, letter: DeadLetter) -> None:
@@ -261,12 +261,12 @@ class Topic:
             self._reader = None
 
 
-#: Further stores, added by integrations: word -> function of the text after the colon.
+#: Stores of integrations: name -> function that makes the store from the text after the colon.
 STORES: dict[str, Callable[[str], Store]] = {}
 
 
 def to_stores(*stores: Store) -> OnGiveUp:
-    """Return an ``on_give_up`` that keeps each message in the first store that accepts it, and logs a WARNING."""
+    """Return an ``on_give_up`` that stores each message in the first store that works, and logs a WARNING."""
 
     def keep(message: Message) -> None:
         letter = letter_of(message, sys.exc_info()[1])
@@ -289,7 +289,7 @@ def to_stores(*stores: Store) -> OnGiveUp:
 
 
 def check_words(words: str) -> None:
-    """Raise OptionError or InvalidName for words that :func:`open_stores` refuses, without opening a store."""
+    """Check *words* as :func:`open_stores` does, without opening a store.  Raises OptionError, InvalidName."""
     for word in () if words == "log" else words.split(","):
         kind, _, rest = word.partition(":")
         if kind in ("topic", "bodies") and rest:
@@ -300,10 +300,10 @@ def check_words(words: str) -> None:
 
 
 def open_stores(words: str, writer: Callable[[], Writer], reader: dict[str, Any] | None = None) -> Sequence[Store]:
-    """Return the stores of ``"topic:NAME,directory:PATH"`` and the like.  Raises OptionError, InvalidName, OSError.
+    """Return the stores that *words* name, such as ``"topic:NAME,directory:PATH"``.
 
     Args:
-        writer: Returns the Writer for a topic.
+        writer: Function that returns the Writer for a topic.
         reader: Keywords of the Reader that reads letters from a topic.
     """
     check_words(words)
@@ -320,12 +320,12 @@ def open_stores(words: str, writer: Callable[[], Writer], reader: dict[str, Any]
 
 
 def by_words(words: str, writer: Callable[[], Writer]) -> OnGiveUp:
-    """Return the ``on_give_up`` for the words of a configuration.  Raises OptionError, InvalidName, OSError."""
+    """Return the ``on_give_up`` that *words* name, such as "log".  Raises OptionError, InvalidName, OSError."""
     return log_give_up if words == "log" else to_stores(*open_stores(words, writer))
 
 
 def _write_atomically(folder: Path, name: str, data: bytes) -> None:
-    # A unique name, without the locks of tempfile: this may be a native thread (docs/handlers).
+    # A unique name without tempfile, whose locks may block: the caller may be a native thread (docs/handlers).
     temporary = folder / f".{name}.{os.getpid()}.{native_ident()}.part"
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -1,4 +1,4 @@
-"""Depths of a Worker's channels, polled from its nsqds when a client requests the live page or /metrics with depths."""
+"""Polls the depths of a Worker's channels from its nsqds when a client requests the live page or /metrics."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from gnsq_lite.worker.app import Worker
 
 log = logging.getLogger("gnsq_lite.worker")
 
-#: (nsqd, topic, channel); the nsqd as ``host:port`` of its TCP port.
+#: (nsqd, topic, channel).  The nsqd is ``host:port`` of its TCP port.
 Place = tuple[str, str, str]
 
-#: Seconds between two rounds, and time limit in seconds for each server.
+#: Seconds between two rounds; time limit of a request to a server, in seconds.
 EVERY, TIMEOUT = 2.0, 1.0
 
 
 class Depths:
-    """Poller that queries one nsqd after the other, in a new thread for each round; :meth:`look` does not block."""
+    """Poller of depths.  A new thread queries one nsqd after the other in each round, so :meth:`look` never blocks."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Depths:
         self._due = 0.0
 
     def look(self, stats: Sequence[ReaderStats]) -> dict[Place, int]:
-        """Return the known depths, and start a round if one is due."""
+        """Return the known depths, and start a round if the next round is due."""
         wanted = dict.fromkeys((c.address, each.topic, each.channel) for each in stats for c in each.connections)
         if wanted and self._clock.now() >= self._due:
             self._due = float("inf")
@@ -61,7 +61,7 @@ class Depths:
             self._due = self._clock.now() + EVERY
 
     def _http_addresses(self, topic: str, options: dict[str, Any]) -> dict[str, str]:
-        """Return the HTTP address of each nsqd that an nsqlookupd lists for *topic*, by its TCP address."""
+        """Return a dict from TCP address to HTTP address of each nsqd that an nsqlookupd lists for *topic*."""
         _, lookupds = with_environment(options.get("nsqd_tcp_addresses"), options.get("lookupd_http_addresses"))
         settings = {"tls": options.get("lookupd_tls"), "auth_token": options.get("lookupd_token")}
         return http_addresses(topic, url_list(lookupds), http_timeout=TIMEOUT, **settings)

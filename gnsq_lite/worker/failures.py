@@ -1,4 +1,4 @@
-"""Treatment of failed messages by exception class: give the message up, or requeue it with a delay."""
+"""Decides by exception class whether a failed message is given up or requeued, and with which delay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Failures:
     """Decides whether a failed message is given up or requeued, and chooses the delay.
 
     Args:
-        max_attempts: Attempts after which any failure gives the message up; 0: no limit.
+        max_attempts: Number of attempts after which a message is given up for any exception; 0: no limit.
     Raises:
         OptionError
     """
@@ -43,7 +43,7 @@ class Failures:
         self._give_up_on, self._delays, self._max_attempts = give_up_on, delays, max_attempts
 
     def judge(self, message: Message, error: BaseException) -> BaseException:
-        """Return the GiveUp or Requeue to act on, or *error* itself for the default treatment."""
+        """Return the GiveUp or Requeue that applies to *error*.  Return *error* for the default treatment."""
         if isinstance(error, (GiveUp, Requeue)) or not isinstance(error, (Exception, TimeLimitExceeded)):
             return error
         limit = _by_class(self._give_up_on, error)
@@ -54,7 +54,7 @@ class Failures:
         delay = _by_class(self._delays, error)
         try:
             return error if delay is None else Requeue(delay(error, message.attempts) if callable(delay) else delay)
-        except Exception:  # of the user's function, or because of its return value
+        except Exception:  # raised by the user's function, or by Requeue for an invalid delay
             log.exception("retry_delay failed on %s; using the default delay", type(error).__name__)
             return error
 

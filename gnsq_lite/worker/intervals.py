@@ -1,4 +1,4 @@
-"""Due times of scheduled messages; arguments and results are wall-clock times in seconds since 1970."""
+"""Computes the due times of scheduled messages.  Times are wall-clock times in seconds since 1970."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from gnsq_lite.option_fields import check_number
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(us|ms|s|m|h|d)", re.ASCII)
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
-#: Seconds after which a missed time is dropped.
+#: Seconds after which a missed due time is dropped.
 _PAST = 86400.0
 
 
 class Schedule(Protocol):
-    """Due times of a message; every process must compute the same times."""
+    """Due times of a scheduled message.  Every process must compute the same times."""
 
     def next_after(self, wall: float) -> float:
-        """Return the first time later than *wall*."""
+        """Return the first due time after *wall*."""
 
 
 @dataclass(frozen=True)
 class Every:
-    """Each whole multiple of *seconds* since 1970: "5m" is due at :00, :05, :10 ... in UTC."""
+    """Schedule that is due at each multiple of *seconds* since 1970 UTC, such as :00, :05 and :10 for "5m"."""
 
     seconds: float
 
     def next_after(self, wall: float) -> float:
-        """Return the next multiple."""
+        """Return the first multiple after *wall*."""
         return (math.floor(wall / self.seconds + 1e-9) + 1) * self.seconds
 
 
 def parse_duration(text: str) -> float:
-    """Convert ``1h30m``, ``250ms`` or a number to seconds.  Raises ValueError."""
+    """Convert a text such as ``1h30m``, ``250ms`` or ``90`` to seconds.  Raises ValueError."""
     if _WHOLE.fullmatch(text):
         return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", text, re.ASCII):
@@ -45,7 +45,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_every(text: str | float) -> Every:
-    """Parse a duration, or a number of seconds.  Raises OptionError."""
+    """Return the schedule for a duration such as "5m", or for a number of seconds.  Raises OptionError."""
     try:
         seconds = parse_duration(text) if isinstance(text, str) else text
     except ValueError:
@@ -54,11 +54,11 @@ def parse_every(text: str | float) -> Every:
 
 
 def due(schedule: Schedule, last: float, now: float, waited: float = 0.0) -> tuple[float | None, int]:
-    """Return the latest due time after *last* and up to *now*, or None, and the number of earlier missed times.
+    """Return (the latest due time after *last* up to *now*, or None; the number of due times between them).
 
-    Of several missed times only the latest is due: a process that slept for an hour does not publish an hour's
-    messages at once.  A time more than a day ago is dropped.  *waited*: monotonic seconds since *last*; after twice the
-    interval the next time is due, even if the wall clock was set back to before it.
+    Only the latest of several missed times is due, so a process that slept for an hour does not publish an hour's
+    messages at once.  Times more than a day ago are dropped.  *waited* is the monotonic time since *last* in seconds.
+    After twice the interval the next time is due, even if the wall clock was set back.
     """
     found, missed = None, 0
     when = schedule.next_after(max(last, now - _PAST))

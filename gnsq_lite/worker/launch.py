@@ -1,4 +1,4 @@
-"""Run a Worker from a command line; shared by ``gnsq-lite worker`` and ``manage.py nsq_worker``."""
+"""Runs a Worker from a command line, for ``gnsq-lite worker`` and ``manage.py nsq_worker``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 if TYPE_CHECKING:
     from gnsq_lite.worker.app import Worker
 
-#: Function of a Worker and of a function that returns depths, or None; returns the function that renders /metrics.
+#: Function that returns the renderer of /metrics.  Arguments: the Worker; a function that returns depths, or None.
 Metrics = Callable[["Worker", Callable[..., Any] | None], Callable[[], Page]]
 
 #: Seconds between two checks of the sources.
@@ -37,7 +37,7 @@ def _flag(kind: type, help: str, default: Any = None, **limits: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """Flags of both commands that run a Worker.  Each field has its type, limits and help."""
+    """Flags of the two commands that run a Worker.  The metadata of a field has its flag's type, limits and help."""
 
     processes: int = _flag(int, "Number of processes.", 1, low=1, high=1024)
     concurrency: int | None = _flag(int, "Default concurrency of a handler.", low=1)
@@ -68,10 +68,10 @@ class Launch:
         """Run the supervisor, or the Worker in a supervised process; return the exit code.
 
         Args:
-            load: Returns the Worker.  If it raises, the error is printed; with *reload* the process waits for a change.
-            program: Name for error messages.
-            merge: Merges the metrics pages of several processes.
-            metrics: Makes the function that renders the metrics page.
+            load: Function that returns the Worker.  With ``reload``, the process waits for a change if it raises.
+            program: Name of the command in error messages.
+            merge: Function that merges the metrics pages of several processes.
+            metrics: Function that returns the renderer of the metrics page.
         Raises:
             OptionError: flags contradict each other.
             NSQConnectionError: the port of the status pages is in use.
@@ -85,7 +85,7 @@ class Launch:
         slot = take_slot()
         log_format = self.log_format
         if log_format is None and not logging.getLogger("gnsq_lite").hasHandlers():
-            log_format = "text"  # without a logging configuration a worker would print nothing
+            log_format = "text"  # without a logging configuration a worker would print no log lines
         if log_format is not None:
             logs.configure(log_format, self.log_level, str(slot.number) if slot else "main")
         if slot is None and not self.no_supervise:
@@ -173,7 +173,7 @@ def _has_changed(watch: SourceWatch) -> bool:
 
 
 def _wait_for_a_change(slot: Slot | None, files: Iterable[str]) -> None:
-    """Return when a source file has changed, or when the supervisor has ended."""
+    """Wait until a source file has changed or the supervisor has ended."""
     more = {*files, *(os.path.abspath(entry.path) for entry in os.scandir() if entry.name.endswith(".py"))}
     watch = SourceWatch(lambda: loaded_sources() | more)
     print("gnsq-lite: waiting for a source to change", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The status pages of one Worker process, and the last errors that the live page shows."""
+"""The status pages of one Worker process, and the middleware that keeps the last errors for the live page."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Key = tuple[str, str]
 
 
 class LastErrors(Middleware[Any]):
-    """Middleware that keeps the last errors of each handler; only a failed message costs time."""
+    """Middleware that keeps the last errors of each handler.  A message that does not fail costs almost no time."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock, self._lock = clock, native_lock()
         self._of: dict[Key, deque[Document]] = {}
 
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
-        """Wrap *call* so that its errors are kept."""
+        """Wrap *call* to keep its errors."""
         kept = self._of.setdefault((handler.topic, handler.channel), deque(maxlen=ERRORS))
 
         def keeping(message: Any) -> object:
@@ -77,8 +77,8 @@ class WorkerPages:
     """The status pages of this process's Worker.
 
     Args:
-        metrics: Renders the metrics page.
-        depths: Returns the known depths by (nsqd, topic, channel).
+        metrics: Function that renders the metrics page.
+        depths: Function that returns the known depths by (nsqd, topic, channel).
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class WorkerPages:
         return self._metrics()
 
     def health(self) -> Verdict:
-        """Return True: this page has its own thread, so a response shows that the process runs."""
+        """Return True.  The page is served by its own thread, so a response shows only that the process runs."""
         return True, {"pid": os.getpid()}
 
     def ready(self) -> Verdict:
-        """Return whether every Reader has RDY above 0; it is 0 while a Reader starts, drains or backs off."""
+        """Return whether every Reader has RDY above 0.  RDY is 0 while a Reader starts, drains or backs off."""
         if self._worker.stages.drain.done():
             return False, {"why": "draining"}
         if len(self._worker.readers) < len(self._worker.handlers):
@@ -122,7 +122,7 @@ class WorkerPages:
         return all(each.is_ready for each in stats), {"handlers": details}
 
     def live(self, brief: bool) -> Document:
-        """Return the document of ``/api/status`` for this process; a *brief* document has no depths."""
+        """Return the document of ``/api/status`` for this process.  A *brief* document has no depths."""
         is_up = self._refresh()
         depths = {} if brief else self._depths(self._last)
         handlers = [self._handler(each, is_up) for each in self._last]
@@ -154,7 +154,7 @@ class WorkerPages:
         return merge(alone["version"], alone["at"], [alone])
 
     def _refresh(self) -> bool:
-        """Refresh the state of the Readers; return False, and keep the last state, if the loop does not answer."""
+        """Refresh the state of the Readers.  If the loop does not answer, keep the last state and return False."""
         try:
             self._last = self._worker.stats(TIMEOUT)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Load the Worker or the outbox that a command line names, or explain why that fails."""
+"""Loads the Worker or the outbox that a command line names, and explains errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LoadError(NSQError):
 
     def __init__(self, text: str, files: tuple[str, ...] = ()) -> None:
         super().__init__(text, files)
-        #: Source files whose change may fix the error.
+        #: Source files in which a change may fix the error.
         self.files = files
 
     def __str__(self) -> str:
@@ -28,9 +28,9 @@ class LoadError(NSQError):
 
 
 def load(target: str, kind: type[T], default: str) -> T:
-    """Import ``package.module:name`` and return the object of class *kind*; ``name`` defaults to *default*.
+    """Import ``package.module:name``; return the object, an instance of *kind*.  ``name`` defaults to *default*.
 
-    The current directory is searched first, as for ``python -m``.  Raises LoadError.
+    Python searches the current directory first, as for ``python -m``.  Raises LoadError.
     """
     name, _, attribute = target.partition(":")
     if not name or name.endswith(".py") or "/" in name:
@@ -47,7 +47,7 @@ def load(target: str, kind: type[T], default: str) -> T:
                 f"cannot import {name!r}: there is no module {error.name!r} in {here} or on sys.path"
             ) from None
         raise explained(repr(name), error) from None
-    except (Exception, SystemExit) as error:  # sys.exit("configuration missing") too: a restart would not help
+    except (Exception, SystemExit) as error:  # also sys.exit("configuration missing"): a restart would not help
         raise explained(repr(name), error) from None
     found: object = module
     attribute = attribute or default
@@ -64,7 +64,7 @@ def load(target: str, kind: type[T], default: str) -> T:
 
 
 def explained(name: str, error: BaseException) -> LoadError:
-    """Return the error for a failed import of *name*; its traceback starts in the user's code."""
+    """Return the error for a failed import of *name*.  Its text has the traceback from the user's code on."""
     trace = _users(error.__traceback__)
     lines = traceback.format_exception(type(error), error, trace, chain=error.__suppress_context__ is False)
     files = [frame.filename for frame in traceback.extract_tb(trace)]

@@ -1,4 +1,4 @@
-"""Scheduled messages, which one of a Worker's processes publishes."""
+"""Publishes scheduled messages.  One of a Worker's processes is elected to publish."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ log = logging.getLogger("gnsq_lite.worker")
 
 #: Maximum seconds between two checks of the clock.
 _CHECK_EVERY = 0.5
-#: Seconds after the due time until a publish counts as late, and seconds until it counts as hung.
+#: Seconds after the due time at which a publish is late; seconds after its start at which it hangs.
 _LATE, _HUNG = 5.0, 30.0
-#: Seconds that publishes in progress get when the worker stops, before another process may publish.
+#: Seconds for running publishes to end when the worker stops, before another process may publish.
 _FINISH = 2.0
 
-#: A body, or a function that returns one for the due time in seconds since 1970.
+#: A body, or a function that returns the body for a due time in seconds since 1970.
 Body = bytes | Callable[[float], bytes]
 
 
 def checked(when: Any, topic: str, body: Any) -> Entry:
-    """Return the entry.  Raises OptionError, InvalidName, BodyTypeError, InvalidBody."""
+    """Check the arguments; return the entry.  Raises OptionError, InvalidName, BodyTypeError, InvalidBody."""
     check_topic(topic)
     if not callable(body):
         check_body(body)
@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Return the entry's name, the same in every process with this code; two entries may share a name."""
+        """Return the entry's name, which is the same in every process.  Two entries may have the same name."""
         body = hashlib.sha256(self.body).hexdigest() if isinstance(self.body, bytes) else ""
         return f"{self.schedule!r} {self.topic} {body}"
 
@@ -65,13 +65,13 @@ class _Job:
 
     name: str
     entry: Entry
-    #: The due time published last, and the time at which this process read it, in monotonic seconds.
+    #: The due time of the last publish; the monotonic time at which this process learned it.
     last: float = 0.0
     since: float = 0.0
-    #: The due time being published, and the start of its thread, in monotonic seconds; None: no thread runs.
+    #: The due time of the running publish; the monotonic time of its start (None: no publish runs).
     when: float = 0.0
     began: float | None = None
-    #: Whether the last error, or the hanging publish, was logged.
+    #: Whether the last error or the hanging publish was logged.
     is_logged: bool = False
 
 
@@ -80,11 +80,11 @@ def _start_thread(run: Callable[[], None]) -> None:
 
 
 class Publishing:
-    """Publish each entry when it is due, in its own thread, while this process is elected.
+    """Publishes each due entry in a new thread while this process is elected.
 
     Args:
-        publish: Called with a topic and a body; returns after nsqd's OK.
-        start: Runs a function in a new thread.
+        publish: Function of a topic and a body that publishes, and returns after nsqd's OK.
+        start: Function that runs another function in a new thread.
     """
 
     def __init__(
@@ -97,30 +97,30 @@ class Publishing:
     ) -> None:
         self._publish, self._election, self._clock, self._start = publish, election, clock, start
         self._jobs: list[_Job] = []
-        alike = Counter[str]()  # numbers entries of the same name in their order, which is the same in every process
+        alike = Counter[str]()  # entries of the same name get numbers in their order, the same in every process
         for entry in entries:
             alike[entry.name] += 1
             self._jobs.append(_Job(f"{entry.name} {alike[entry.name]}", entry))
-        #: If no process has published before, times before the start are not due.
+        #: Start of this process.  If no process has published an entry, its earlier due times are ignored.
         self._began = clock.wall()
         self._recording = threading.Lock()
 
     def check(self) -> None:
-        """Start publishing due entries if this process is elected; the next call repeats a failed entry."""
+        """If this process is elected, start to publish each due entry.  The next call repeats a failed entry."""
         if not self._election.is_elected():
             return
         done = self._election.last_runs()
         for job in self._jobs:
             try:
                 self._check(job, done.get(job.name, self._began))
-            except Exception as error:  # of the user's next_after(), or of starting a thread
+            except Exception as error:  # raised by the user's next_after(), or by the start of a thread
                 job.began = None
                 self._log_error(job, error)
 
     def last_runs(self) -> dict[tuple[str, str], float]:
-        """Return the due time of the last publish by schedule and topic; if entries share both, the earliest.
+        """Return a dict from (schedule, topic) to the due time of the last publish; of equal entries, the earliest.
 
-        Empty in a process that is not elected.
+        The dict is empty in a process that is not elected.
         """
         done, found = self._election.last_runs(), dict[tuple[str, str], float]()
         for job in self._jobs:
@@ -158,10 +158,10 @@ class Publishing:
             try:
                 self._publish(entry.topic, entry.body if isinstance(entry.body, bytes) else entry.body(when))
                 job.is_logged = False
-            except Exception as error:  # of nsqd, or of the user's function
+            except Exception as error:  # an NSQError, or raised by the user's function
                 self._log_error(job, error)
                 if isinstance(error, NSQError):
-                    return  # retried until the next time is due
+                    return  # check() retries until the next due time
             with self._recording:
                 self._election.record(job.name, when)
         finally:
@@ -178,7 +178,7 @@ class Publishing:
 def start(
     entries: Sequence[Entry], publish: Callable[[str, bytes], Any], election: Election | None, over: Completion
 ) -> Publishing:
-    """Start the thread that publishes until *over* is done; return its :class:`Publishing`."""
+    """Start a thread that publishes until *over* is done; return its :class:`Publishing`."""
     elected = election or Election()
     publishing = Publishing(entries, publish, elected)
 

@@ -1,4 +1,4 @@
-"""The specification of one handler, and the options that Readers and Writers share."""
+"""The specification of a handler, and checks of a Worker's options."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Supervision:
 
     #: Number of processes that share a ``rate_limit``.
     processes: int
-    #: Elects the process that publishes scheduled messages.
+    #: Election of the process that publishes scheduled messages.
     election: Election
-    #: Function that returns how often handlers began a message without finishing it, and how many processes have ended.
+    #: Function that returns how often handlers began the message without finishing it; number of ended processes.
     known_of: Callable[[Message], tuple[int, int]]
     #: Whether the Readers start paused.
     is_paused: bool
@@ -48,7 +48,7 @@ class Handler:
     """A function, and the topic and channel of its messages.
 
     Attributes:
-        options: Keywords of :class:`~gnsq_lite.Reader`, without the Worker's defaults; ``on_give_up`` may name stores.
+        options: Keywords of :class:`~gnsq_lite.Reader`, and :data:`OWN`; without the Worker's defaults.
     """
 
     topic: str
@@ -64,7 +64,7 @@ class Handler:
         return f"{getattr(function, '__module__', '?')}.{qualified}"
 
     def merged(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """Return *defaults* updated with its options; ``max_in_flight`` defaults to ``concurrency``."""
+        """Return *defaults* updated with the handler's options.  ``max_in_flight`` defaults to ``concurrency``."""
         merged = {**defaults, **self.options}
         concurrency = merged.get("concurrency")
         if concurrency is not None and "max_in_flight" not in merged:
@@ -73,7 +73,7 @@ class Handler:
 
 
 def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures, Callable[[bytes], Any] | None]:
-    """Return keywords for a Reader, the treatment of failures, and the decoder of bodies.  Raises OptionError."""
+    """Split *merged* into Reader keywords, the Failures, and the decoder of bodies or None.  Raises OptionError."""
     decode = merged.get("decode")
     if decode is not None and not callable(decode):
         raise OptionError("decode", decode, "must be a function of bytes")
@@ -85,9 +85,9 @@ def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures, Callable
 
 
 def decoding(function: Any, decode: Callable[[bytes], Any]) -> Callable[[Message], Any]:
-    """Return a function of a message that calls *function* with (value, message).
+    """Return a function that decodes a message's body and calls *function* with (value, message).
 
-    If a body does not decode, the message is given up at once, because a retry would fail in the same way.
+    If *decode* raises, the message is given up at once, because a retry would fail in the same way.
     """
 
     def decoded(message: Message) -> Any:
@@ -109,7 +109,7 @@ def check_give_up(value: Any) -> None:
 
 
 def check_timeouts(drain_timeout: Any, hang_timeout: Any) -> None:
-    """Raise OptionError unless both are numbers of seconds, 0 or more; the second may be None."""
+    """Raise OptionError unless both are 0 to 1,000,000 seconds.  *hang_timeout* may also be None."""
     check_number("drain_timeout", drain_timeout, 0, 1_000_000)
     if hang_timeout is not None:
         check_number("hang_timeout", hang_timeout, 0, 1_000_000)
@@ -122,5 +122,5 @@ def shared_rate(rate_limit: str, processes: int) -> str:
 
 
 def writer_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Reader options that a Writer accepts too."""
+    """Return those of the Reader's *options* that a Writer also accepts."""
     return {name: value for name, value in options.items() if name in _SHARED}

@@ -1,4 +1,4 @@
-"""Data that a Worker exchanges with its supervisor: ticks, messages begun, readiness, pauses, replacement."""
+"""Exchanges data with the supervisor: ticks, messages that handlers began, readiness, pauses, replacement."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from gnsq_lite.supervise.slots import Slot
 from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.specs import Handler
 
-#: Time limit in seconds for the I/O loop's answer; in a monkey-patched process a handler may block the loop.
+#: Time limit in seconds for the I/O loop's answer.  In a monkey-patched process a handler may block the loop.
 TIMEOUT = 2.0
 _MIB = 1024 * 1024
-#: Seconds that the default adds to the longest time limit, or to the two heartbeat intervals until nsqd closes.
+#: Seconds that the default hang_timeout adds to the longest time limit and to two heartbeat intervals.
 _SPARE = 30.0
 
 
 class Supervised(Middleware[Any]):
-    """Middleware of a supervised process, which reports to the supervisor and follows its pauses.
+    """Middleware of a supervised process.  It reports to the supervisor, and follows the supervisor's pauses.
 
     Args:
-        max_messages: Ask to be replaced after this many messages, finished or requeued; None: no limit.
-        max_memory: Ask to be replaced at this many MiB of resident memory; None: no limit.
+        max_messages: Number of finished and requeued messages after which the process asks for replacement, or None.
+        max_memory: Resident memory in MiB at which the process asks for replacement, or None.
     """
 
     def __init__(self, worker: Worker, slot: Slot, max_messages: int | None, max_memory: int | None) -> None:
@@ -55,9 +55,9 @@ class Supervised(Middleware[Any]):
             sleep(TICK)
 
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
-        """Wrap *call* to record its message before the handler begins; a hung process could not record it later.
+        """Wrap *call* to record its message before the handler begins, because a hung process cannot record it later.
 
-        The first attempt is not recorded, and counts as begun, so that a message that does not fail costs little.
+        To save time, the first attempt is not counted in the group's memory, except if ``max_attempts`` is 1.
         """
         record, where, add = self._own.begin, f"{handler.topic}/{handler.channel} ".encode(), self._group.add
         most = handler.merged(self._worker.defaults).get("max_attempts", RetryOptions.max_attempts)
@@ -71,14 +71,14 @@ class Supervised(Middleware[Any]):
                 add(each, 1)
             returned = call(given)
             for message, each in again:
-                if is_open(message) and not message.is_async:  # it is finished now; otherwise it may have been requeued
+                if is_open(message) and not message.is_async:  # the Reader finishes this message now
                     add(each, -1)
             return returned
 
         return begin
 
     def known_of(self, message: Message) -> tuple[int, int]:
-        """Return how often handlers began a message without finishing it, and how many processes have ended."""
+        """Return how often handlers began *message* without finishing it, and the number of ended processes."""
         return self._group.count(number(message)), self._group.ended
 
     def source_changed(self) -> None:
@@ -86,7 +86,7 @@ class Supervised(Middleware[Any]):
         self._own.has_changed = 1
 
     def check(self) -> bool:
-        """Follow the supervisor's pauses, and report to it; return whether the supervisor has ended."""
+        """Pause or resume as the supervisor does, and report to it.  Return whether the supervisor has ended."""
         if self._group.is_paused != self.is_paused:
             self.is_paused = not self.is_paused
             for reader in self._worker.readers:
@@ -105,7 +105,7 @@ class Supervised(Middleware[Any]):
     def _reason(self, stats: Sequence[ReaderStats]) -> str:
         """Return the reason for which the supervisor should replace the process, or ""."""
         overdue = sum(each.handlers_overdue for each in stats)
-        if overdue:  # a thread can only be ended with its process
+        if overdue:  # only the end of the process ends such a thread
             return f"{overdue} of its handlers do not end at their time limit"
         messages = sum(each.finished + each.requeued for each in stats)
         if self._max_messages is not None and messages >= self._max_messages:
@@ -116,7 +116,7 @@ class Supervised(Middleware[Any]):
 
 
 def number(message: Message) -> int:
-    """Return a message's number in :class:`GroupMemory`, the same in every process; channels of a topic share ids."""
+    """Return the message's number in :class:`GroupMemory`, a hash that is the same in every process."""
     name = f"{message.topic}/{message.channel} {message.nsqd_address} ".encode() + message.id
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 

@@ -22,13 +22,13 @@ log = logging.getLogger("gnsq_lite.django")
 
 
 class OnCommit(PublishMiddleware):
-    """Publish middleware that waits for the current transaction's commit; after a rollback nothing is published.
+    """Publish middleware that publishes after the current transaction's commit.  After a rollback it publishes nothing.
 
-    Without a transaction, the message is published at once.  An invalid topic or body raises at the call, while the
-    transaction can still be rolled back.  A publish that waits for the commit returns None.  After the commit, each
-    publish of the transaction is tried, even if earlier publishes failed; a failure is logged with its topic.  After
-    the last publish, the commit raises the first error: the data is stored, but the message is not published or its
-    outcome is unknown (:func:`outbox` avoids this).  In a transaction, ``publish_nowait`` raises NotSent.
+    Without a transaction, it publishes at once.  An invalid topic or body raises an error at the call, while the
+    transaction can still be rolled back.  A call in a transaction returns None.  After the commit, the middleware tries
+    each publish of the transaction, even if earlier publishes failed, and logs each failure with its topic.  Then the
+    commit raises the first error: the data is stored, but the message is not published or its outcome is unknown
+    (:func:`outbox` avoids this).  In a transaction, ``publish_nowait`` raises NotSent.
     """
 
     def __init__(self, using: str = DEFAULT_DB_ALIAS) -> None:
@@ -63,7 +63,7 @@ class _PendingPublishes:
 
 
 class _Publish:
-    """One publish of :class:`_PendingPublishes`.  Only the last publish raises; it raises the first error."""
+    """One publish of :class:`_PendingPublishes`.  Only the last publish raises an error, the first of all errors."""
 
     def __init__(self, call: Callable[[], object], topic: str, pending: _PendingPublishes) -> None:
         self._call, self._topic, self._pending = call, topic, pending
