@@ -279,7 +279,7 @@ class Dialect:
     def beside_bodies(
         self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
     ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
-        """Encode headers or trace ids, one for each body of a batch; return both and their size in bytes.
+        """Encode the headers or the trace ids of a batch, one for each body; return them and the bytes per message.
 
         Raises OptionError if the dialect cannot send them.
         """

@@ -60,7 +60,7 @@ __all__ = ["QUEUE_EMPTY", "SURPLUS", "TURN_OVER", "with_sizes"]
 
 
 def wanted(environment: Mapping[str, str], has_gil: bool = True) -> str:
-    """Return ``"c"``, ``"python"`` or ``"auto"``.  Raises ImportError for another word, and for C without the GIL."""
+    """Return the value of GNSQ_LITE_IMPL.  Raises ImportError for an unknown value, and for ``"c"`` without the GIL."""
     word = environment.get("GNSQ_LITE_IMPL") or "auto"
     if word not in ("c", "python", "auto"):
         raise ImportError(f"GNSQ_LITE_IMPL={word!r}: must be 'c', 'python' or 'auto'")
@@ -171,7 +171,7 @@ class Runner:
         self._turn_ends = float("inf")
 
     def begin_turn(self, seconds: float, /) -> None:
-        """Make drain() return after the job that runs *seconds* from now; by default turns never end."""
+        """End the turn of drain() in *seconds*, after the job that runs then; without this call a turn never ends."""
         self._turn_ends = time.monotonic() + seconds
 
     def drain(self, queue: Any, seat: list[Any] | None = None, /) -> int:

@@ -110,7 +110,7 @@ class FlowControl:
         self._apply(self.allocator.remove, connection)
 
     def received(self, connection: Controlled, count: int) -> None:
-        """Record a read of *count* messages.  Called while :attr:`watches`, or with more in flight than RDY."""
+        """Record a read of *count* messages.  Called if :attr:`watches` is true or more than RDY are in flight."""
         self.allocator.received(connection)
         if self._rate is not None:
             self._rate.received(count)

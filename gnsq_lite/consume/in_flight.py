@@ -1,6 +1,6 @@
 """Received messages of a connection that are not answered yet (MSG-5).
 
-One list has the messages of each read.  The cost per message is low, because reads and answers only change counts.
+Each read has a list of its messages.  The cost per message is low, because reads and answers only change counts.
 InFlight checks single messages only when it may drop a list, and when messages may have timed out.
 """
 

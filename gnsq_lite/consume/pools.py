@@ -220,7 +220,7 @@ class GreenletPool(Pool):
                 self._pump_soon()
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the maximum number of workers.  Idle workers stay: fewer messages in flight wake fewer workers."""
+        """Change the maximum number of workers.  A lower maximum does not end idle workers; they stay asleep."""
         self._concurrency = concurrency
         self._pump_soon()
 

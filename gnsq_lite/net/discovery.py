@@ -224,7 +224,7 @@ class Discovery:
         return None
 
     def _list_others(self, address: str, lookupd: _Lookupd) -> None:
-        """Query the list of nsqlookupds (YZ-1); a failure does not change the health of *lookupd*."""
+        """Request the list of nsqlookupds from *lookupd* (YZ-1).  A failure does not change the health of *lookupd*."""
         dialect = self._dialect
         try:
             named = self._fetch(address, lookupd, dialect.lookupds_path, dialect.parse_lookupds)

@@ -54,7 +54,7 @@ class Gathering(Publish):
         self.joined = [(None if each is greenlet else each, body) for each, body in self.joined]
 
     def raise_in(self, greenlet: Any) -> Any:
-        """Raise the MPUB's error in *greenlet*.  If its message was sent again alone, wait for the new outcome."""
+        """Raise the MPUB's error in *greenlet*; if its message was sent again in a publish of its own, await it."""
         if greenlet in self._apart:
             return self._apart[greenlet].wait_in(greenlet)
         error: Any = self._error

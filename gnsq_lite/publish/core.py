@@ -369,7 +369,7 @@ class WriterCore:
         return known
 
     def _on_expired(self) -> None:
-        """Drop waiting publishes that are settled, and mark silent nodes."""
+        """Remove publishes that have an outcome from the waiting queues, and mark nodes without an answer as silent."""
         self.router.forget_done()
         for node in list(self.connected):
             owed = node.oldest()

@@ -401,7 +401,7 @@ class Rotation(Router):
         return list(self._waiting)
 
     def forget_done(self) -> None:
-        """Drop waiting publishes that are settled."""
+        """Remove publishes that have an outcome from the waiting queue."""
         waiting = [publish for publish in self._waiting if not publish.done()]
         self._waiting.clear()
         self._waiting.extend(waiting)

@@ -245,7 +245,7 @@ class ObjectReader:
         self.bounds()
 
     def _pieces(self) -> list[Piece]:
-        """Return the objects in the order of their rows.  For rows in two objects, return the merged object."""
+        """Return the objects in the order of their rows; return only the merged object for rows that are in two."""
         found: list[Piece] = []
         behind = 0
         names = sorted(self._names)
@@ -283,7 +283,7 @@ class ObjectReader:
         return Span(self.name, start, end, tuple((one.file, one.file_first, one.place) for one in pieces))
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield the objects that hold rows of a range; *place* is the object's size."""
+        """Yield a Piece for each object with rows of the range; ``Piece.place`` is the object's size in bytes."""
         if end <= start:
             return
         chosen = self._chosen(start, end)

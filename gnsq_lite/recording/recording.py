@@ -212,8 +212,9 @@ class Recording:
     def take(self, *, own: bool = False, wait: float = 0.0, complete: bool = True) -> LocalLog | ObjectLog:
         """Open a log without a writer, or a new log, for writing.
 
-        If *own* is true, the recording has only one writer; raise RecordingInUse if this writer runs.  If rows of its
-        log are gone, raise RecordingDamaged if *complete* is true; otherwise retire the log and open a new log.
+        If *own* is true, the recording has only one writer; raise RecordingInUse if this writer runs.  If its log has
+        lost rows, raise RecordingDamaged if *complete* is true, else retire that log and open a new log.  If *own* is
+        false, skip logs that have lost rows.
         """
         writers = [self._writer(name) for name in self.names() if not self.reader(name).is_retired()]
         for writer in writers if own or self._store is None else _without_writer(writers):

@@ -91,7 +91,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return Receiver(self._options.recorder())
 
     def _valid(self, position: Position) -> Checked:
-        """Check *position* against the logs; start receiving after the first valid position."""
+        """Check *position* against the logs; the first call that finds a valid position also starts the recorder."""
         recording, fails = self._recording(), self._options.fail_on_data_loss
         if self._embedded is not None and self._embedded.recorder is not None and position == self._last:
             return Checked(recording, position, self._embedded.end(), fails)

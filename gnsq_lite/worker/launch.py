@@ -125,7 +125,7 @@ class Launch:
         worker.check()
 
     def _work(self, worker: Worker, slot: Slot | None, metrics: Metrics) -> int:
-        """Run *worker* in this process, with its *slot* under a supervisor."""
+        """Run *worker* in this process; *slot* is None if no supervisor started the process."""
         from gnsq_lite.net.os_threads import start_hub_thread
         from gnsq_lite.worker.depths import Depths
         from gnsq_lite.worker.live import LastErrors, WorkerPages

@@ -197,7 +197,7 @@ class YouzanDialect(Dialect):
     def beside_bodies(
         self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
     ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
-        """Return encoded headers (with trace ids) or None, trace ids or None, extra bytes.  Raises OptionError."""
+        """Return the headers, which include the trace ids, or the trace ids alone, and the bytes per message."""
         checked = None if trace_ids is None else list(map(check_trace_id, trace_ids))
         if headers is None:
             return None, checked, TRACE_ID_LENGTH
