@@ -92,7 +92,7 @@ def test_a_refused_finish_and_silence_replace_the_connection_once(
         time.sleep(2.5)
         assert len(reasons) == 1
     assert isinstance(reasons[0], errors.ConnectionLost)
-    assert "refused FIN" in str(reasons[0])
+    assert "refused a FIN" in str(reasons[0])
 
 
 def test_the_connection_is_replaced_after_the_handlers_that_run(
