@@ -435,7 +435,7 @@ def test_from_outbox_to_inbox_through_20_faults_each_committed_message_has_its_e
         wait_for(lambda: stored(database) == 0, 100.0)
         wait_for(lambda: not _waiting(real), 100.0)
     committed, effects = (select(database, f"SELECT number FROM {table}") for table in ("orders", "effects"))
-    assert len(committed) > 500
+    assert len(committed) > 100
     assert sorted(effects) == sorted(committed)
     again = sum("was handled before" in log.read_text() for log in folder.glob("worker*.log"))
     print(f"{len(committed)} committed, {len(effects)} effects, duplicates in {again} workers")
