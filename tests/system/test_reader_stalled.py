@@ -148,6 +148,6 @@ def test_messages_go_on_after_nsqd_was_killed_twenty_times(
                 nsqd.kill()
                 nsqd.restart()
             nsqd.publish(topic, *[b"new %d" % n for n in range(100)])
-            wait_for(lambda: sum(body.startswith(b"new") for body in got) == 100, timeout=120)
+            wait_for(lambda: sum(body.startswith(b"new") for body in got.copy()) == 100, timeout=120)
     finally:
         nsqd.kill()
