@@ -79,9 +79,7 @@ class Hooks:
     on_disconnected: Callable[[str, NSQError], None] | None = hook(
         "address, error", "a connection was lost or could not be opened; *error* is the cause"
     )
-    on_error: Callable[[NSQError], None] | None = hook(
-        "error", "a connection was lost, nsqd refused a late answer, or an ordered partition was stopped"
-    )
+    on_error: Callable[[NSQError], None] | None = hook("error", "a connection was lost, or nsqd refused a late answer")
     on_failure: Callable[[Message, BaseException], None] | None = hook(
         "message, error",
         "a handler or on_give_up raised *error* (not Requeue); the message was requeued or given up.  Runs in the"
