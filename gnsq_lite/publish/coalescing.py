@@ -24,7 +24,7 @@ ONE_OF_MANY = (BadMessageError, BadBodyError)
 class Gathering(Publish):
     """The publishes of one loop iteration with the same topic and timeout, sent as one MPUB (one publish: as a PUB)."""
 
-    __slots__ = ("_apart", "_mixed", "joined", "room")
+    __slots__ = ("_mixed", "_separate", "joined", "room")
 
     bodies: list[bytes]
 
@@ -37,7 +37,7 @@ class Gathering(Publish):
         #: Whether a Publish object was added.
         self._mixed = False
         #: After the MPUB was split: the publish that replaces each greenlet's message.
-        self._apart: dict[Any, Publish] = {}
+        self._separate: dict[Any, Publish] = {}
         #: Maximum bytes of the next body.
         self.room = most - 8
 
@@ -54,9 +54,9 @@ class Gathering(Publish):
         self.joined = [(None if each is greenlet else each, body) for each, body in self.joined]
 
     def raise_in(self, greenlet: Any) -> Any:
-        """Raise the MPUB's error in *greenlet*; if its message was sent again in a publish of its own, await it."""
-        if greenlet in self._apart:
-            return self._apart[greenlet].wait_in(greenlet)
+        """Raise the MPUB's error in *greenlet*, or wait for the PUB that sent the greenlet's message again."""
+        if greenlet in self._separate:
+            return self._separate[greenlet].wait_in(greenlet)
         error: Any = self._error
         raise error.with_traceback(None)  # the callers share the error object, so drop another caller's traceback
 
@@ -83,20 +83,20 @@ class Gathering(Publish):
             self.loop.resume_soon(greenlets)
         self.joined = []
 
-    def come_apart(self, error: BaseException) -> list[Publish]:
+    def split(self, error: BaseException) -> list[Publish]:
         """Split the MPUB, which nsqd refused because of one message.  Return the unsettled publishes, to send alone."""
-        apart = []
+        separate = []
         for waiter, body in self.joined:
             publish = waiter
             if type(waiter) is not Publish:
-                publish = self._apart[waiter] = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
+                publish = self._separate[waiter] = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
             publish.retries = self.retries
             publish.data = publish.command()
             publish.sent = publish.in_doubt = self.in_doubt
-            apart.append(publish)
+            separate.append(publish)
         self.joined = [each for each in self.joined if type(each[0]) is not Publish]
         self.settle(error=error)
-        return [publish for publish in apart if not publish.done()]
+        return [publish for publish in separate if not publish.done()]
 
 
 class Coalescing:

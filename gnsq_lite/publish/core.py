@@ -306,7 +306,7 @@ class WriterCore:
         if not publish._done and self.settings.dialect.should_reroute(error):
             self.router.refused(publish, error, endpoint)
         elif publish.count > 1 and isinstance(publish, Gathering) and isinstance(error, ONE_OF_MANY):
-            for each in publish.come_apart(error):  # one bad message must not fail the others
+            for each in publish.split(error):  # one bad message must not fail the others
                 self.outcomes.add(each)
                 self.router.send(each)
             self.outcomes.forget(publish)

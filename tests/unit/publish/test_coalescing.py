@@ -161,7 +161,7 @@ def test_publishes_of_a_batch_that_may_be_there_already_stay_in_doubt_when_each_
         greenlets[1].value.result(0)
 
 
-def test_a_batch_refused_for_what_concerns_all_does_not_come_apart() -> None:
+def test_an_mpub_that_nsqd_cannot_store_is_not_split() -> None:
     bench = Bench()
     greenlets = bench.spawn(b"1", b"2")
     refusal = errors.MpubFailedError("E_MPUB_FAILED disk", "nsqd:4150")
