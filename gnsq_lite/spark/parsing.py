@@ -1,7 +1,7 @@
 """Parses JSON bodies into columns with Spark's parser, and publishes unparsed bodies to a topic.
 
 These are functions, and not options of the source.  A Python source cannot change Spark's plan, and would parse each
-message in Python with rules of its own.  The functions use Spark's own parser in the JVM.
+message in Python by different rules.  The functions use Spark's own parser in the JVM.
 """
 
 from __future__ import annotations
