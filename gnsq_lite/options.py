@@ -217,9 +217,6 @@ class HTTPOptions:
     auth_token: str | None = field(
         default=None, repr=False, metadata={"doc": "sent as 'Authorization: Bearer ...'; never logged"}
     )
-    environment_proxies: bool = documented(
-        True, "whether HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply; loopback addresses never use a proxy"
-    )
 
     def __post_init__(self) -> None:
         check_ranges(self)

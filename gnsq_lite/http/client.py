@@ -79,7 +79,7 @@ class HTTPClient:
         self._headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", "User-Agent": f"gnsq_lite/{__version__}"}
         self._authorise(credentials)
         self._tls = tls_settings(self.options) if self._scheme == "https" else {}
-        self._pool: urllib3.PoolManager | None = None
+        self._pool: urllib3.HTTPConnectionPool | None = None
         self._pid = os.getpid()
 
     def _parse(self, address: str | Address) -> tuple[str, str, int, str, str | None]:
@@ -122,7 +122,7 @@ class HTTPClient:
         """Close the idle connections.  A later call opens new connections."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            pool.clear()
+            pool.close()
 
     def ping(self) -> str:
         """Return ``OK`` if the server is healthy.  If not, raise HTTPStatusError with the server's text."""
@@ -160,7 +160,7 @@ class HTTPClient:
             with deadline(self.options.http_timeout):
                 response = pool.urlopen(
                     method,
-                    f"{self._scheme}://{format_address((self._host, self._port))}{target}",
+                    target,
                     body=body,
                     headers=self._headers,
                     timeout=urllib3.Timeout(connect=self.options.http_connect_timeout, total=remaining()),
@@ -190,9 +190,9 @@ class HTTPClient:
         body = read_up_to(response, url, _ERROR_BODY if is_error else self.options.http_max_body, cut=is_error)
         return Reply(url, response.status, headers.get("Content-Type", ""), body)
 
-    def _pool_here(self) -> urllib3.PoolManager:
+    def _pool_here(self) -> urllib3.HTTPConnectionPool:
         pool = self._pool
         if pool is None or self._pid != os.getpid():  # a forked child must not write to its parent's sockets
-            pool = self._pool = open_pool(self._scheme, self._host, self._port, self.options, self._tls)
+            pool = self._pool = open_pool(self._scheme, self._host, self._port, self.options.http_pool_size, self._tls)
             self._pid = os.getpid()
         return pool

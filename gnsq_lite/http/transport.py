@@ -1,4 +1,4 @@
-"""Adds a deadline for the whole call to urllib3, chooses the proxy, and translates urllib3's errors.
+"""Adds a deadline for the whole call to urllib3, and translates urllib3's errors.
 
 A timeout of urllib3 limits a single ``recv``, so a server that sends single bytes never times out.  This module limits
 each read to the remaining time of the call.  ``http_connect_timeout`` limits the connect to each address of a host
@@ -15,13 +15,11 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
-from urllib.parse import unquote_to_bytes, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import unquote_to_bytes
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError as TransportError
-from urllib3.util import parse_url
 
 from gnsq_lite.errors import (
     HTTPCertificateError,
@@ -30,10 +28,9 @@ from gnsq_lite.errors import (
     HTTPError,
     HTTPResponseError,
     HTTPTimeout,
-    OptionError,
 )
 from gnsq_lite.http.reply import shown
-from gnsq_lite.options import HTTPOptions, TLSOptions, format_address
+from gnsq_lite.options import HTTPOptions, TLSOptions
 
 _deadline: ContextVar[float] = ContextVar("gnsq_lite_http_deadline")
 
@@ -117,46 +114,18 @@ def tls_settings(options: HTTPOptions) -> dict[str, Any]:
     return {"ssl_context": tls.context(), "server_hostname": tls.server_hostname}
 
 
-def open_pool(scheme: str, host: str, port: int, options: HTTPOptions, tls: dict[str, Any]) -> urllib3.PoolManager:
-    """Make a pool manager for one server, which uses the proxy of the environment if the options allow this.
-
-    *tls* is the result of :func:`tls_settings`.  Raises OptionError for an unsupported kind of proxy.
-    """
-    settings: dict[str, Any] = {"maxsize": options.http_pool_size, "num_pools": 2, "block": False, **tls}
-    proxy = proxy_for(scheme, host, port) if options.environment_proxies else None
-    manager: urllib3.PoolManager
-    if proxy is None:
-        manager = urllib3.PoolManager(**settings)
-    else:
-        url = parse_url(proxy)
-        headers = {"Proxy-Authorization": basic(url.auth)} if url.auth else None
-        manager = urllib3.ProxyManager(url._replace(auth=None).url, proxy_headers=headers, **settings)
-    pool = manager.connection_from_url(f"{scheme}://{format_address((host, port))}")
-    pool.ConnectionCls = _DeadlineTLSConnection if pool.scheme == "https" else _DeadlineConnection
-    return manager
+def open_pool(scheme: str, host: str, port: int, size: int, tls: dict[str, Any]) -> urllib3.HTTPConnectionPool:
+    """Make a pool of up to *size* idle connections to one server.  *tls* is the result of :func:`tls_settings`."""
+    kind = urllib3.HTTPSConnectionPool if scheme == "https" else urllib3.HTTPConnectionPool
+    pool = kind(host, port, maxsize=size, block=False, **tls)
+    pool.ConnectionCls = _DeadlineTLSConnection if scheme == "https" else _DeadlineConnection
+    return pool
 
 
 def basic(userinfo: str) -> str:
     """Make the Authorization header (RFC 7617) from the percent-encoded ``user:password`` of a URL."""
     user, _, password = userinfo.partition(":")
     return "Basic " + b64encode(unquote_to_bytes(f"{user}:{password}")).decode("ascii")
-
-
-def proxy_for(scheme: str, host: str, port: int) -> str | None:
-    """Return the URL of the proxy for a server from HTTP_PROXY, HTTPS_PROXY and NO_PROXY, or None.
-
-    A loopback address never has a proxy, as in Go's net/http.  Raises OptionError if the proxy is not http or https.
-    """
-    if is_loopback(host) or proxy_bypass(f"{host}:{port}") or proxy_bypass(host):
-        return None
-    proxy = getproxies().get(scheme)
-    if not proxy:
-        return None
-    if "://" not in proxy:
-        proxy = f"http://{proxy}"
-    if urlsplit(proxy).scheme not in ("http", "https"):
-        raise OptionError(f"{scheme}_proxy", urlsplit(proxy).scheme, "only http and https proxies are supported")
-    return proxy
 
 
 def is_loopback(host: str) -> bool:
@@ -172,7 +141,6 @@ _TABLE: tuple[tuple[type[BaseException], type[HTTPError], str], ...] = (
     (urllib3.exceptions.NameResolutionError, HTTPConnectError, "the host name does not resolve"),
     (urllib3.exceptions.NewConnectionError, HTTPConnectError, "no connection"),  # a subclass of ConnectTimeoutError
     (urllib3.exceptions.ConnectTimeoutError, HTTPConnectError, "no connection in time"),
-    (urllib3.exceptions.ProxyError, HTTPConnectError, "the proxy refused the connection"),
     (urllib3.exceptions.LocationParseError, HTTPConnectError, "the address cannot be used"),
     (urllib3.exceptions.ReadTimeoutError, HTTPTimeout, "no complete response in time"),
     (TimeoutError, HTTPTimeout, "no complete response in time"),

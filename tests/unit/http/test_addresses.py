@@ -11,7 +11,7 @@ import pytest
 from gnsq_lite import Reader, Writer
 from gnsq_lite.errors import OptionError
 from gnsq_lite.http import LookupdClient, NsqdClient
-from gnsq_lite.http.transport import deadline, is_loopback, proxy_for, remaining
+from gnsq_lite.http.transport import deadline, is_loopback, remaining
 from gnsq_lite.options import HTTPOptions, TLSOptions
 
 
@@ -126,24 +126,6 @@ def test_a_token_that_could_forge_a_header_is_refused_and_not_shown(token: Any) 
 )
 def test_loopback_is_this_machine_only(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
-
-
-def test_proxies_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    assert proxy_for("http", "a.example", 80) is None
-    monkeypatch.setenv("HTTP_PROXY", "proxy:3128")
-    monkeypatch.setenv("https_proxy", "https://secure:3129")
-    assert proxy_for("http", "a.example", 80) == "http://proxy:3128"
-    assert proxy_for("https", "a.example", 443) == "https://secure:3129"
-    assert proxy_for("http", "localhost", 80) is None
-    monkeypatch.setenv("NO_PROXY", "a.example,b.example:81,.c.example")
-    assert proxy_for("http", "a.example", 80) is None
-    assert proxy_for("http", "b.example", 81) is None
-    assert proxy_for("http", "b.example", 80) == "http://proxy:3128"
-    assert proxy_for("http", "x.c.example", 80) is None
-    monkeypatch.setenv("NO_PROXY", "*")
-    assert proxy_for("http", "z.example", 80) is None
 
 
 def test_a_deadline_is_of_the_block_it_was_set_for() -> None:
