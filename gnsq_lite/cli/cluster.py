@@ -12,6 +12,7 @@ from gnsq_lite.cli.lists import query_all
 from gnsq_lite.errors import HTTPError, HTTPStatusError
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.options import HTTPOptions, format_address
+from gnsq_lite.youzan.lookup import parse_lookupds
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,10 @@ class Cluster:
     def _leader(self) -> str | None:
         def find(client: LookupdClient) -> list[str]:
             try:
-                found = client.list_lookupds().leader
+                found = parse_lookupds(client.get("/listlookup").json())
             except HTTPStatusError:  # a plain nsqlookupd
                 return []
-            return [format_address(found)] if found is not None else []
+            return [format_address(leader) for leader in found[:1]]
 
         return next(iter(self._query(find)), None)
 

@@ -9,8 +9,8 @@ In a process that uses gevent, monkey-patched or not, a call to a slow server do
 
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.lookupd import LookupdClient
-from gnsq_lite.http.nodes import LookupdInfo, LookupdNodes, LookupResult, Node, TopicMeta
-from gnsq_lite.http.nsqd import NsqdClient, StoredMessage
+from gnsq_lite.http.nodes import LookupdInfo, LookupResult, Node, TopicMeta
+from gnsq_lite.http.nsqd import NsqdClient
 from gnsq_lite.http.stats import ChannelStats, ClientStats, NsqdInfo, NsqdStats, TopicStats
 
 __all__ = [
@@ -20,12 +20,10 @@ __all__ = [
     "LookupResult",
     "LookupdClient",
     "LookupdInfo",
-    "LookupdNodes",
     "Node",
     "NsqdClient",
     "NsqdInfo",
     "NsqdStats",
-    "StoredMessage",
     "TopicMeta",
     "TopicStats",
 ]

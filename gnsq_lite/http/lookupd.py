@@ -13,16 +13,7 @@ from typing import Any, Literal
 from gnsq_lite.errors import HTTPStatusError, NSQError
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill, items, names
-from gnsq_lite.http.nodes import (
-    LookupdInfo,
-    LookupdNodes,
-    LookupResult,
-    Node,
-    TopicMeta,
-    parse_lookup,
-    parse_lookupds,
-    parse_node,
-)
+from gnsq_lite.http.nodes import LookupdInfo, LookupResult, Node, TopicMeta, parse_lookup, parse_node
 from gnsq_lite.options import Address, format_address, parse_address
 from gnsq_lite.wire.names import check_channel, check_topic
 
@@ -154,11 +145,6 @@ class LookupdClient(HTTPClient):
         self.post(f"/channel/{act}", {"topic": topic, "channel": channel})
 
     # -- Youzan's nsqlookupd only; a plain nsqlookupd responds with status 404 ---------------------------------------
-
-    def list_lookupds(self) -> LookupdNodes:
-        """Return the cluster's nsqlookupds and their leader (YZ-1).  The result is empty without a cluster."""
-        reply = self.get("/listlookup")
-        return parse_lookupds(reply.url, reply.json())
 
     def topics_meta(self) -> tuple[TopicMeta, ...]:
         """Return the configuration of each topic.  The result is empty without a cluster."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnsq_lite.errors import HTTPResponseError
 from gnsq_lite.http.fields import fill, items, mapping, names, raw, read
 from gnsq_lite.options import Address
 
@@ -79,14 +78,6 @@ class LookupResult:
     raw: Mapping[str, Any] = raw()
 
 
-@dataclass(frozen=True, kw_only=True)
-class LookupdNodes:
-    """HTTP addresses of Youzan's nsqlookupds, from ``/listlookup``.  It is empty if nsqlookupd is in no cluster."""
-
-    leader: Address | None = None
-    nodes: tuple[Address, ...] = ()
-
-
 def parse_lookup(url: str, data: Any) -> LookupResult:
     """Parse the decoded response of ``/lookup``.  Raises HTTPResponseError."""
     partitions: dict[int, Node] = {}
@@ -119,20 +110,3 @@ def parse_node(url: str, data: Any) -> Node:
         tombstones={topic: bool(dead) for topic, dead in zip(topics, tombstones, strict=False)},
         partitions=partitions,
     )
-
-
-def parse_lookupds(url: str, data: Any) -> LookupdNodes:
-    """Parse the decoded response of ``/listlookup``.  Return an empty result for null.  Raises HTTPResponseError."""
-    if data is None:
-        return LookupdNodes()
-    leader = mapping(url, data, "lookupdleader")
-    return LookupdNodes(
-        leader=_http_address(url, leader) if leader.get("NodeIP") else None,
-        nodes=tuple(_http_address(url, node) for node in items(url, data, "lookupdnodes")),
-    )
-
-
-def _http_address(url: str, data: Any) -> Address:
-    if not isinstance(data, Mapping):
-        raise HTTPResponseError(url, "an nsqlookupd is not a JSON object")
-    return read(url, "NodeIP", data.get("NodeIP"), "str"), read(url, "HttpPort", data.get("HttpPort"), "int")

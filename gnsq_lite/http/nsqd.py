@@ -8,35 +8,15 @@ exist, a call raises :class:`~gnsq_lite.errors.HTTPStatusError` with status 404.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable
 
-from gnsq_lite.errors import OptionError
 from gnsq_lite.http.client import HTTPClient
-from gnsq_lite.http.fields import fill, raw
+from gnsq_lite.http.fields import fill
 from gnsq_lite.http.stats import NsqdInfo, NsqdStats
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import DEFER
 from gnsq_lite.wire.commands import check_bodies, check_body, multipublish_body
 from gnsq_lite.wire.names import check_channel, check_topic
-
-_OFFSET = re.compile(r"(virtual_queue|timestamp|msgcount):[0-9]{1,19}|special:-1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredMessage:
-    """A message in a partition's queue.  ``body`` and ``ext`` are str, because Youzan's nsqd sends them in JSON."""
-
-    id: int
-    trace_id: int = 0
-    body: str = ""
-    timestamp: int = 0  # nanoseconds since 1970
-    offset: int = 0
-    queue_cnt_index: int = 0
-    ext: str = ""
-    raw: Mapping[str, Any] = raw()
 
 
 class NsqdClient(HTTPClient):
@@ -145,33 +125,7 @@ class NsqdClient(HTTPClient):
         """Resume sending the channel's messages to its consumers."""
         self._channel("unpause", topic, channel, partition)
 
-    def _channel(self, act: str, topic: str, channel: str, partition: int | None, body: bytes = b"") -> None:
+    def _channel(self, act: str, topic: str, channel: str, partition: int | None) -> None:
         check_topic(topic)
         check_channel(channel)
-        self.post(f"/channel/{act}", {"topic": topic, "partition": partition, "channel": channel}, body)
-
-    # -- Youzan's nsqd only; a plain nsqd responds with status 404 ------------------------------------------------
-
-    def get_message(
-        self,
-        topic: str,
-        position: int,
-        *,
-        search: Literal["id", "count", "virtual_offset"] = "id",
-        partition: int | None = None,
-    ) -> StoredMessage:
-        """Return a message of a partition's queue.  *search*: *position* is an id, a number or a byte offset."""
-        check_topic(topic)
-        params = {"topic": topic, "partition": partition, "search_mode": search, "search_pos": position}
-        reply = self.get("/message/get", {**params, "needext": True})
-        return fill(reply.url, StoredMessage, reply.json())
-
-    def set_channel_offset(self, topic: str, channel: str, offset: str, *, partition: int | None = None) -> None:
-        """Move the channel to another position in the partition.
-
-        Args:
-            offset: ``virtual_queue:<bytes>``, ``timestamp:<unix seconds>``, ``msgcount:<n>`` or ``special:-1`` (end).
-        """
-        if not isinstance(offset, str) or not _OFFSET.fullmatch(offset):
-            raise OptionError("offset", offset, "must be virtual_queue:N, timestamp:N, msgcount:N or special:-1")
-        self._channel("setoffset", topic, channel, partition, offset.encode())
+        self.post(f"/channel/{act}", {"topic": topic, "partition": partition, "channel": channel})

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from gnsq_lite.errors import HTTPError, HTTPStatusError, NSQError
 from gnsq_lite.http import LookupdClient, NsqdClient
+from gnsq_lite.http.fields import mapping, read
 from gnsq_lite.http.nodes import LookupResult, Node
 from gnsq_lite.http.stats import TopicStats
 from gnsq_lite.options import Address
@@ -147,14 +148,16 @@ class LogCluster:
         if node is None:
             self._found = None
             raise LogUnavailable(f"partition {partition} of {self._topic} has no leader")
-        client = NsqdClient(node.http_address)
+        params = {"topic": self._topic, "partition": partition, "search_mode": search, "search_pos": position}
         try:
-            found = client.get_message(self._topic, position, search=search, partition=partition)  # type: ignore[arg-type]
+            reply = NsqdClient(node.http_address).get("/message/get", params)
+            found = mapping(reply.url, {"message": reply.json()}, "message")
         except HTTPStatusError as error:
             if error.status in (400, 404, 500):  # 500: nsqd fails at the end of its log
                 return None
             raise
-        return Mark(found.offset, found.queue_cnt_index, found.timestamp)
+        keys = ("offset", "queue_cnt_index", "timestamp")
+        return Mark(*(read(reply.url, key, found.get(key) or 0, "int") for key in keys))
 
 
 def _extent(topic: TopicStats) -> Extent:

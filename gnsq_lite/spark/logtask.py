@@ -58,7 +58,8 @@ class Passage:
         if not leader.registered_only:
             self._channel = channel
             nsqd.create_channel(options.topic, channel, partition=self._partition)
-        nsqd.set_channel_offset(options.topic, channel, f"virtual_queue:{self._begin}", partition=self._partition)
+        place = {"topic": options.topic, "channel": channel, "partition": self._partition}
+        nsqd.post("/channel/setoffset", place, b"virtual_queue:%d" % self._begin)
         dialect = YouzanDialect(
             partitions=(self._partition,), positions=True, ordered=leader.ordered, extend_support=leader.ext
         )

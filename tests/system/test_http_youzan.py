@@ -15,6 +15,7 @@ from gnsq_lite.http import LookupdClient, Node, NsqdClient
 from gnsq_lite.options import format_address
 from gnsq_lite.worker import Handler
 from gnsq_lite.worker.depths import Depths, Place
+from gnsq_lite.youzan.lookup import parse_lookupds
 from tests.fakes import FakeClock
 from tests.youzan_broker import YouzanBroker
 
@@ -92,10 +93,8 @@ def test_lookup_gives_partitions_and_how_the_topic_is_made(lookupd: LookupdClien
 
 @pytest.mark.rule("YZ-1")
 def test_the_nsqlookupds_of_the_cluster_are_listed(lookupd: LookupdClient) -> None:
-    nodes = lookupd.list_lookupds()
-    assert nodes.leader is not None
-    assert nodes.leader in nodes.nodes
-    assert f"http://{format_address(nodes.leader)}" == lookupd.url
+    leader, *_ = parse_lookupds(lookupd.get("/listlookup").json())
+    assert f"http://{format_address(leader)}" == lookupd.url
     assert lookupd.info().ha_support is True
 
 
@@ -119,7 +118,7 @@ def test_a_message_goes_to_its_partition_and_is_counted_there(lookupd: LookupdCl
             (topic,) = [topic for topic in stats.topics if topic.topic_partition == number]
             assert (topic.message_count, topic.is_leader, topic.is_ext) == (number + 1, True, False)
             until(lambda: nsqd.stats(name).channel(name, "c").depth > 0)  # type: ignore[union-attr]
-            nsqd.set_channel_offset(name, "c", "special:-1", partition=number)
+            nsqd.post("/channel/setoffset", {"topic": name, "channel": "c", "partition": number}, b"special:-1")
             nsqd.delete_channel(name, "c", partition=number)
     with at(leaders[0]) as nsqd, pytest.raises(errors.HTTPStatusError) as caught:
         nsqd.publish("no_such_topic", b"x")
@@ -184,10 +183,11 @@ def test_a_traced_message_can_be_read_back_and_finished(real: LookupdClient) -> 
     with at(leaders[0]) as nsqd:
         nsqd.create_channel(name, "c", partition=0)
         trace = nsqd.post("/pubtrace", {"topic": name, "trace_id": 123, "partition": 0}, b"traced").json()
-        message = until(lambda: nsqd.get_message(name, trace["id"]))
-        assert (message.id, message.trace_id, message.body) == (trace["id"], 123, "traced")
-        first = nsqd.get_message(name, 1, search="count", partition=0)
-        assert first.body == "traced"
+        by_id = {"topic": name, "search_mode": "id", "search_pos": trace["id"]}
+        message = until(lambda: nsqd.get("/message/get", by_id).json())
+        assert (message["id"], message["trace_id"], message["body"]) == (trace["id"], 123, "traced")
+        first = {"topic": name, "search_mode": "count", "search_pos": 1, "partition": 0}
+        assert nsqd.get("/message/get", first).json()["body"] == "traced"
         nsqd.multipublish(name, [b"a", b"b"], partition=0)
         assert until(lambda: nsqd.stats(name).topics[0].message_count == 3)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gnsq_lite import errors
 from gnsq_lite.http.fields import fill
 from gnsq_lite.http.lookupd import is_unknown_topic
-from gnsq_lite.http.nodes import parse_lookup, parse_lookupds, parse_node
+from gnsq_lite.http.nodes import parse_lookup, parse_node
 from gnsq_lite.http.reply import Reply, decode_json, unwrap
 from gnsq_lite.http.stats import NsqdStats
 from tests.profiles import repeats
@@ -30,7 +30,7 @@ JSON_VALUES = st.recursive(
 KEYS = st.sampled_from(
     ["producers", "channels", "partitions", "meta", "topics", "tombstones", "broadcast_address", "tcp_port"]
     + ["status_code", "data", "clients", "topic_name", "channel_name", "e2e_processing_latency", "percentiles"]
-    + ["memory", "version", "health", "lookupdnodes", "start_time", "depth", "quantile", "value"]
+    + ["memory", "version", "health", "start_time", "depth", "quantile", "value"]
 )
 ODD_OBJECTS = st.recursive(
     JSON_VALUES,
@@ -51,7 +51,7 @@ def must_be_printable(error: Exception) -> None:
 @settings(max_examples=repeats(300))
 @given(ODD_OBJECTS)
 def test_any_json_is_a_result_or_a_typed_error(document: Any) -> None:
-    for parse in (parse_lookup, parse_stats, parse_node, parse_lookupds):
+    for parse in (parse_lookup, parse_stats, parse_node):
         try:
             result = parse(URL, unwrap(URL, document))
         except (errors.HTTPResponseError, errors.HTTPStatusError) as error:
@@ -122,16 +122,6 @@ def test_partitions_meta_and_nulls_of_youzan_are_read() -> None:
     for nothing in ({"partitions": None, "producers": None}, {"producers": None}, {"producers": [], "partitions": {}}):
         empty = parse_lookup(URL, nothing)
         assert (empty.found, empty.producers, empty.partitions) == (True, (), {})
-
-
-@pytest.mark.rule("YZ-1")
-def test_the_ports_of_listlookup_are_strings_and_null_is_nobody() -> None:
-    node = {"ID": "i", "NodeIP": "10.0.0.9", "TcpPort": "4160", "HttpPort": "4161", "RpcPort": "4162", "Epoch": 0}
-    nodes = parse_lookupds(URL, {"lookupdleader": node, "lookupdnodes": [node, node]})
-    assert nodes.leader == ("10.0.0.9", 4161)
-    assert len(nodes.nodes) == 2
-    assert parse_lookupds(URL, None).nodes == ()
-    assert parse_lookupds(URL, {"lookupdleader": {"NodeIP": ""}, "lookupdnodes": None}).leader is None
 
 
 def test_a_node_lists_topics_tombstones_and_partitions() -> None:

@@ -56,7 +56,6 @@ NSQD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str,
     ("pause_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/pause", PC),
     ("unpause_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/unpause", PC),
     ("empty_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/empty", PC),
-    ("set_channel_offset", ("t", "c", "timestamp:5"), {"partition": 1}, "POST", "/channel/setoffset", PC),
 ]
 
 LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str, str]]] = [
@@ -145,14 +144,6 @@ def test_lookup_asks_for_access_meta_and_partition_only_when_told() -> None:
     ]
 
 
-def test_a_stored_message_is_returned_with_its_numbers() -> None:
-    recorder = Recorder({"id": 5, "trace_id": 6, "body": "b\x07", "timestamp": 7, "offset": 8, "ext": "{}"})
-    message = recorder.on(NsqdClient(URL)).get_message("t", 5)
-    assert (message.id, message.trace_id, message.body, message.offset) == (5, 6, "b\\x07", 8)
-    assert message.raw["body"] == "b\x07"
-    assert recorder.requests[0].params["search_mode"] == "id"
-
-
 @pytest.mark.rule("WIRE-6")
 @pytest.mark.parametrize("name", ["", "a b", "t\n", "x" * 65, "ü", "../x", "t&partition=1"])
 def test_a_bad_name_is_refused_before_anything_is_sent(name: str) -> None:
@@ -166,8 +157,6 @@ def test_a_bad_name_is_refused_before_anything_is_sent(name: str) -> None:
         lambda: nsqd.create_channel("t", name),
         lambda: nsqd.stats(name),
         lambda: nsqd.stats("t", name),
-        lambda: nsqd.get_message(name, 1),
-        lambda: nsqd.set_channel_offset("t", name, "special:-1"),
         lambda: lookupd.lookup(name),
         lambda: lookupd.channels(name),
         lambda: lookupd.create_topic(name),
@@ -202,12 +191,3 @@ def test_a_batch_is_packed_as_mpub_has_it() -> None:
     recorder = Recorder(b"OK")
     recorder.on(NsqdClient(URL)).multipublish("t", iter([b"ab", b"\n"]))
     assert recorder.requests[0].body == bytes.fromhex("00000002 00000002 6162 00000001 0a")
-
-
-def test_offsets_are_checked() -> None:
-    client = Recorder().on(NsqdClient(URL))
-    for good in ("virtual_queue:0", "timestamp:1700000000", "msgcount:2", "special:-1"):
-        client.set_channel_offset("t", "c", good)
-    for bad in ("", "special:1", "msgcount:-1", "timestamp:5\n", "count:1", b"special:-1"):
-        with pytest.raises(errors.OptionError, match="offset"):
-            client.set_channel_offset("t", "c", bad)
