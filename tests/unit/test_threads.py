@@ -14,6 +14,7 @@ from gnsq_lite._core import Runner
 from gnsq_lite.consume import pools
 from gnsq_lite.consume.pools import ThreadPool
 from gnsq_lite.net.loop import loop_here
+from gnsq_lite.net.os_threads import start_native_thread
 from tests.fakes import FakeClock
 from tests.native import is_patched, native_held_lock, native_ident, native_lock
 from tests.profiles import repeats
@@ -254,7 +255,7 @@ def test_where_the_system_gives_no_more_threads_the_others_do_the_work_and_it_is
     gevent.sleep(0)
     assert (asked.count, done.count) == (1, 0)
     clock.advance(0.1)
-    monkeypatch.undo()
+    monkeypatch.setattr(pools, "start_native_thread", start_native_thread)
     pool.look()
     done.wait_for(50)
     gate.release()

@@ -145,7 +145,7 @@ def test_a_message_cannot_forge_a_text_line_or_control_the_terminal() -> None:
 
 @pytest.mark.parametrize("kind", [TextFormatter, BriefFormatter, JSONFormatter])
 def test_a_huge_text_is_cut_in_the_log_with_a_note(kind: type[TextFormatter]) -> None:
-    huge = "\n" * 10_000_000
+    huge = "\n" * 500_000
     for made in (
         record(huge),
         record("x", field=huge),
