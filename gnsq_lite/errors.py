@@ -255,11 +255,7 @@ class HTTPError(NSQError):
 
 
 class HTTPConnectError(HTTPError):
-    """The HTTP connection failed.  The request was not sent."""
-
-
-class HTTPCertificateError(HTTPConnectError):
-    """The server's certificate has an invalid chain, host name or date.  The request was not sent."""
+    """The HTTP connection failed, or the server's certificate is invalid.  The request was not sent."""
 
 
 class HTTPConnectionLost(HTTPError):

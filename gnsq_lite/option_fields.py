@@ -11,8 +11,8 @@ from gnsq_lite.errors import OptionError
 T = TypeVar("T")
 
 
-def between(default: Any, *, low: float, high: float, unit: str, doc: str, span: str = "") -> Any:
-    """Declare a field with a default, an inclusive range, a unit and a line of documentation.
+def count(default: float | None, low: float, high: float, unit: str, doc: str, span: str = "") -> Any:
+    """Declare a number of *unit*, for example of messages, with an inclusive range and a line of documentation.
 
     *span* describes a range that *low* and *high* do not describe completely.
     """
@@ -20,24 +20,19 @@ def between(default: Any, *, low: float, high: float, unit: str, doc: str, span:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def count(default: float | None, low: float, high: float, unit: str, doc: str) -> Any:
-    """Declare a number of *unit*, for example of messages."""
-    return between(default, low=low, high=high, unit=unit, doc=doc)
-
-
 def duration(default: float | None, low: float, high: float, doc: str) -> Any:
     """Declare a number of seconds."""
-    return between(default, low=low, high=high, unit="seconds", doc=doc)
+    return count(default, low, high, "seconds", doc)
 
 
 def size(default: int | None, low: int, high: int, doc: str, span: str = "") -> Any:
     """Declare a number of bytes."""
-    return between(default, low=low, high=high, unit="bytes", doc=doc, span=span)
+    return count(default, low, high, "bytes", doc, span)
 
 
 def share(default: float | None, doc: str) -> Any:
     """Declare a share between 0 and 1."""
-    return between(default, low=0.0, high=1.0, unit="share", doc=doc)
+    return count(default, 0.0, 1.0, "share", doc)
 
 
 def documented(default: Any, doc: str, *, unit: str = "", span: str = "") -> Any:

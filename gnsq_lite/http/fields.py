@@ -21,9 +21,6 @@ C = TypeVar("C", list[Any], dict[str, Any])
 
 _DIGITS = re.compile("-?[0-9]{1,19}|[0-9]{20}")  # Go's int64 and uint64
 
-#: Longest list that a response may contain.
-MAX_LISTED = 100_000
-
 
 def raw() -> Any:
     """Declare the field for the unchanged JSON object."""
@@ -101,8 +98,6 @@ def _nested(url: str, data: Any, key: str, kind: type[C], what: str) -> C:
         return kind()
     if not isinstance(value, kind):
         raise HTTPResponseError(url, f"{key} is not {what}")
-    if len(value) > MAX_LISTED:
-        raise HTTPResponseError(url, f"{key} has {len(value)} entries; at most {MAX_LISTED} are accepted")
     return value
 
 

@@ -36,21 +36,13 @@ class Reply:
 
         Raises HTTPResponseError for invalid JSON, and HTTPStatusError for an error inside a wrapper.
         """
-        return unwrap(self.url, decode_json(self.url, self.body, self.content_type))
-
-
-def decode_json(url: str, body: bytes, content_type: str = "") -> Any:
-    """Decode a JSON document.  Raises HTTPResponseError; its text contains *url* and *content_type*."""
-    try:
-        return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        kind = f" ({printable(content_type)[:80]})" if content_type else ""
-        start = printable(body[:60].decode("utf-8", "backslashreplace"))
-        raise HTTPResponseError(url, f"the response is not JSON{kind}: {start!r} {type(error).__name__}") from None
-
-
-def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
+        try:
+            document = json.loads(self.body.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            kind = f" ({printable(self.content_type)[:80]})" if self.content_type else ""
+            why = f"the response is not JSON{kind}: {printable(self.text()[:60])!r} {type(error).__name__}"
+            raise HTTPResponseError(self.url, why) from None
+        return unwrap(self.url, document)
 
 
 def unwrap(url: str, document: Any) -> Any:

@@ -22,7 +22,6 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError as TransportError
 
 from gnsq_lite.errors import (
-    HTTPCertificateError,
     HTTPConnectError,
     HTTPConnectionLost,
     HTTPError,
@@ -141,7 +140,6 @@ _TABLE: tuple[tuple[type[BaseException], type[HTTPError], str], ...] = (
     (urllib3.exceptions.NameResolutionError, HTTPConnectError, "the host name does not resolve"),
     (urllib3.exceptions.NewConnectionError, HTTPConnectError, "no connection"),  # a subclass of ConnectTimeoutError
     (urllib3.exceptions.ConnectTimeoutError, HTTPConnectError, "no connection in time"),
-    (urllib3.exceptions.LocationParseError, HTTPConnectError, "the address cannot be used"),
     (urllib3.exceptions.ReadTimeoutError, HTTPTimeout, "no complete response in time"),
     (TimeoutError, HTTPTimeout, "no complete response in time"),
     (urllib3.exceptions.SSLError, HTTPConnectError, "TLS failed"),
@@ -163,7 +161,7 @@ def translated(url: str, error: BaseException) -> HTTPError:
             remedy = "; set TLSOptions(server_hostname=...) to the certificate's host name"
         elif "expired" in str(cause) or "not yet valid" in str(cause):
             remedy = ""
-        return HTTPCertificateError(url, f"the certificate does not verify: {_reason(cause)}{remedy}")
+        return HTTPConnectError(url, f"the certificate does not verify: {_reason(cause)}{remedy}")
     for theirs, ours, why in _TABLE:
         if isinstance(error, theirs) or isinstance(cause, theirs):
             port = urllib3.util.parse_url(url).port

@@ -52,7 +52,7 @@ def test_https_works_with_an_own_ca_and_verifies_by_default(certs: Certificates)
                     assert client.ping() == "OK"
         for trusting_the_system in (None, True):
             ping_fails(
-                errors.HTTPCertificateError,
+                errors.HTTPConnectError,
                 r"does not verify.*TLSOptions\(ca_file=",
                 f"https://{server.address}",
                 tls=trusting_the_system,
@@ -68,7 +68,7 @@ def test_https_works_with_an_own_ca_and_verifies_by_default(certs: Certificates)
 def test_a_certificate_for_another_host_or_another_day_is_refused(certs: Certificates, pair: str, why: str) -> None:
     with stub(server_context(certs, getattr(certs, pair))) as server:
         server.answers.update(PING)
-        ping_fails(errors.HTTPCertificateError, why, server.address, tls=TLSOptions(ca_file=certs.ca))
+        ping_fails(errors.HTTPConnectError, why, server.address, tls=TLSOptions(ca_file=certs.ca))
     assert server.requests == []
 
 

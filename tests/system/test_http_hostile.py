@@ -245,16 +245,6 @@ def test_an_error_status_keeps_the_start_of_the_servers_words(body: bytes, text:
     assert (caught.value.status, caught.value.text) == (500, text)
 
 
-def test_a_hundred_thousand_producers_are_too_many_for_the_limit_or_read_in_time() -> None:
-    node = b'{"broadcast_address":"10.0.0.1","tcp_port":4150,"http_port":4151}'
-    body = b'{"channels":[],"producers":[' + b",".join([node] * 100_001) + b"]}"
-    with scripted(replying(answer(body))) as address:
-        with pytest.raises(errors.HTTPResponseError, match="bytes; at most 4096"):
-            lookup(address)
-        with pytest.raises(errors.HTTPResponseError, match="has 100001 entries; at most 100000"):
-            lookup(address, http_max_body=1 << 26, http_timeout=30.0)
-
-
 def test_nothing_listens_is_its_own_error_and_says_so() -> None:
     with refusing_port() as port, pytest.raises(errors.HTTPConnectError, match="no connection: Connection refused"):
         lookup(f"127.0.0.1:{port}")

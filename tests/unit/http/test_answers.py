@@ -14,7 +14,7 @@ from gnsq_lite import errors
 from gnsq_lite.http.fields import fill
 from gnsq_lite.http.lookupd import is_unknown_topic
 from gnsq_lite.http.nodes import parse_lookup, parse_node
-from gnsq_lite.http.reply import Reply, decode_json, unwrap
+from gnsq_lite.http.reply import Reply, unwrap
 from gnsq_lite.http.stats import NsqdStats
 from tests.profiles import repeats
 
@@ -63,7 +63,7 @@ def test_any_json_is_a_result_or_a_typed_error(document: Any) -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes_are_json_or_a_typed_error(body: bytes) -> None:
     try:
-        decode_json(URL, body, "text/html; \x1b")
+        Reply(URL, 200, "text/html; \x1b", body).json()
     except errors.HTTPResponseError as error:
         must_be_printable(error)
 
