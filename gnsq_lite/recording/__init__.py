@@ -1,7 +1,7 @@
-"""Recordings: durable logs of a channel, for any number of readers.
+"""A recording stores a channel's messages in durable logs, which any number of readers can read.
 
-A recorder finishes (FIN) a message only after its row is durable.  Needs the extra ``recording``, and for object stores
-``spark-storage`` as well.  This module itself does not import Arrow.
+A recorder finishes (FIN) a message only after the message's row is durable.  Needs the extra ``recording``; object
+stores also need the extra ``spark-storage``.  This module itself does not import Arrow.
 """
 
 from __future__ import annotations

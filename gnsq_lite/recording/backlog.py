@@ -1,4 +1,4 @@
-"""Detects the end of a backlog: every nsqd is connected, and no message of the backlog has arrived for a while."""
+"""Detects the end of a backlog: all nsqds are connected, and no message of the backlog arrived for ``idle_timeout``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gnsq_lite.recording.options import RecorderOptions
 log = logging.getLogger("gnsq_lite.recording")
 
 
-#: MARGIN: a publish time that is more nanoseconds ahead of this clock shows that nsqd's clock is ahead.
-#: ALLOWED: nanoseconds added to this lead, because publish times only show a lower bound of it.
+#: A publish time that is more than MARGIN nanoseconds ahead of this clock shows that nsqd's clock is ahead.
+#: ALLOWED nanoseconds are added to this lead, because publish times only show a lower bound of the lead.
 MARGIN, ALLOWED = 10**9, 60 * 10**9
 
 
 class BacklogCutoff:
     """Decides whether a message was published before the time *until_ns*, even if an nsqd's clock is ahead.
 
-    A publish time in the future shows that nsqd's clock is ahead.  The publish times of new messages advance as fast as
-    this clock.  So a backlog is arriving while publish times advance faster.
+    A publish time in the future shows that nsqd's clock is ahead.  If publish times then advance faster than this
+    clock, the messages belong to a backlog.  Publish times of new messages advance as fast as this clock.
     """
 
     def __init__(self, until_ns: int = 0) -> None:
@@ -37,7 +37,7 @@ class BacklogCutoff:
         return published_ns <= self._until_ns + (ahead + ALLOWED if ahead > MARGIN else 0)
 
     def takes(self, nsqd: str, published_ns: int, now_ns: int) -> bool:
-        """Return whether a message received at *now_ns* is in the backlog; update the lead of *nsqd*'s clock."""
+        """Update the lead of *nsqd*'s clock; return whether a message received at *now_ns* is in the backlog."""
         if self.covers(nsqd, published_ns):
             return True
         ahead = published_ns - now_ns
@@ -48,10 +48,10 @@ class BacklogCutoff:
         return known is not None or ahead > MARGIN
 
 
-class Collecting(Protocol):
-    """The part of the collector that :class:`Backlog` uses."""
+class BacklogRecorder(Protocol):
+    """The methods of a Recorder that :class:`Backlog` uses."""
 
-    #: Arrival of the backlog's last message, in seconds of the monotonic clock.
+    #: Time at which the backlog's newest message arrived, in seconds of the monotonic clock.
     backlog_seen: float
 
     def check(self) -> None: ...
@@ -62,39 +62,39 @@ class Collecting(Protocol):
 
 
 class Backlog:
-    """Detects when a collector has read the backlog of AvailableNow."""
+    """Detects when a recorder has stored its backlog, for AvailableNow and ``--until-empty``."""
 
-    def __init__(self, collector: Collecting, options: RecorderOptions, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._collector, self._clock = collector, clock
+    def __init__(self, recorder: BacklogRecorder, options: RecorderOptions, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._recorder, self._clock = recorder, clock
         self._idle, self._patience = options.idle_timeout, options.connect_timeout
-        self._goes_without = options.on_missing_nsqd == "warn"
-        self._lacking_since = clock.now()
-        self._whole_since: float | None = None
-        self._without: set[str] = set()
+        self._skips_missing = options.on_missing_nsqd == "warn"
+        self._missing_since = clock.now()
+        self._connected_since: float | None = None
+        self._skipped: set[str] = set()
 
     def is_read(self) -> bool:
-        """Return whether the whole backlog was received.
+        """Return whether the whole backlog is stored.
 
-        Raises ConnectError if an nsqd was missing for connectTimeoutMs.  With onMissingNsqd=warn it logs a warning
-        instead, unless all nsqds are missing.
+        Raises ConnectError if an nsqd was missing for connectTimeoutMs.  With onMissingNsqd=warn, logs a warning
+        instead of raising, unless all nsqds are missing.
         """
-        self._collector.check()
+        self._recorder.check()
         now = self._clock.now()
-        if self.is_whole():
-            self._whole_since = now if self._whole_since is None else self._whole_since
-            if self._collector.holds_backlog():
+        if self.is_connected():
+            self._connected_since = now if self._connected_since is None else self._connected_since
+            if self._recorder.holds_backlog():
                 return False
-            return now - max(self._whole_since, self._collector.backlog_seen) >= self._idle
-        if self._whole_since is not None:
-            self._whole_since, self._lacking_since = None, now
-        if now - self._lacking_since >= self._patience:
-            error = self._collector.not_connected(self._patience)
-            if not (self._goes_without and self._collector.is_connected()):
+            return now - max(self._connected_since, self._recorder.backlog_seen) >= self._idle
+        if self._connected_since is not None:
+            self._connected_since, self._missing_since = None, now
+        if now - self._missing_since >= self._patience:
+            error = self._recorder.not_connected(self._patience)
+            if not (self._skips_missing and self._recorder.is_connected()):
                 raise error
-            log.warning("%s; onMissingNsqd=warn: continuing without it", error)
-            self._without |= set(self._collector.missing())
+            log.warning("%s; onMissingNsqd=warn: continuing without these nsqds", error)
+            self._skipped |= set(self._recorder.missing())
         return False
 
-    def is_whole(self) -> bool:
-        """Return whether every nsqd that holds a part of the backlog is connected."""
-        return self._collector.is_connected() and self._without.issuperset(self._collector.missing())
+    def is_connected(self) -> bool:
+        """Return whether all nsqds are connected, except those that onMissingNsqd=warn has skipped."""
+        return self._recorder.is_connected() and self._skipped.issuperset(self._recorder.missing())

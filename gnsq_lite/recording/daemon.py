@@ -1,4 +1,4 @@
-"""Runs a recorder until its owner stops it.  ``gnsq-lite record`` and recorders on Spark's executors use it."""
+"""Runs a recorder until the caller stops the recorder.  ``gnsq-lite record`` and Spark's executors use this module."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.recording.recorder import Recorder
 from gnsq_lite.recording.recording import Recording
 
-#: Seconds between two removals of rows beyond the retention, and between two checks whether to stop.
+#: Seconds between two removals of rows beyond the retention, and seconds between two checks whether to stop.
 TRIM_EVERY, CHECK_EVERY = 30.0, 0.1
 
 
 @contextmanager
 def running_recorder(recording: Recording, options: RecorderOptions) -> Iterator[Recorder]:
-    """Start a recorder on a free log of *recording*, or on a new log; stop it gracefully when the block ends.
+    """Start a recorder on a log that has no writer, or on a new log.  After the block, stop the recorder gracefully.
 
     Creates the recording if it does not exist.  Raises RecordingError.
     """
@@ -46,10 +46,10 @@ def record(
     until_empty: bool = False,
     show: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run until *wait* returns True, or with *until_empty* until the present backlog is recorded.
+    """Run until *wait* returns True or, if *until_empty* is true, until the present backlog is recorded.
 
-    Calls *wait* with the seconds to wait, and then *show*.  Removes rows beyond the retention.  Raises the error that
-    ended the recorder.
+    Calls *wait* with the seconds to wait, and then calls *show*.  Removes rows beyond the retention.  Raises the error
+    that ended the recorder.
     """
     clock = SYSTEM_CLOCK
     if until_empty:

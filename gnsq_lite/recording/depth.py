@@ -1,4 +1,4 @@
-"""Queries the depth of a channel at all nsqds: the number of messages that are not recorded yet."""
+"""Queries the depth of a channel at all nsqds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gnsq_lite.recording.options import RecorderOptions
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Seconds from an answer to the next request, and time limit in seconds for each server.
+#: Seconds from the end of a query to the next query, and time limit of a request in seconds.
 EVERY, TIMEOUT = 2.0, 1.0
 
 
@@ -32,16 +32,16 @@ class ChannelDepth:
         self._options, self._start_thread, self._clock = options, start_thread, clock
         self._known: int | None = None
         self._due = clock.now()
-        self._is_asking = False
+        self._is_querying = False
 
     def look(self) -> int | None:
-        """Return the number of messages at all nsqds by the last query; None if an nsqd did not answer."""
-        if not self._is_asking and self._clock.now() >= self._due:
-            self._is_asking = True
-            self._start_thread("gnsq_lite-depth", self._ask)
+        """Return the depth that the last query found, or None if an nsqd did not answer or no query has ended."""
+        if not self._is_querying and self._clock.now() >= self._due:
+            self._is_querying = True
+            self._start_thread("gnsq_lite-depth", self._query)
         return self._known
 
-    def _ask(self) -> None:
+    def _query(self) -> None:
         try:
             self._known = self._total()
         except Exception:
@@ -49,7 +49,7 @@ class ChannelDepth:
             self._known = None
         finally:
             self._due = self._clock.now() + EVERY
-            self._is_asking = False
+            self._is_querying = False
 
     def _total(self) -> int | None:
         given = self._options.client
@@ -57,8 +57,8 @@ class ChannelDepth:
         known = http_addresses(self._options.topic, url_list(lookupds), http_timeout=TIMEOUT)
         nsqds = set(map(format_address, address_list(named, option="nsqdTCPAddresses", default_port=4150)))
         depths = [self._at(http_address(nsqd, known)) for nsqd in nsqds | set(known)]
-        heard = [depth for depth in depths if depth is not None]
-        return sum(heard) if heard and len(heard) == len(depths) else None
+        answers = [depth for depth in depths if depth is not None]
+        return sum(answers) if answers and len(answers) == len(depths) else None
 
     def _at(self, address: str | None) -> int | None:
         topic, channel = self._options.topic, self._options.channel

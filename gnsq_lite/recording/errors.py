@@ -10,7 +10,7 @@ log = logging.getLogger("gnsq_lite.recording")
 
 
 class RecordingError(NSQError):
-    """The recording cannot be used: it has another topic, or its disk or store fails."""
+    """The recording cannot be used.  For example, it records another topic, or its disk or store fails."""
 
 
 class RecordingInUse(RecordingError):

@@ -1,4 +1,4 @@
-"""The file system calls of a log; tests replace them to simulate crashes and full disks."""
+"""File system calls of a log.  Tests replace them to simulate crashes and full disks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Files:
-    """The real file system.  Every method either has its effect or raises OSError."""
+    """The real file system.  Every method raises OSError if its system call fails."""
 
     def create(self, path: Path) -> int:
         """Create the new file *path* for appending; return its descriptor.  Raises FileExistsError."""
@@ -25,7 +25,7 @@ class Files:
             view = view[written:]
 
     def append_all(self, fd: int, buffers: list[Any]) -> None:
-        """Write all buffers, in one call if possible."""
+        """Write all buffers, with one system call if possible."""
         views = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         written = os.writev(fd, views[:1000])
         if written < sum(map(len, views)):
@@ -36,7 +36,7 @@ class Files:
         os.fdatasync(fd)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Cut the file to *size* bytes."""
+        """Truncate the file to *size* bytes."""
         os.ftruncate(fd, size)
 
     def close(self, fd: int) -> None:
@@ -72,7 +72,7 @@ class Files:
         self.sync_directory(path.parent)
 
     def write_new(self, path: Path, data: bytes) -> None:
-        """Create the file *path* and sync its bytes, but not its name in the directory."""
+        """Create the file *path* and sync its bytes, but do not sync the directory."""
         fd = self.create(path)
         try:
             self.append(fd, data)
@@ -98,7 +98,7 @@ class Blobs(Protocol):
 
 
 class Folder:
-    """Blobs as files of a directory, which is created if it is missing."""
+    """Implements :class:`Blobs` with the files of a directory.  Creates a missing directory."""
 
     def __init__(self, directory: Path, files: Files | None = None) -> None:
         self.directory, self.files = directory, files or Files()

@@ -1,4 +1,4 @@
-"""The file format of a log: a head with the Arrow schema, and frames with one Arrow record batch each.
+"""The file format of a log.  A file has a head with the Arrow schema, then frames with one Arrow record batch each.
 
 A frame consists of a header of 64 bytes and an encapsulated record batch.  The batch is padded to a multiple of 64
 bytes, so that Arrow can read it in place.  The header has the payload's length and CRC-32, the number of rows, the
@@ -20,7 +20,7 @@ from gnsq_lite.recording.errors import RecordingDamaged
 
 MAGIC = b"GNSQREC1"
 ALIGN = 64
-_HEAD = struct.Struct("<8sII")  # magic, length of the schema message, its CRC-32
+_HEAD = struct.Struct("<8sII")  # magic, length of the schema message, CRC-32 of the schema message
 _FRAME = struct.Struct("<IIIiqqqq")
 _CRC = struct.Struct("<I")
 _PADDING = [bytes(size) for size in range(ALIGN)]
@@ -60,7 +60,7 @@ def head(schema: pa.Schema) -> bytes:
 
 
 def read_head(data: pa.Buffer) -> tuple[pa.Schema, int] | None:
-    """Return (schema, offset of the first frame); None if the file has no complete head."""
+    """Return (schema, offset of the first frame), or None if the file has no complete head."""
     if data.size < _HEAD.size:
         return None
     view = memoryview(data)
@@ -83,7 +83,7 @@ def encode(batch: pa.RecordBatch, first: int, partition: int, written: int) -> t
 
 
 def header(view: memoryview, at: int) -> Frame | None:
-    """Return the header at an offset, even if its payload is incomplete; None for an incomplete or damaged header."""
+    """Return the header at an offset, or None if the header is incomplete or damaged.  Ignores the payload."""
     fields = view[at : at + _FRAME.size]
     if at + ALIGN > len(view) or _CRC.unpack_from(view, at + _FRAME.size)[0] != zlib.crc32(fields):
         return None
@@ -92,13 +92,13 @@ def header(view: memoryview, at: int) -> Frame | None:
 
 
 def frame_at(view: memoryview, at: int) -> Frame | None:
-    """Return the header of the frame at an offset; None if the frame is incomplete."""
+    """Return the header of the frame at an offset, or None if the frame is incomplete."""
     frame = header(view, at)
     return frame if frame is not None and frame.size and frame.end <= len(view) else None
 
 
 def frames(view: memoryview, at: int) -> Iterator[Frame]:
-    """Yield the headers of complete frames from an offset on, without checking payloads."""
+    """Yield the headers of the complete frames from an offset on.  Does not check payloads."""
     while (frame := frame_at(view, at)) is not None:
         yield frame
         at = frame.end
@@ -118,7 +118,7 @@ def decode(data: pa.Buffer, frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* with the columns of *schema*.  Columns that *batch* lacks (no includeYouzan then) are null."""
+    """Return *batch* with the columns of *schema*.  Columns that *batch* lacks, as without includeYouzan, are null."""
     if batch.schema.equals(schema):
         return batch
     names = batch.schema.names

@@ -1,13 +1,13 @@
 """Recognizes copies: messages that nsqd sends again after their rows were stored.
 
 A copy has the same id, publish time and nsqd (Youzan's NSQ: topic partition) as the first delivery.  nsqd sends a copy
-after a timeout.  After a kill, nsqd sends copies of all messages that it had read from its disk queue since the last
-sync, perhaps a week later, and their attempts start at 1.  So keys do not expire after a time.  Most messages of a
-channel are newer than all stored messages.  Only a message with an older publish time is looked up.
+after a timeout.  An nsqd that was killed sends copies of all messages that it had read from its disk queue since the
+last sync.  Such a copy may come a week later, with attempts starting at 1, so a key does not expire with time.  Most
+messages are newer than all stored messages.  The index looks up only a message with an older publish time.
 
 The keys of the newest rows are in memory.  :meth:`DedupIndex.flush` writes these keys to an index file; then the packs
 or objects of the rows may be removed.  An index file has a JSON head with the publish times of each chunk, and the
-compressed chunks.  Only chunks that may hold the key of a copy are read.
+compressed chunks.  A lookup reads only the chunks that may hold the key of a copy.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from gnsq_lite.recording.files import Blobs
 
 log = logging.getLogger("gnsq_lite.recording")
 
-_HEAD = struct.Struct("<8sII")  # magic, length of the JSON, its CRC-32
+_HEAD = struct.Struct("<8sII")  # magic, length of the JSON, CRC-32 of the JSON
 _MAGIC = b"GNSQIDS1"
 _NAME = re.compile(r"ids-(\d{16})-(\d+)\.idx")
 _SCHEMA = pa.schema([("id", pa.string()), ("time", pa.int64())])
-#: Number of keys in memory that makes a flush due, and number of keys of a file after which a flush starts a new file.
+#: A flush is due at FLUSH_ROWS keys in memory.  It merges them into the newest file if that has less than FILE_ROWS.
 FLUSH_ROWS, FILE_ROWS = 100_000, 100_000
-#: Most keys of a chunk; most gaps of publish times at which keys are split; least length of a gap in microseconds.
+#: Maximum keys of a chunk, maximum gaps of publish times at which keys are split, and minimum gap in microseconds.
 CHUNK_ROWS, MOST_GAPS, GAP = 50_000, 16, 10_000_000
-#: Bytes of a file that are read first; most heads are smaller.
+#: Bytes of the first read of a file.  Most heads are smaller.
 HEAD_READ = 16_384
-#: Most small chunks of one origin in memory before they are merged, and most cached chunks of files.
+#: Number of small chunks of an origin in memory above which they are merged, and maximum cached chunks of files.
 MOST_SMALL, CACHED = 64, 8
 
 
 @dataclass(eq=False)
 class Chunk:
-    """Keys of one origin between two publish times; in memory, or at an offset of a file."""
+    """Keys of one origin between two publish times.  They are in memory, or at an offset of a file."""
 
     origin: str
     low: int
@@ -60,7 +60,7 @@ class Chunk:
     crc: int = 0
 
     def load(self) -> pa.Table:
-        """Return the keys.  Raises OSError; for a damaged file, ValueError or pa.ArrowInvalid."""
+        """Return the keys.  Raises OSError, or ValueError or pa.ArrowInvalid for a damaged file."""
         if self.keys is not None or self.blobs is None:
             return self.keys
         data = self.blobs.read(self.name, self.at, self.size)
@@ -80,7 +80,7 @@ class IndexFile:
 
 
 class DedupIndex:
-    """Index of the keys of the newest stored rows.  It keeps about *most_rows* keys, give or take one file's keys."""
+    """Index of the keys of the newest stored rows.  Above *most_rows* keys, a flush removes the oldest files."""
 
     def __init__(self, blobs: Blobs, most_rows: int) -> None:
         self._blobs, self._most_rows = blobs, most_rows
@@ -105,9 +105,9 @@ class DedupIndex:
     # -- lookup and update
 
     def fresh(self, partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return *batch* without rows that are stored, and without duplicates.  *partition* is -1 for plain NSQ."""
+        """Return the rows of *batch* that are not stored, without duplicates.  *partition* is -1 for plain NSQ."""
         ids, times = _keys(batch)
-        again: set[tuple[str, str, int]] = set()
+        copies: set[tuple[str, str, int]] = set()
         for origin, mask in _origins(partition, batch):
             newest = self._newest.get(origin)
             if newest is None:
@@ -118,14 +118,14 @@ class DedupIndex:
             if mask is not None:
                 suspects = pc.and_(suspects, mask)
             if pc.any(suspects).as_py():
-                again |= self._found(origin, ids.filter(suspects), times.filter(suspects))
-        if not again and _are_distinct(ids):
+                copies |= self._found(origin, ids.filter(suspects), times.filter(suspects))
+        if not copies and _are_distinct(ids):
             return batch
         origins = [f"#{partition}"] * len(ids) if partition >= 0 else batch.column("nsqd").to_pylist()
         keep = []
         for key in zip(origins, ids.to_pylist(), times.to_pylist(), strict=True):
-            keep.append(key not in again)
-            again.add(key)
+            keep.append(key not in copies)
+            copies.add(key)
         self.dropped += keep.count(False)
         return batch.filter(pa.array(keep))
 
@@ -190,7 +190,7 @@ class DedupIndex:
     # -- the files
 
     def open(self) -> int:
-        """Read the heads of the index files; return the number of the newest row whose key is in a file."""
+        """Read the heads of the index files, and return the number of the newest row whose key is in a file."""
         names = self._blobs.names()
         heads = read_ahead(lambda name: _read_head(self._blobs, name) if _NAME.fullmatch(name) else None, names)
         for name, chunks in zip(names, heads, strict=True):
@@ -205,7 +205,7 @@ class DedupIndex:
         return self._files[-1].number if self._files else 0
 
     def flush(self, number: int) -> None:
-        """Write the keys in memory to an index file.  *number* is the newest stored row.  Raises OSError."""
+        """Write the keys in memory to an index file.  *number* is the newest row's number.  Raises OSError."""
         if not self._unwritten:
             return
         joined = self._files[-1:] if self._files and self._files[-1].rows < FILE_ROWS else []
@@ -240,7 +240,7 @@ class DedupIndex:
 
 
 def _detached(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy the columns of a key, because references would keep the disk space of a mapped file that was removed."""
+    """Copy the columns of a key.  References would occupy the disk space of a mapped file even after its removal."""
     keys = batch.select(["id", "nsqd", "timestamp"])
     return pa.ipc.read_record_batch(keys.serialize(), keys.schema)
 
@@ -256,9 +256,9 @@ def _are_distinct(ids: pa.Array) -> bool:
 
 
 def _origins(partition: int, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Array | None]]:
-    """Return each origin of ids with the mask of its rows; None means all rows.
+    """Return each origin of ids, with the mask of the origin's rows, or with None for all rows.
 
-    A topic partition is one origin, because its leader moves between nsqds.
+    An origin is an nsqd or, with Youzan's NSQ, a topic partition, because a partition's leader moves between nsqds.
     """
     if partition >= 0:
         return [(f"#{partition}", None)]
@@ -273,7 +273,7 @@ def _chunk(origin: str, keys: pa.Table) -> Chunk:
 
 
 def _split(origin: str, keys: pa.Table) -> list[Chunk]:
-    """Split *keys* at the longest gaps of publish times, such as after a backlog, and after each CHUNK_ROWS keys."""
+    """Split *keys* at the longest gaps between publish times (as after a backlog), and after each CHUNK_ROWS keys."""
     keys = keys.combine_chunks()
     times = keys.column("time").combine_chunks()
     falls = pc.less(times.slice(1), times.slice(0, max(0, len(times) - 1)))

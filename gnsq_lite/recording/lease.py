@@ -1,7 +1,7 @@
-"""Leases of logs on object stores.  A writer holds its log's lease, and increments a counter in it while it runs.
+"""Leases of logs on object stores.  A writer holds the lease of its log, and increments the lease's counter.
 
-No two clocks are compared.  Another recorder may take over a lease whose content did not change for LEASE seconds of
-that recorder's clock.  If the old writer resumes, the log's fence (objects.py) makes its next write fail.
+The clocks of two machines are never compared.  A recorder may take over a lease if, by its own clock, the lease did not
+change for LEASE seconds.  If the old writer resumes, its next write fails because of the log's fence (objects.py).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Patience:
         self._store, self._clock, self._sleep = store, clock, sleep
 
     def __call__(self, do: Callable[[], _T], opens: bool = False) -> _T:
-        """Call *do*, and retry it after OSError for PATIENCE seconds; return its result.
+        """Call *do* again after each OSError, for at most PATIENCE seconds, and return the result.
 
-        If *opens* is true, retry for OPENING seconds, and not after PermissionError.  FileNotFoundError and
+        If *opens* is true, retry for at most OPENING seconds, and not after PermissionError.  FileNotFoundError and
         FileExistsError are never retried.
         """
         pause, deadline = 0.5, self._clock.now() + (OPENING if opens else PATIENCE)
@@ -62,9 +62,9 @@ class Patience:
 
 
 def create_once(store: ObjectStore, name: str, data: bytes) -> bool:
-    """Create *name* unless it exists; return whether its content is *data*.  *data* must be unique to this writer.
+    """Create the object *name* unless it exists, and return whether its content is *data*.  Raises OSError.
 
-    If the store's answer is lost and the put is sent again, the existing object is this writer's own.  Raises OSError.
+    *data* must be unique to this writer.  It shows that an object exists because a put of this writer was sent twice.
     """
     for _ in range(3):  # a store may refuse both of two concurrent puts
         try:
@@ -74,7 +74,7 @@ def create_once(store: ObjectStore, name: str, data: bytes) -> bool:
                 return store.read(name) == data
         else:
             return True
-    raise OSError(f"{store.url}: {name} is taken, but cannot be read")
+    raise OSError(f"{store.url}: {name} exists, but cannot be read")
 
 
 class Lease:
@@ -86,23 +86,23 @@ class Lease:
         self._store, self._clock, self._sleep = store.below("lease/"), clock, sleep
         self._patiently = Patience(store.url, clock, sleep)
         self._writer = uuid.uuid4().hex
-        self._beats = 0
+        self._renewals = 0
         self.term = 0
-        #: Term and content at the last read, and the time of the first read that found this content.
+        #: Term and content at the last read, and the time of the first read that returned this content.
         self._seen: tuple[int, bytes] | None = None
         self._since = 0.0
         self._closing = threading.Event()
-        self._heart: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
 
     def look(self) -> tuple[int, bytes]:
-        """Return the newest term and its content; (0, b"") if there is no term.  Raises OSError."""
+        """Return the newest term and its content, or (0, b"") if there is no term.  Raises OSError."""
         terms = self._terms()
         if not terms:
             return 0, b""
         try:
             return terms[-1], self._store.read(_key(terms[-1]))
         except FileNotFoundError as error:
-            raise OSError(f"{self._store.url}: a lease was listed, and is gone") from error
+            raise OSError(f"{self._store.url}: the store lists a lease that does not exist") from error
 
     def _terms(self) -> list[int]:
         return [int(name) for name in self._store.names() if _TERM.fullmatch(name)]
@@ -110,16 +110,16 @@ class Lease:
     def take(self, wait: float) -> None:
         """Take the lease.
 
-        Raises OSError, and RecordingInUse if another writer runs and did not stop within *wait* seconds.
+        Raises OSError, and RecordingInUse if another writer still runs after *wait* seconds.
         """
         self.term = self._await(wait) + 1
         if not create_once(self._store, _key(self.term), self._content()):
-            raise RecordingInUse(f"{self._store.url} was taken by another process at this moment")
+            raise RecordingInUse(f"{self._store.url}: another process took the lease at the same time")
         for term in self._terms():
             if term < self.term:
                 self._store.remove(_key(term))
-        self._heart = threading.Thread(target=self._beat, name="gnsq_lite-lease", daemon=True)
-        self._heart.start()
+        self._thread = threading.Thread(target=self._renew, name="gnsq_lite-lease", daemon=True)
+        self._thread.start()
 
     def _await(self, wait: float) -> int:
         """Wait until the writer of the newest term has stopped; return the newest term."""
@@ -149,12 +149,12 @@ class Lease:
         return True if self._clock.now() - self._since >= LEASE else None
 
     def _content(self, released: bool = False) -> bytes:
-        self._beats += 1
+        self._renewals += 1
         holder = f"pid {os.getpid()} on {socket.gethostname()}"
-        lease = {"holder": holder, "writer": self._writer, "beats": self._beats, "released": released}
+        lease = {"holder": holder, "writer": self._writer, "renewals": self._renewals, "released": released}
         return json.dumps(lease).encode()
 
-    def _beat(self) -> None:
+    def _renew(self) -> None:
         while not self._closing.wait(LEASE / 4):
             try:
                 self._store.write(_key(self.term), self._content())
@@ -170,9 +170,9 @@ class Lease:
     def release(self) -> None:
         """Release the lease."""
         self._closing.set()
-        if self._heart is not None:
-            self._heart.join(60.0)
-            self._heart = None
+        if self._thread is not None:
+            self._thread.join(60.0)
+            self._thread = None
             try:
                 self._store.write(_key(self.term), self._content(released=True))
             except OSError as error:
@@ -184,7 +184,7 @@ def _key(term: int) -> str:
 
 
 def _parsed(data: bytes) -> dict[str, Any]:
-    """Parse a lease; return an empty dict if it is damaged, so that callers wait until it expires."""
+    """Parse a lease.  Return an empty dict for a damaged lease, so that callers wait until this lease expires."""
     try:
         found = json.loads(data)
     except ValueError:

@@ -1,9 +1,9 @@
-"""A log in a directory: frames appended to pack files, each flush synced with fdatasync.
+"""A log in a directory.  Frames are appended to pack files, and each write is synced with fdatasync.
 
 ::
 
-    LOCK               locked (flock) by the recorder that writes; has the recorder's pid and host
-    pack-FIRST.rec     frames; FIRST is the number of the first row; a new pack after 64 MB or ten minutes
+    LOCK               locked (flock) by the log's writer, and contains the writer's pid and host
+    pack-FIRST.rec     frames from the row FIRST on; after 64 MB or ten minutes, a new pack begins
     END                number of the last synced row, with a checksum; other processes read rows up to this number
     RETIRED            written by ``recording retire``; no recorder writes the log after that
     ids/               index of known messages, see known.py
@@ -34,11 +34,11 @@ from gnsq_lite.recording import frames
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingInUse
 from gnsq_lite.recording.files import Blobs, Files, Folder
 from gnsq_lite.recording.frames import Frame
-from gnsq_lite.recording.logs import SKEW, Age, Bounds, Lane, Piece, Span, cut, first_row
+from gnsq_lite.recording.logs import SKEW, Age, Bounds, PartitionRows, Piece, Span, cut, first_row
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Size in bytes, or age in seconds, of a pack after which the next write starts a new pack.
+#: The next write starts a new pack if the current pack has PACK_BYTES bytes or is PACK_SECONDS seconds old.
 PACK_BYTES, PACK_SECONDS = 64 << 20, 600.0
 _PACK = re.compile(r"pack-(\d{16})\.rec")
 _END = struct.Struct("<QI")
@@ -74,7 +74,7 @@ def mapped(path: Path) -> pa.Buffer:
 
 
 def lock_file(path: Path, wait: float) -> int:
-    """Lock a file with flock; return the file's descriptor.  Raises RecordingInUse after *wait* seconds."""
+    """Lock a file, and return its descriptor.  Raises RecordingInUse if the file stays locked for *wait* seconds."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
     deadline = time.monotonic() + wait
     while True:
@@ -87,7 +87,7 @@ def lock_file(path: Path, wait: float) -> int:
                 os.close(fd)
                 raise RecordingInUse(f"{path.parent} is written by another process ({holder})") from None
             time.sleep(0.05)
-    with suppress(OSError):  # on a full disk the holder cannot be noted
+    with suppress(OSError):  # a full disk does not accept the holder's name
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     return fd
@@ -167,7 +167,7 @@ class LocalLog:
         self._note_end()
 
     def _refuse_damage(self, path: Path, view: memoryview, end: int, synced: int) -> None:
-        """Raise RecordingDamaged if synced rows are incomplete.  Only the last write, not synced, may be incomplete."""
+        """Raise RecordingDamaged if a synced row is damaged.  Only the last write, which was not synced, may be."""
         lost = self.last < synced
         for at in range(end + frames.ALIGN, len(view) - frames.ALIGN + 1, frames.ALIGN):
             frame = frames.frame_at(view, at)
@@ -179,19 +179,19 @@ class LocalLog:
         number = self.last.to_bytes(8, "little")
         os.pwrite(self._end_fd, number + struct.pack("<I", zlib.crc32(number)), 0)
 
-    def append(self, lanes: list[Lane]) -> int:
+    def append(self, batches: list[PartitionRows]) -> int:
         """Append the batches as frames, sync the frames to the disk, and return their size in bytes.
 
         Raises:
             OSError: no row is stored.  RecordingError: a failed write could not be undone.
         """
         written = int(self._clock.wall() * 1e6)
-        schema = lanes[0][1].schema
+        schema = batches[0][1].schema
         full = self._size >= PACK_BYTES or self._clock.now() - self._since >= PACK_SECONDS
         if self._pack is None or full or schema != self._schema:
             self._new_pack(schema)
         first, buffers, size = self.last + 1, [], 0
-        for partition, batch in lanes:
+        for partition, batch in batches:
             frame, parts = frames.encode(batch, first, partition, written)
             buffers += parts
             size += frame.end
@@ -211,7 +211,7 @@ class LocalLog:
         path = self.directory / pack_name(self.last + 1)
         self._close_pack()
         data = frames.head(schema)
-        self._files.unlink(path)  # left by a failed write
+        self._files.unlink(path)  # a failed write may have left this file
         fd = self._files.create(path)
         try:
             self._files.append_all(fd, [data])
@@ -247,7 +247,7 @@ class LocalLog:
 
 
 class LocalReader:
-    """Reads a log in a directory.  It remembers the offset at which the last span ended."""
+    """Reads a log in a directory.  Remembers where the last :meth:`pieces` ended, and begins the next span there."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self.name = directory, directory.name
@@ -260,15 +260,15 @@ class LocalReader:
         return Bounds(min(there[0], last + 1) if there else last + 1, last)
 
     def is_retired(self) -> bool:
-        """Whether the log was retired."""
+        """Return whether the log was retired."""
         return (self._directory / "RETIRED").exists()
 
     def retire(self) -> None:
-        """Write the end marker."""
+        """Mark the log as retired."""
         (self._directory / "RETIRED").touch()
 
     def span(self, start: int, end: int) -> Span:
-        """Return the packs of the rows *start* < row <= *end*.  The first pack has the offset to read from."""
+        """Return the span *start* < row <= *end* with its packs.  The first pack has the offset at which to begin."""
         there = packs(self._directory)
         index = bisect_right(there, start + 1) - 1
         if end > start and index < 0:
@@ -282,7 +282,7 @@ class LocalReader:
         return Span(self.name, start, end, tuple(files))
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield the frames of the rows *start* < row <= *end*; remember where the last frame ends for the next call."""
+        """Yield the frames of the rows *start* < row <= *end*, and remember where the last frame ends."""
         for name, file_first, frame, _, _ in self._walk(self.span(start, end)):
             if frame.last <= end:
                 self._place = (frame.last, file_first, frame.end)
@@ -312,10 +312,10 @@ class LocalReader:
                     expected = frame.last + 1
                     yield name, first, frame, data, found[0]
         if span.files and (expected is None or expected <= span.end):
-            raise RecordingDamaged(f"{self._directory} lacks rows up to {span.end}: a pack ends at row {expected}")
+            raise RecordingDamaged(f"{self._directory} lacks rows {expected or span.start + 1} to {span.end}")
 
     def first_after(self, time_us: int) -> int:
-        """Search packs by the time when they were written, and then frames by the publish times of their rows."""
+        """Search the packs by the time of their first write, and then the frames by publish times."""
         bounds = self.bounds()
         there = packs(self._directory)
         begin = 0
@@ -334,7 +334,7 @@ class LocalReader:
         return None
 
     def ages(self) -> Iterator[Age]:
-        """Yield all packs except the newest.  A pack was complete when the first frame of the next pack was written."""
+        """Yield all packs except the newest.  ``written`` is the time of the first write to the following pack."""
         for first, following in pairwise(packs(self._directory)):
             frame = self._first_frame(following)
             with suppress(FileNotFoundError):
@@ -343,7 +343,7 @@ class LocalReader:
                     yield Age(pack_name(first), following - 1, size, frame.written / 1e6)
 
     def removable(self, row: int) -> list[Age]:
-        """Return the packs, except the newest pack, whose last row is *row* or an earlier row."""
+        """Return the packs that have no row after *row*, except the newest pack."""
         found = []
         for first, following in pairwise(packs(self._directory)):
             if following - 1 > row:

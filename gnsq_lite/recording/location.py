@@ -1,6 +1,6 @@
-"""Locations of recordings: a path or a URL.
+"""Parses the location of a recording, which is a path or a URL.
 
-A URL with an unsupported scheme must not become a local directory of the same name: the recorder would finish messages
+A URL with an unsupported scheme must not become a local directory of the same name.  The recorder would finish messages
 at nsqd, but no reader would find their rows.
 """
 
@@ -20,17 +20,17 @@ _USER = re.compile(r"//[^/@\s:]*:[^/@\s]*@")
 
 
 def is_url(text: str) -> bool:
-    """Whether *text* is a URL such as ``s3a://bucket/x`` or ``file:/x``.  The relative path ``./x:/y`` is no URL."""
+    """Return whether *text* is a URL such as ``s3a://bucket/x`` or ``file:/x``.  The path ``./x:/y`` is no URL."""
     return _URL.match(text) is not None
 
 
 def without_password(text: str) -> str:
-    """Remove user and password from URLs in *text*, so that *text* may be logged."""
+    """Return *text*, for logs and errors, with user and password removed from its URLs."""
     return _USER.sub("//*********(redacted)@", text)
 
 
 def is_remote(text: str) -> bool:
-    """Whether *text* is the URL of an object store."""
+    """Return whether *text* is the URL of an object store."""
     return is_url(text) and urlsplit(text).scheme.lower() in OBJECT_STORES
 
 

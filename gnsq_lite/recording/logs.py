@@ -1,4 +1,4 @@
-"""Protocols of the writer and the reader of a log, and spans of rows.  Local logs and object stores use them."""
+"""Protocols for writers and readers of logs, and spans of rows.  local.py and objects.py implement the protocols."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gnsq_lite.recording.frames import Frame
 
 #: Seconds by which publish times may be ahead of the recorder's clock.  A search by time starts this much earlier.
 SKEW = 60.0
-#: A topic partition (-1: plain NSQ), and a batch of its rows to store.
-Lane = tuple[int, pa.RecordBatch]
+#: A topic partition (-1 for plain NSQ), and rows of this partition.
+PartitionRows = tuple[int, pa.RecordBatch]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """First and last readable row; *last* is *first* - 1 if a log has no rows."""
+    """Numbers of the first and the last readable row.  *last* is *first* - 1 if a log has no rows."""
 
     first: int
     last: int
@@ -61,7 +61,7 @@ class Age(NamedTuple):
 
 
 class LogWriter(Protocol):
-    """A log that this process writes.  Only one thread at a time may call methods; the caller locks."""
+    """A log that this process writes.  Its caller must use a lock, because methods are not thread-safe."""
 
     name: str
     #: Number of the last durable row.
@@ -71,7 +71,7 @@ class LogWriter(Protocol):
     #: Seconds for which messages are gathered before a write.
     linger: float
 
-    def append(self, lanes: list[Lane]) -> int:
+    def append(self, batches: list[PartitionRows]) -> int:
         """Store the batches durably and return their size in bytes.
 
         Raises:
@@ -95,28 +95,28 @@ class LogReader(Protocol):
         """Return the bounds of the rows stored now.  Raises OSError."""
 
     def is_retired(self) -> bool:
-        """Whether `recording retire` ended the log."""
+        """Return whether ``recording retire`` has marked the log."""
 
     def span(self, start: int, end: int) -> Span:
-        """Return the rows *start* < row <= *end* and the files that hold them.  Raises DataLoss, OSError."""
+        """Return the span *start* < row <= *end* with its files.  Raises DataLoss, OSError."""
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield the pieces with rows of a range, in order.  Raises DataLoss, RecordingDamaged, OSError."""
+        """Yield the pieces that have rows *start* < row <= *end*.  Raises DataLoss, RecordingDamaged, OSError."""
 
     def read(self, span: Span) -> Iterator[tuple[Frame, pa.RecordBatch]]:
-        """Yield the batches of *span*, cut at the ends of *span*, with their frames.
+        """Yield each frame of *span* with a batch of the frame's rows in *span*.
 
         Raises DataLoss, RecordingDamaged, OSError.
         """
 
     def first_after(self, time_us: int) -> int:
-        """Return the number of the first row published at *time_us* or later, or of the next row if there is none."""
+        """Return the number of the first row published at *time_us* or later, or the next free number."""
 
     def ages(self) -> Iterator[Age]:
         """Yield the files that retention may remove, oldest first: all except the newest file."""
 
     def removable(self, row: int) -> list[Age]:
-        """Return the files, except the newest, whose last row is *row* or an earlier row; ``written`` is not set."""
+        """Return the files that have no row after *row*, except the newest file.  ``written`` is not set."""
 
     def size(self) -> int:
         """Return the size of all files in bytes."""
@@ -134,7 +134,7 @@ def new_name() -> str:
 
 
 def share(ranges: list[tuple[LogReader, int, int]], parts: int) -> list[list[Span]]:
-    """Split ranges (log, start, end) into about *parts* groups of equal size, always the same groups (PIPE-3)."""
+    """Split ranges (log, start, end) into about *parts* groups of equal size.  The result is deterministic (PIPE-3)."""
     most = -(-sum(end - start for _, start, end in ranges) // max(1, parts))
     groups: list[list[Span]] = [[]]
     left = most
@@ -152,7 +152,7 @@ def share(ranges: list[tuple[LogReader, int, int]], parts: int) -> list[list[Spa
 
 
 def _files(pieces: deque[Piece], start: int, end: int) -> tuple[tuple[str, int, int], ...]:
-    """Return the files of the rows *start* < row <= *end*; drop the pieces of earlier rows from *pieces*."""
+    """Return the files of the rows *start* < row <= *end*, and drop the pieces of earlier rows from *pieces*."""
     while pieces[0].last <= start:
         pieces.popleft()
     files: list[tuple[str, int, int]] = []
@@ -171,7 +171,7 @@ def cut(batch: pa.RecordBatch, frame: Frame, span: Span) -> pa.RecordBatch:
 
 
 def first_row(reader: LogReader, start: int, last: int, time_us: int) -> int:
-    """Return the first row after *start*, up to *last*, that was published at *time_us* or later; else *last* + 1."""
+    """Return the first row of *start* < row <= *last* that was published at *time_us* or later, or else *last* + 1."""
     for frame, batch in reader.read(reader.span(start, last)):
         if frame.high >= time_us:
             times = batch.column("timestamp").view(pa.int64())

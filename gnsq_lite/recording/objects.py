@@ -3,13 +3,13 @@
 ::
 
     lease/TERM          the writer's lease, see lease.py
-    rows/FIRST-N        one write: a head and frames; FIRST is the number of its first row
-    merged/FIRST-LAST   merged writes, up to 64 MB or ten minutes; created before the merged objects are deleted
+    rows/FIRST-N        one write: a head, and frames from the row FIRST on; N counts the fences before it
+    merged/FIRST-LAST   writes of up to 64 MB or ten minutes; created before these writes are deleted
     RETIRED, ids/       as in local.py
 
 A recorder that takes over the log first creates a fence: an object without rows, which has the name of the next write.
-Its own next write has the same FIRST and the next N.  The next write of the old recorder fails because its name exists,
-and the old recorder finishes no message after that.  Fences are never deleted.
+The recorder's next write has the same FIRST and the next N.  The old recorder's next write fails because its name
+exists, and the old recorder finishes no further message.  Fences are never deleted.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingErro
 from gnsq_lite.recording.files import Blobs
 from gnsq_lite.recording.frames import Frame
 from gnsq_lite.recording.lease import Lease, Patience, create_once
-from gnsq_lite.recording.logs import SKEW, Age, Bounds, Lane, Piece, Span, cut, first_row
+from gnsq_lite.recording.logs import SKEW, Age, Bounds, PartitionRows, Piece, Span, cut, first_row
 from gnsq_lite.recording.objectstore import ObjectStore
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Size in bytes, and seconds since the first write that is not merged, at which writes are merged.
+#: Writes are merged when they have MERGED_BYTES bytes, or MERGED_SECONDS seconds after the first of these writes.
 MERGED_BYTES, MERGED_SECONDS = 64 << 20, 600.0
 #: Bytes of a fence; every object with rows is larger.
 FENCE_BYTES = 16
@@ -101,7 +101,7 @@ class ObjectLog:
         self.ids: Blobs = PatientBlobs(self._store.below("ids/"), self._patiently)
         self.lease = Lease(self._store, clock, sleep)
         self.last, self._number = 0, 0
-        #: Writes that are not merged yet: (name, last row, bytes); and when the first of them was written.
+        #: Writes that are not merged yet, as (name, last row, bytes), and the time of the first of these writes.
         self._parts: list[tuple[str, int, int]] = []
         self._since = 0.0
 
@@ -133,14 +133,14 @@ class ObjectLog:
             self.lease.release()
             raise
 
-    def append(self, lanes: list[Lane]) -> int:
+    def append(self, batches: list[PartitionRows]) -> int:
         """Create an object with the batches; return its size in bytes after the store has confirmed it.
 
         Raises RecordingFenced: another recorder has taken over the log.  RecordingError: the store accepts no writes.
         """
         written = int(self._clock.wall() * 1e6)
-        first, buffers = self.last + 1, [frames.head(lanes[0][1].schema)]
-        for partition, batch in lanes:
+        first, buffers = self.last + 1, [frames.head(batches[0][1].schema)]
+        for partition, batch in batches:
             frame, parts = frames.encode(batch, first, partition, written)
             buffers += parts
             first += frame.rows
@@ -162,7 +162,7 @@ class ObjectLog:
         return len(data)
 
     def _merge(self) -> None:
-        """Merge all writes except the newest, whose name has the log's row number, and delete the merged objects."""
+        """Merge all writes except the newest into one object, and delete them.  newest() needs the newest write."""
         *parts, newest_part = self._parts
         self._parts, self._since = [newest_part], self._clock.now()
         if len(parts) < 2:
@@ -178,8 +178,8 @@ class ObjectLog:
             with contextlib.suppress(FileExistsError):
                 self._merged.create(name, b"".join(joined))
             self._rows.remove(*[part[0] for part in parts])
-        except (OSError, RecordingDamaged) as error:  # the parts stay
-            log.warning("log %s: flushes cannot be merged: %s", self.name, error)
+        except (OSError, RecordingDamaged) as error:  # the writes stay
+            log.warning("log %s: writes cannot be merged: %s", self.name, error)
 
     def check_writer(self) -> None:
         """Raise RecordingFenced if another recorder has a newer lease."""
@@ -191,7 +191,7 @@ class ObjectLog:
 
 
 def exists(store: ObjectStore, name: str) -> bool:
-    """Whether the object *name* exists.  Raises OSError."""
+    """Return whether the object *name* exists.  Raises OSError."""
     try:
         store.read(name)
     except FileNotFoundError:
@@ -200,7 +200,7 @@ def exists(store: ObjectStore, name: str) -> bool:
 
 
 def newest(rows: ObjectStore, merged: ObjectStore) -> tuple[int, int]:
-    """Return the last row of a log, and the number of the next write's name.  Raises RecordingDamaged, OSError."""
+    """Return the last row of a log, and N of the next write's name.  Raises RecordingDamaged, OSError."""
     names = [name for name in rows.sizes() if _ROWS.fullmatch(name)]
     if not names:
         ends = [int(found[2]) for name in merged.sizes() if (found := _MERGED.fullmatch(name))]
@@ -213,7 +213,7 @@ def newest(rows: ObjectStore, merged: ObjectStore) -> tuple[int, int]:
 
 
 class ObjectReader:
-    """Reads a log on an object store; caches the listed names."""
+    """Reads a log on an object store, and caches the listed names."""
 
     def __init__(self, store: ObjectStore, name: str, patiently: Patience | None = None) -> None:
         self.name, self._url = name, store.url
@@ -245,7 +245,7 @@ class ObjectReader:
         self.bounds()
 
     def _pieces(self) -> list[Piece]:
-        """Return the objects in the order of their rows; return only the merged object for rows that are in two."""
+        """Return the objects in the order of their rows.  If rows are in two objects, return only the merged object."""
         found: list[Piece] = []
         behind = 0
         names = sorted(self._names)
@@ -270,15 +270,15 @@ class ObjectReader:
         return self._patiently(lambda: self._store.read(path, 0, size))
 
     def is_retired(self) -> bool:
-        """Whether the log was retired."""
+        """Return whether the log was retired."""
         return self._patiently(lambda: exists(self._store, "RETIRED"))
 
     def retire(self) -> None:
-        """Write the end marker."""
+        """Mark the log as retired."""
         self._store.write("RETIRED", b"retired\n")
 
     def span(self, start: int, end: int) -> Span:
-        """Return the objects that hold the rows."""
+        """Return the span *start* < row <= *end* with its objects."""
         pieces = list(self.pieces(start, end))
         return Span(self.name, start, end, tuple((one.file, one.file_first, one.place) for one in pieces))
 
@@ -335,7 +335,7 @@ class ObjectReader:
                     yield frame, cut(frames.decode(data, frame, schema), frame, span)
 
     def first_after(self, time_us: int) -> int:
-        """Search objects by the time when they were written, and then rows by their publish times."""
+        """Search the objects by the time of their write, and then the rows by publish times."""
         bounds = self.bounds()
         pieces = self._pieces()
         low, high = 0, len(pieces)
@@ -357,14 +357,14 @@ class ObjectReader:
         return frame.written / 1e6
 
     def ages(self) -> Iterator[Age]:
-        """Yield all objects except the newest.  An object was complete when the next object was written."""
+        """Yield all objects except the newest.  ``written`` is the time of the following object's first write."""
         self._relist()
         pieces = self._pieces()
         for piece, following in pairwise(pieces):
             yield Age(piece.file, piece.last, piece.size, self._written(following))
 
     def removable(self, row: int) -> list[Age]:
-        """Return the objects, except the newest object, whose last row is *row* or an earlier row."""
+        """Return the objects that have no row after *row*, except the newest object."""
         self.bounds()
         return [Age(one.file, one.last, one.size, 0.0) for one in self._pieces()[:-1] if one.last <= row]
 

@@ -1,8 +1,8 @@
-"""Calls of object stores (S3 and compatible servers, Google's, Azure's) that a log needs.
+"""Requests of a log to an object store (S3 and compatible servers, Google's, Azure's).
 
-The library is obstore.  It supports all three kinds of stores with the same calls.  Its put has a mode that only
-creates objects, which a log's fence needs.  Settings come from the environment variables of the store's own tools, and
-from the options ``nsq.storage.NAME``.
+The library is obstore, which has the same calls for all three kinds of stores.  A log's fence needs obstore's put mode
+that only creates objects.  Settings come from the environment variables of the store's own tools, and from the options
+``nsq.storage.NAME``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STORE_NAMES = frozenset(
         federated_token_file msi_endpoint msi_resource_id object_id instance_metadata""",
     )
 )
-#: Settings, and ends of names of environment variables, for credentials without the cloud's metadata service.
+#: Settings, and environment variables without their prefix, that give credentials without the cloud's metadata service.
 _CREDENTIALS = frozenset(
     re.findall(
         r"\w+",
@@ -47,11 +47,11 @@ _VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_", "abf
 #: Pattern of a store's answer in XML, and the host of the cloud's metadata service, which gives credentials.
 _ANSWER = re.compile(r"(<\?xml|<Error).*", re.DOTALL)
 _METADATA = "//169.254.169.254/"
-_NO_CREDENTIALS = "no credentials were given or are in the environment, and this machine's cloud has none"
+_NO_CREDENTIALS = "the options and the environment have no credentials, and the cloud's metadata service gave none"
 
 
 def settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options ``nsq.storage.*``, without their prefix, under the library's names.
+    """Return *given*, the options ``nsq.storage.*`` without this prefix, with obstore's names.
 
     Spark passes names in lower case.  Raises OptionError for an unknown name.
     """
@@ -61,7 +61,7 @@ def settings(given: Mapping[str, str]) -> dict[str, str]:
         plain = name.replace("_", "").lower()
         if plain not in names:
             near = difflib.get_close_matches(plain, names, n=1, cutoff=0.0)
-            raise OptionError(f"nsq.storage.{name}", "<hidden>", f"is no setting; did you mean {names[near[0]]}?")
+            raise OptionError(f"nsq.storage.{name}", "<hidden>", f"is unknown; did you mean {names[near[0]]}?")
         found[names[plain]] = text
     if found.get("endpoint", "").startswith("http://") and found.get("allow_http", "").lower() != "true":
         raise OptionError("nsq.storage.endpoint", "<hidden>", "is http://, which needs nsq.storage.allowHttp=true")
@@ -113,7 +113,7 @@ class ObjectStore:
             name.removeprefix(prefix).removeprefix("STORAGE_").lower() for name in os.environ if name.startswith(prefix)
         ]
         if _CREDENTIALS.isdisjoint([*self._given, *variables]):
-            why = f"no credentials are given or in the environment ({prefix}...)"
+            why = f"needs credentials in the options or in the environment ({prefix}...)"
             raise OptionError("nsq.storage.instanceMetadata", "false", why)
 
     @contextlib.contextmanager
@@ -121,7 +121,7 @@ class ObjectStore:
         from obstore import exceptions
 
         where = f"{self.url}/{self._prefix}{name}"
-        try:  # raises without a cause: Spark would show the cause with the store's whole answer
+        try:  # "from None" hides the cause: Spark would show the cause, with the store's whole answer
             yield
         except (exceptions.NotFoundError, FileNotFoundError) as error:
             raise FileNotFoundError(f"{where} does not exist: {_message_of(error)}") from None
@@ -164,14 +164,14 @@ class ObjectStore:
                 return found
             try:
                 found = obstore.get_range(store, self._prefix + name, start=at, length=size).to_bytes()
-            except obstore.exceptions.GenericError:  # the store's answer to a range after the end
+            except obstore.exceptions.GenericError:  # obstore's error if the range begins after the object's end
                 if obstore.head(store, self._prefix + name)["size"] > at:
                     raise
                 found = b""
         return found
 
     def sizes(self, after: str = "") -> dict[str, int]:
-        """Return a dict from name to size in bytes, sorted by name, of the objects after the name *after*."""
+        """Return the sizes in bytes of the objects with names after *after*, as a dict sorted by name."""
         import obstore
 
         store = self._opened()
@@ -183,7 +183,7 @@ class ObjectStore:
         return dict(sorted(found.items()))
 
     def folders(self) -> list[str]:
-        """Return the part before the first slash of all names that have a slash, sorted."""
+        """Return the names of the folders directly below the URL, sorted."""
         import obstore
 
         store = self._opened()
@@ -196,22 +196,22 @@ class ObjectStore:
         return list(self.sizes())
 
     def remove(self, *names: str) -> None:
-        """Remove the objects *names*, many in one request; ignore missing objects."""
+        """Remove the objects *names*, with one request if possible.  A missing object is no error."""
         import obstore
 
         store = self._opened()
         try:
             with self._errors(names[0] if names else ""):
                 obstore.delete(store, [self._prefix + name for name in names])
-        except FileNotFoundError:  # not every store continues after a missing object
+        except FileNotFoundError:  # some stores stop at a missing object
             for name in names if len(names) > 1 else ():
                 self.remove(name)
 
 
 def _message_of(error: Exception) -> str:
-    """Return the library's text of *error*, without its internal structures.
+    """Return obstore's text of *error*, without the debug output.
 
-    Of the store's answer keep only the code and message, because the rest may repeat the request with its token.
+    Keeps only the code and the message of the store's answer, because the rest may repeat the request and its token.
     """
     text = without_password(str(error).partition("\n\nDebug source")[0])
     answer = _ANSWER.search(text)

@@ -1,4 +1,4 @@
-"""The source of a recorder's messages: one or several Readers of the library.
+"""Receives a recorder's messages with one or several Readers.
 
 The receiver passes each message to the recorder, and the recorder finishes the message after its row is durable.  The
 Reader does TLS, AUTH, compression, discovery, reconnects, heartbeats and Youzan's partitions (PIPE-4).
@@ -21,13 +21,13 @@ from gnsq_lite.message import Message, keep_all
 from gnsq_lite.options import format_address
 from gnsq_lite.recording.options import RecorderOptions
 
-#: Function that is called in the I/O thread with received messages; it must not block.
+#: The I/O thread calls this function with received messages.  The function must not block.
 OnMessages = Callable[[list[Message]], None]
-#: Seconds for which messages are gathered into one list, because each list has a fixed cost.
+#: Seconds for which a Reader gathers messages into one list, because each list has a fixed cost.
 GATHER = 0.001
 
-#: Seconds for which a lost nsqd counts as missing even if lookups do not list it.  An nsqd that restarts is not listed
-#: for a while, and the Reader tries to connect to a listed nsqd after each lookup.
+#: Seconds for which a lost nsqd counts as missing, even if nsqlookupd does not list it.  nsqlookupd does not list an
+#: nsqd while it restarts.
 REMEMBERED = 900.0
 
 _BODY = attrgetter("body")
@@ -45,7 +45,7 @@ def take_some(queue: deque[Message], most: int, most_bytes: int) -> list[Message
 
 
 class Receiver:
-    """Receives through one Reader, or through several (connectionsPerNsqd) if a slow disk needs more in flight."""
+    """Receives with one Reader, or with several (connectionsPerNsqd) if a slow disk needs more messages in flight."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class Receiver:
         self._topic, self._channel = options.topic, options.channel
         self._count = options.connections_per_nsqd
         self._readers: list[Reader] = []
-        #: For each Reader, its subscriptions as (address, topic partition); and when each endpoint was lost last.
-        self._here: dict[int, set[tuple[str, int | None]]] = {number: set() for number in range(self._count)}
+        #: Subscriptions of each Reader as (address, topic partition), and the time when each endpoint was lost last.
+        self._subscribed: dict[int, set[tuple[str, int | None]]] = {number: set() for number in range(self._count)}
         self._lost: dict[tuple[int, str], float] = {}
         polls = 3 * self._arguments["lookupd_poll_interval"]
         self._remembered = max(REMEMBERED, 2 * options.connect_timeout, polls)
@@ -82,22 +82,22 @@ class Receiver:
                 self._topic,
                 self._channel,
                 take,
-                on_connected=partial(self._joined, number),
-                on_disconnected=partial(self._parted, number),
+                on_connected=partial(self._on_connected, number),
+                on_disconnected=partial(self._on_disconnected, number),
                 **self._arguments,
             )
             self._readers.append(reader)
             reader.start(block=False)
 
-    def _joined(self, number: int, address: str) -> None:
+    def _on_connected(self, number: int, address: str) -> None:
         """Store the subscriptions of a Reader.  Runs in the I/O thread."""
         stats = self._readers[number].stats()
-        self._here[number] = {(connection.address, connection.partition) for connection in stats.connections}
+        self._subscribed[number] = {(connection.address, connection.partition) for connection in stats.connections}
 
-    def _parted(self, number: int, endpoint: str, reason: object) -> None:
+    def _on_disconnected(self, number: int, endpoint: str, reason: object) -> None:
         """Update the state after a connection ended, or could not be opened.  Runs in the I/O thread."""
-        self.lost += self._is_here(number, endpoint)
-        self._joined(number, endpoint)
+        self.lost += self._is_subscribed(number, endpoint)
+        self._on_connected(number, endpoint)
         now = self._clock.now()
         self._lost[number, endpoint] = now
         for one, since in list(self._lost.items()):
@@ -108,17 +108,17 @@ class Receiver:
     def missing(self) -> list[str]:
         """Return the nsqds to which at least one Reader is not subscribed."""
         now = self._clock.now()
-        addresses = [{address for address, _ in here} for here in self._here.values()]
+        addresses = [{address for address, _ in here} for here in self._subscribed.values()]
         away = {one for one in self._named if not all(one in some for some in addresses)}
         for (number, endpoint), since in list(self._lost.items()):
-            if now - since < self._remembered and not self._is_here(number, endpoint):
+            if now - since < self._remembered and not self._is_subscribed(number, endpoint):
                 away.add(endpoint.partition("/")[0])
         return sorted(away)
 
-    def _is_here(self, number: int, endpoint: str) -> bool:
+    def _is_subscribed(self, number: int, endpoint: str) -> bool:
         """Return whether a Reader is subscribed to *endpoint*: an nsqd, or a topic partition at any leader."""
         lost, _, partition = endpoint.partition("/")
-        return any(str(one) == partition if partition else address == lost for address, one in self._here[number])
+        return any(str(one) == partition if partition else address == lost for address, one in self._subscribed[number])
 
     def trouble(self) -> str:
         """Return why the last connection ended or failed."""
@@ -136,10 +136,10 @@ class Receiver:
 
     def is_connected(self) -> bool:
         """Return whether a Reader has a connection."""
-        return any(self._here.values())
+        return any(self._subscribed.values())
 
     def check(self) -> None:
-        """Raise the error that ended a Reader, such as TLS not granted or a refused secret."""
+        """Raise the error that ended a Reader, for example because nsqd refused TLS or the secret."""
         for reader in self._readers:
             try:
                 reader.join(timeout=0)
@@ -147,7 +147,7 @@ class Receiver:
                 continue
 
     def stop(self, timeout: float) -> None:
-        """Close every Reader gracefully, within *timeout* seconds; no message stays in flight."""
+        """Close every Reader gracefully within *timeout* seconds, so that no message stays in flight."""
         deadline = self._clock.now() + timeout
         for reader in self._readers:
             reader.close(max(0.0, deadline - self._clock.now()))

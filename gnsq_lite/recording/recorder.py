@@ -19,7 +19,7 @@ from gnsq_lite.recording import lease, schema
 from gnsq_lite.recording.backlog import BacklogCutoff
 from gnsq_lite.recording.errors import RecordingError
 from gnsq_lite.recording.known import DedupIndex
-from gnsq_lite.recording.logs import Lane, LogReader, LogWriter
+from gnsq_lite.recording.logs import LogReader, LogWriter, PartitionRows
 from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.receiver import Receiver, take_some
 
@@ -27,7 +27,7 @@ log = logging.getLogger("gnsq_lite.recording")
 
 #: Maximum messages, and bytes of bodies, of one write.
 MOST_AT_ONCE, MOST_BYTES = 10_000, 16 << 20
-#: Number of rows outside the index of known messages at which the index is written.  A start must read these rows.
+#: The index of known messages is written when it lacks this many rows.  A recorder reads the lacking rows at its start.
 UNINDEXED = 1_000_000
 #: Time limit in seconds of a graceful stop.
 STOP_TIMEOUT = 8.0
@@ -60,7 +60,7 @@ class Recorder:
         self._refused_since: float | None = None
         self._refusal = ""
         self._error: BaseException | None = None
-        #: Number of the last row that the owner has taken, and (last row, bytes) of the writes after it.
+        #: Number of the last row that the owning query has put into a batch, and (last row, bytes) of each later write.
         self.taken = 0
         self._waiting: deque[tuple[int, int]] = deque()
         self.stored = self.stored_bytes = 0
@@ -70,9 +70,9 @@ class Recorder:
         self._has_backlog = False
 
     def start(self, taken: int | None = None) -> None:
-        """Load the index of known messages, and start to receive.
+        """Load the index of known messages, and start to receive.  Raises RecordingError, OSError.
 
-        *taken* is the last row that the owner has taken; None means all rows.  Raises RecordingError, OSError.
+        *taken* is the number of the last row that the owning query has put into a batch.  None means all rows.
         """
         bounds = self._reader.bounds()
         self.taken = self.log.last if taken is None else taken
@@ -89,7 +89,7 @@ class Recorder:
         self._receiver.start(self._take)
 
     def expect(self, until_ns: int) -> None:
-        """Treat messages published until *until_ns* (since 1970) as the backlog; 0 means that there is no backlog."""
+        """Treat messages published until *until_ns*, nanoseconds since 1970, as the backlog.  0 means no backlog."""
         self._cutoff, self.backlog_seen = BacklogCutoff(until_ns), self._clock.now()
 
     def _take(self, messages: list[Message]) -> None:
@@ -108,7 +108,7 @@ class Recorder:
         except Exception as error:
             log.exception("log %s: recording ended", self.log.name)
             self._error = error
-            self._receiver.pause()  # the owner may call stop() only an hour later
+            self._receiver.pause()  # the caller of stop() may call it only an hour later
             self._give_back()
             self._news.set()
 
@@ -135,10 +135,10 @@ class Recorder:
                     self._has_backlog, self.backlog_seen = False, self._clock.now()
             if self._stopping.is_set():
                 return
-            self.relieve()
+            self.resume_if_room()
 
     def _gather(self) -> None:
-        """Wait ``linger`` seconds for further messages, but not for more messages than nsqd sends without FIN."""
+        """Wait ``linger`` seconds for further messages, or until half of max_in_flight messages are queued."""
         deadline = self._clock.now() + self.log.linger
         enough = max(1, self._options.max_in_flight // 2)
         while self._queue and len(self._queue) < enough and self._clock.now() < deadline:
@@ -147,32 +147,32 @@ class Recorder:
 
     def _store(self, messages: list[Message]) -> None:
         self._note_backlog(messages)
-        lanes = self._lanes(messages)
+        batches = self._new_rows(messages)
         begun = self._clock.now()
         with self.lock:
-            if lanes:
+            if batches:
                 try:
-                    size = self.log.append(lanes)
+                    size = self.log.append(batches)
                 except OSError as error:
                     self._refused(error, messages)
                     return
-                self._note_stored(lanes, size)
+                self._note_stored(batches, size)
         self._refused_since, self._refusal = None, ""
         self.flush_seconds += self._clock.now() - begun
         self._news.set()
         finish_all(messages)
         if not self._paused and self._is_full():
-            log.info("log %s: %d bytes wait; receiving pauses", self.log.name, self.waiting_bytes())
+            log.info("log %s: receiving pauses: %d bytes are in no batch", self.log.name, self.waiting_bytes())
             self._paused = True
             self._receiver.pause()
 
-    def _note_stored(self, lanes: list[Lane], size: int) -> None:
-        self.stored += sum(batch.num_rows for _, batch in lanes)
+    def _note_stored(self, batches: list[PartitionRows], size: int) -> None:
+        self.stored += sum(batch.num_rows for _, batch in batches)
         self.stored_bytes += size
         if self._options.max_waiting is not None:
             self._waiting.append((self.log.last, size))
         if self._known is not None:
-            for partition, batch in lanes:
+            for partition, batch in batches:
                 self._known.add(partition, batch)
             if self._known.is_due or self.log.last - self.indexed >= UNINDEXED:
                 self.index()
@@ -185,22 +185,22 @@ class Recorder:
                 return
             try:
                 self._known.flush(self.log.last)
-            except OSError as error:  # the keys stay in memory, so retry later
+            except OSError as error:  # the keys stay in memory until a later flush
                 log.warning("log %s: the index of known messages cannot be written: %s", self.log.name, error)
                 self._make_room()
             else:
                 self.indexed = self.log.last
 
-    def _lanes(self, messages: list[Message]) -> list[Lane]:
+    def _new_rows(self, messages: list[Message]) -> list[PartitionRows]:
         """Return one batch of rows for each topic partition, in order, without rows that are already stored."""
         youzan = self._options.include_youzan
-        lanes: dict[int, list[Message]] = {}
+        groups: dict[int, list[Message]] = {}
         if messages[0].partition is None:
-            lanes[-1] = messages
+            groups[-1] = messages
         else:
             for message in messages:
-                lanes.setdefault(-1 if message.partition is None else message.partition, []).append(message)
-        batches = [(partition, schema.to_batch(lane, youzan)) for partition, lane in lanes.items()]
+                groups.setdefault(-1 if message.partition is None else message.partition, []).append(message)
+        batches = [(partition, schema.to_batch(group, youzan)) for partition, group in groups.items()]
         if self._known is None:
             return batches
         with self.lock:
@@ -226,7 +226,7 @@ class Recorder:
         return self._cutoff.covers(first.nsqd_address, first.timestamp_ns)
 
     def _refused(self, error: OSError, messages: list[Message]) -> None:
-        """Requeue *messages* after a failed write (full disk); remove rows, or pause receiving for a second."""
+        """Requeue *messages* after a failed write, as on a full disk.  Then remove rows, or pause for a second."""
         send_back(messages)
         now = self._clock.now()
         self._refused_since = now if self._refused_since is None else self._refused_since
@@ -276,11 +276,11 @@ class Recorder:
         return len(self._queue)
 
     def is_paused(self) -> bool:
-        """Return whether receiving is paused until the owner takes rows."""
+        """Return whether receiving is paused until further rows are in a batch."""
         return self._paused
 
     def not_connected(self, seconds: float) -> ConnectError:
-        """Return the error for nsqds that were unreachable for *seconds*.  Its text has the reason, if known."""
+        """Return an error about the nsqds that were unreachable for *seconds*, with the reason if it is known."""
         where = ", ".join(self.missing() or self._options.addresses)
         known = self._receiver.trouble()
         why = f"no nsqd with topic {self._options.topic} within {seconds:g} s" + (f" ({known})" if known else "")
@@ -289,7 +289,7 @@ class Recorder:
         return ConnectError(where, why)
 
     def waiting_bytes(self) -> int:
-        """Return the size of the rows that the owner has not taken, in bytes."""
+        """Return the size in bytes of the rows that are in no batch."""
         with self.lock:
             return sum(size for _, size in self._waiting)
 
@@ -304,21 +304,21 @@ class Recorder:
             self._news.wait(seconds)
 
     def hand_over(self, row: int) -> None:
-        """Record that the owner has taken the rows up to *row*."""
+        """Note that the rows up to *row* are in a batch."""
         with self.lock:
             self.taken = max(self.taken, row)
             while self._waiting and self._waiting[0][0] <= self.taken:
                 self._waiting.popleft()
         self._wake.set()
 
-    def relieve(self) -> None:
-        """Resume receiving once the owner has taken enough rows."""
+    def resume_if_room(self) -> None:
+        """Resume receiving if at most 80% of max_waiting bytes are in no batch."""
         if self._paused and self.waiting_bytes() <= 0.8 * (self._options.max_waiting or 0):
             self._paused = False
             self._receiver.resume()
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """Stop receiving, store and finish the received messages, and close the log; no message stays in flight."""
+        """Stop receiving, store and finish the received messages, and close the log."""
         self._receiver.stop(timeout)
         self._stopping.set()
         self._wake.set()

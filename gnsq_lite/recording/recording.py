@@ -1,4 +1,4 @@
-"""A recording: the logs of one topic and channel, in a directory or on an object store.
+"""A recording has the logs of one topic and channel, in a directory or on an object store.
 
 ::
 
@@ -7,7 +7,7 @@
     logs/NAME/      a log, see local.py and objects.py
     jobs/ID         marker of a Spark job of recorders; the job stops when the marker is removed
 
-A position maps log names to the number of the last row read; logs without rows are omitted.
+A position maps the name of each log to the number of the last row read.  A log is absent if none of its rows was read.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Meta:
 
 
 class Recording:
-    """A recording at a path or a URL; the constructor does no I/O.
+    """A recording at a path or a URL.  The constructor does no I/O.
 
-    *storage* has the settings of an object store, such as ``region``.  Every method may raise RecordingError.  If the
-    disk or the store is unavailable, it raises OSError.
+    *storage* has the settings of an object store, such as ``region``.  Every method may raise RecordingError, and
+    raises OSError if the disk or the store is unavailable.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Recording:
 
     @property
     def jobs(self) -> Blobs:
-        """Markers of the Spark jobs of recorders; a job's recorders stop when its marker is removed."""
+        """Markers of the Spark jobs of recorders.  A job's recorders stop when the job's marker is removed."""
         return Folder(self._path / "jobs", self._files) if self._store is None else self._store.below("jobs/")
 
     def _patiently(self, do: Callable[[], _T]) -> _T:
-        """Call *do*, with retries while the object store is unavailable; return the result."""
+        """Call *do*, with retries while the object store is unavailable, and return the result."""
         return do() if self._store is None else self._patience(do)
 
-    # -- which recording it is
+    # -- identity
 
     def meta(self) -> Meta:
         """Return the recording's identity.  Raises FileNotFoundError if there is no recording."""
@@ -153,12 +153,12 @@ class Recording:
                 if not create_once(store, "meta", text):
                     text = store.read("meta")
             try:
-                store.create("meta", text)  # the same bytes, in case the store replaces the object
+                store.create("meta", text)  # a store without conditional puts replaces the object by the same bytes
             except FileExistsError:
                 return self.meta()
             raise RecordingError(
-                f"the store of {self.url} has no conditional puts: a put that may only create replaced an object; a log"
-                " cannot be protected from a second writer there"
+                f"the store of {self.url} has no conditional puts: a put that may only create replaced an object.  Use"
+                " another store, because on this store a log could have two writers"
             )
 
         return self._patience(create, opens=True)
@@ -210,11 +210,11 @@ class Recording:
         return self._readers[name]
 
     def take(self, *, own: bool = False, wait: float = 0.0, complete: bool = True) -> LocalLog | ObjectLog:
-        """Open a log without a writer, or a new log, for writing.
+        """Open a log that has no writer, or a new log, for writing.
 
-        If *own* is true, the recording has only one writer; raise RecordingInUse if this writer runs.  If its log has
-        lost rows, raise RecordingDamaged if *complete* is true, else retire that log and open a new log.  If *own* is
-        false, skip logs that have lost rows.
+        If *own* is false, skip logs that have lost rows.  If *own* is true, the recording may have only one writer.
+        Then raise RecordingInUse if this writer runs, and RecordingDamaged if its log has lost rows.  If *complete* is
+        false, retire a log that has lost rows, and open a new log instead of raising RecordingDamaged.
         """
         writers = [self._writer(name) for name in self.names() if not self.reader(name).is_retired()]
         for writer in writers if own or self._store is None else _without_writer(writers):
@@ -299,7 +299,7 @@ class Recording:
         end: Mapping[str, int] | None = None,
         most: int = 10_000,
     ) -> Iterator[tuple[Position, pa.RecordBatch]]:
-        """Yield (position, rows before the position) for the rows of :meth:`batches`, at most *most* rows at once."""
+        """Yield the rows of :meth:`batches` as (position after the batch, batch of at most *most* rows)."""
         low = None if since is None else int(since * 1e6)
         high = None if until is None else int(until * 1e6)
         position = dict(self.begin() if start is None else start)
@@ -345,7 +345,7 @@ class Recording:
         self.reader(name).retire()
 
     def verify(self) -> Iterator[tuple[str, Bounds, str]]:
-        """Read every row; for each log, yield its name, its bounds, and the error text or ""."""
+        """Read and check every row.  For each log, yield its name, its bounds, and its error text or ""."""
         for name, bounds in self.bounds().items():
             wrong = ""
             try:

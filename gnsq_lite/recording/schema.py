@@ -53,7 +53,7 @@ def arrow_schema(include_youzan: bool = False) -> pa.Schema:
 
 
 def check_schema(fields: Iterable[tuple[str, str]], wanted: Sequence[tuple[str, str, pa.DataType]] = COLUMNS) -> None:
-    """Raise OptionError if *fields*, (name, Spark type) from ``.schema(...)``, are wrong; Spark does not check them."""
+    """Raise OptionError if *fields*, (name, Spark type), are not *wanted*.  Spark does not check ``.schema(...)``."""
     given = [(name, kind.upper()) for name, kind in fields]
     if given != [(name, kind) for name, kind, _ in wanted]:
         shown = ", ".join(f"{name} {kind}" for name, kind in given)
@@ -63,12 +63,12 @@ def check_schema(fields: Iterable[tuple[str, str]], wanted: Sequence[tuple[str, 
 
 
 def is_text_id(message_id: bytes) -> bool:
-    """Return whether the 16 bytes are nsqd's hex digits; Youzan's ids are binary."""
+    """Return whether the 16 bytes are hex digits, as in nsqd's ids.  Youzan's ids are binary."""
     return message_id.isascii() and message_id.isalnum()
 
 
 def id_text(message_id: bytes) -> str:
-    """Return the id as text: nsqd's 16 hex digits as they are, Youzan's 16 binary bytes as 32 hex digits."""
+    """Return the id as text.  nsqd's id has 16 hex digits already; Youzan's 16 binary bytes become 32 hex digits."""
     return message_id.decode("ascii") if is_text_id(message_id) else message_id.hex()
 
 
@@ -78,9 +78,9 @@ def signed(value: int | None) -> int | None:
 
 
 _ORIGIN = attrgetter("nsqd_address")
-#: An Arrow scalar, created once: converting a Python number costs Arrow as much as a thousand rows.
+#: Created once, because Arrow takes as long to convert a Python number as to process a thousand rows.
 _THOUSAND = pa.scalar(1000, pa.int64())
-#: Most rows for which the offsets of ids of 16 characters are prepared.
+#: Maximum rows of a batch for which precomputed offsets of ids of 16 characters can be used.
 _MOST_IDS = 10_000
 _ID_OFFSETS = pa.py_buffer(array("i", range(0, 16 * _MOST_IDS + 1, 16)))
 
@@ -136,7 +136,7 @@ def _microseconds(stamps: Any, count: int) -> pa.Array:
 
 
 def _text_ids(joined: bytes, count: int) -> pa.Array | None:
-    """Return the column of *count* ids of 16 bytes; None if an id is not hex digits, or there are too many ids."""
+    """Return the column of *count* ids of 16 bytes, or None if an id is not hex digits or there are too many ids."""
     if count > _MOST_IDS or not is_text_id(joined):
         return None
     return pa.Array.from_buffers(pa.string(), count, [None, _ID_OFFSETS, pa.py_buffer(joined)])

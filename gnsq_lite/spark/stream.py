@@ -163,7 +163,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             end = limited(begin.position, begin.end(), rows)
             waiting = sum(end.values()) - sum(begin.position.values())
             enough = min(max(GATHERED, self._given), rows or sys.maxsize)
-            gathers = waiting < enough and backlog.is_whole() and not embedded.is_paused()
+            gathers = waiting < enough and backlog.is_connected() and not embedded.is_paused()
             if self._is_read or (waiting and not gathers):
                 self._given += waiting
                 return end

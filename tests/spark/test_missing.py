@@ -33,21 +33,21 @@ def made(**more: str) -> tuple[Receiver, FakeReader, FakeClock]:
 def test_one_that_was_lost_is_missed_until_it_is_back_or_forgotten() -> None:
     receiver, reader, clock = made()
     reader.connections = [("a:4150", None), ("b:4150", None)]
-    receiver._joined(0, "b:4150")
+    receiver._on_connected(0, "b:4150")
     assert (receiver.missing(), receiver.is_connected()) == ([], True)
     reader.connections = [("a:4150", None)]
-    receiver._parted(0, "b:4150", "gone")
+    receiver._on_disconnected(0, "b:4150", "gone")
     assert receiver.missing() == ["b:4150"]
     clock.advance(REMEMBERED - 1)
     assert receiver.missing() == ["b:4150"], "an AvailableNow query has connectTimeoutMs to tell of it"
-    receiver._parted(0, "b:4150", "refused")  # it is listed, so it was tried
+    receiver._on_disconnected(0, "b:4150", "refused")  # it is listed, so it was tried
     clock.advance(REMEMBERED - 1)
     assert receiver.missing() == ["b:4150"]
     clock.advance(1)
     assert receiver.missing() == []
-    receiver._parted(0, "b:4150", "refused")
+    receiver._on_disconnected(0, "b:4150", "refused")
     reader.connections += [("b:4150", None)]
-    receiver._joined(0, "b:4150")
+    receiver._on_connected(0, "b:4150")
     assert receiver.missing() == []
 
 
@@ -55,9 +55,9 @@ def test_what_is_kept_of_nsqds_that_come_and_go_has_an_end() -> None:
     receiver, reader, clock = made()
     for number in range(1000):
         reader.connections = [(f"n{number}:4150", None)]
-        receiver._joined(0, f"n{number}:4150")
+        receiver._on_connected(0, f"n{number}:4150")
         reader.connections = []
-        receiver._parted(0, f"n{number}:4150", "gone")
+        receiver._on_disconnected(0, f"n{number}:4150", "gone")
         clock.advance(60.0)
     assert len(receiver._lost) <= REMEMBERED / 60 + 1
     assert receiver.missing() == sorted(f"n{number}:4150" for number in range(986, 1000))
@@ -65,7 +65,7 @@ def test_what_is_kept_of_nsqds_that_come_and_go_has_an_end() -> None:
 
 def test_one_that_is_waited_for_is_not_forgotten_meanwhile() -> None:
     receiver, _, clock = made(connectTimeoutMs="3600000")
-    receiver._parted(0, "b:4150", "gone")
+    receiver._on_disconnected(0, "b:4150", "gone")
     clock.advance(7000.0)
     assert receiver.missing() == ["b:4150"]
 
@@ -75,9 +75,9 @@ def test_one_that_was_named_is_missed_for_good_and_by_each_reader() -> None:
     receiver._readers += [other := FakeReader()]  # type: ignore[list-item]
     assert receiver.missing() == ["a:4150", "b:4150"]
     reader.connections = other.connections = [("a:4150", None)]
-    receiver._joined(0, "a:4150")
+    receiver._on_connected(0, "a:4150")
     assert receiver.missing() == ["a:4150", "b:4150"]
-    receiver._joined(1, "a:4150")
+    receiver._on_connected(1, "a:4150")
     clock.advance(10 * REMEMBERED)
     assert receiver.missing() == ["b:4150"]
 
@@ -93,14 +93,14 @@ def test_a_partition_that_another_nsqd_leads_now_is_not_missed() -> None:
         )
         receiver.start(lambda messages: None)
         try:
-            wait_for(lambda: sum(map(len, receiver._here.values())) == 4)
+            wait_for(lambda: sum(map(len, receiver._subscribed.values())) == 4)
             old = cluster.youzan.leader("t", 0) or 0
             cluster.youzan.move_leader("t", 0, 1 - old)
             wait_for(lambda: bool(receiver._lost))
-            wait_for(lambda: sum(map(len, receiver._here.values())) == 4)
+            wait_for(lambda: sum(map(len, receiver._subscribed.values())) == 4)
             assert receiver.missing() == []
             cluster.nodes[old].kill()
-            wait_for(lambda: not receiver.missing() and len({a for a, _ in receiver._here[0]}) == 1)
+            wait_for(lambda: not receiver.missing() and len({a for a, _ in receiver._subscribed[0]}) == 1)
             assert receiver.is_connected()
         finally:
             receiver.stop(2.0)

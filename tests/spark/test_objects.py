@@ -109,7 +109,7 @@ def test_a_store_without_credentials_is_refused_if_the_metadata_service_is_disab
     monkeypatch.delenv(variable, raising=False)
     given = {"instanceMetadata": "false", "region": "r"} if place.startswith("s3") else {"instanceMetadata": "false"}
     given |= {} if place.startswith("s3") else {"accountName": "me"}
-    with pytest.raises(OptionError, match="no credentials are given or in the environment"):
+    with pytest.raises(OptionError, match="needs credentials in the options or in the environment"):
         Recording(place, given).check()
     monkeypatch.setenv(variable, "sv=2020" if place.startswith("az") else "me")
     if place.startswith("s3"):

@@ -66,7 +66,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return made
 
 
-def batch(*numbers: int) -> logs.Lane:
+def batch(*numbers: int) -> logs.PartitionRows:
     return -1, to_batch([FakeMessage(n, b"%d" % n) for n in numbers])
 
 
