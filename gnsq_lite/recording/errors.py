@@ -34,7 +34,7 @@ class RecordingNotVisible(RecordingError):
 
 
 def report_loss(why: str, *, fails: bool) -> None:
-    """Raise DataLoss if *fails* is true (failOnDataLoss); otherwise log the loss."""
+    """Raise DataLoss if *fails* (failOnDataLoss) is true, or else log the loss."""
     if fails:
         raise DataLoss(f"{why}; set failOnDataLoss=false to skip the lost rows")
-    log.error("%s; failOnDataLoss=false: continuing", why)
+    log.error("%s; continuing without these rows, because failOnDataLoss=false", why)

@@ -12,7 +12,7 @@ class Files:
     """The real file system.  Every method raises OSError if its system call fails."""
 
     def create(self, path: Path) -> int:
-        """Create the new file *path* for appending; return its descriptor.  Raises FileExistsError."""
+        """Create the file *path* for appending, and return its descriptor.  Raises FileExistsError."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
 
     def append(self, fd: int, data: bytes) -> None:

@@ -29,7 +29,7 @@ BATCH_ROWS, BATCH_BYTES = 10_000, 16 << 20
 
 
 class Frame(NamedTuple):
-    """A frame's header.  Times are microseconds since 1970; *at* is the header's offset in its file."""
+    """A frame's header.  Times are microseconds since 1970.  *at* is the header's offset in the file."""
 
     first: int
     rows: int
@@ -72,7 +72,7 @@ def read_head(data: pa.Buffer) -> tuple[pa.Schema, int] | None:
 
 
 def encode(batch: pa.RecordBatch, first: int, partition: int, written: int) -> tuple[Frame, list[Any]]:
-    """Encode *batch* as a frame; return the frame's header and the buffers to write."""
+    """Encode *batch* as a frame, and return the frame's header and the buffers to write."""
     message = batch.serialize()
     span = pc.min_max(batch.column("timestamp").view(pa.int64()))
     low, high = span["min"].as_py(), span["max"].as_py()

@@ -5,9 +5,9 @@ after a timeout.  An nsqd that was killed sends copies of all messages that it h
 last sync.  Such a copy may come a week later, with attempts starting at 1, so a key does not expire with time.  Most
 messages are newer than all stored messages.  The index looks up only a message with an older publish time.
 
-The keys of the newest rows are in memory.  :meth:`DedupIndex.flush` writes these keys to an index file; then the packs
-or objects of the rows may be removed.  An index file has a JSON head with the publish times of each chunk, and the
-compressed chunks.  A lookup reads only the chunks that may hold the key of a copy.
+The keys of the newest rows are in memory.  :meth:`DedupIndex.flush` writes these keys to an index file.  Afterwards the
+packs or objects of these rows may be removed.  An index file has a JSON head with the publish times of each chunk, and
+the compressed chunks.  A lookup reads only the chunks that may hold the key of a copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEAD = struct.Struct("<8sII")  # magic, length of the JSON, CRC-32 of the JSON
 _MAGIC = b"GNSQIDS1"
 _NAME = re.compile(r"ids-(\d{16})-(\d+)\.idx")
 _SCHEMA = pa.schema([("id", pa.string()), ("time", pa.int64())])
-#: A flush is due at FLUSH_ROWS keys in memory.  It merges them into the newest file if that has less than FILE_ROWS.
+#: A flush is due at FLUSH_ROWS keys in memory.  It rewrites the newest file if that file has fewer than FILE_ROWS keys.
 FLUSH_ROWS, FILE_ROWS = 100_000, 100_000
 #: Maximum keys of a chunk, maximum gaps of publish times at which keys are split, and minimum gap in microseconds.
 CHUNK_ROWS, MOST_GAPS, GAP = 50_000, 16, 10_000_000
@@ -161,7 +161,7 @@ class DedupIndex:
             try:
                 self._cache[chunk] = chunk.load()
             except (OSError, pa.ArrowInvalid, ValueError) as error:
-                log.warning("%s; copies of its messages are not recognized", error)
+                log.warning("copies of some messages will not be recognized: %s", error)
                 self._cache[chunk] = _SCHEMA.empty_table()
             if len(self._cache) > CACHED:
                 self._cache.popitem(last=False)

@@ -64,7 +64,7 @@ class Patience:
 def create_once(store: ObjectStore, name: str, data: bytes) -> bool:
     """Create the object *name* unless it exists, and return whether its content is *data*.  Raises OSError.
 
-    *data* must be unique to this writer.  It shows that an object exists because a put of this writer was sent twice.
+    *data* must be unique to this writer, so that an object with this content was created by this writer.
     """
     for _ in range(3):  # a store may refuse both of two concurrent puts
         try:
@@ -122,7 +122,7 @@ class Lease:
         self._thread.start()
 
     def _await(self, wait: float) -> int:
-        """Wait until the writer of the newest term has stopped; return the newest term."""
+        """Wait until the writer of the newest term has stopped, and return the newest term."""
         begun = self._clock.now()
         while True:
             is_free = self.is_free()
@@ -134,7 +134,7 @@ class Lease:
             self._sleep(LOOK)
 
     def is_free(self) -> bool | None:
-        """Read the lease; return whether it is free, or None if only further reads can decide.
+        """Read the lease.  Return whether the lease is free, or None if only a later read can decide.
 
         A lease is free if it was released, or if its content did not change for LEASE seconds.  A lease is not free if
         its content changed since the last read.  Raises OSError.

@@ -66,7 +66,7 @@ def _read_end(directory: Path) -> int:
 
 
 def mapped(path: Path) -> pa.Buffer:
-    """Map a file into memory; return a buffer of its bytes.  Raises OSError."""
+    """Map a file into memory, and return a buffer of its bytes.  Raises OSError."""
     if path.stat().st_size == 0:
         return pa.py_buffer(b"")
     with pa.memory_map(str(path)) as file:

@@ -47,7 +47,7 @@ def remote_url(text: str, option: str) -> str:
 def local_directory(text: str, option: str) -> Path:
     """Return the absolute path of *text*, a path or a ``file:`` URL.
 
-    Raises OptionError for any other URL; *option* is the name of the option.
+    Raises OptionError for any other URL.  The error names the option *option*.
     """
     if not is_url(text):
         return Path(text).absolute()

@@ -3,7 +3,7 @@
 ::
 
     lease/TERM          the writer's lease, see lease.py
-    rows/FIRST-N        one write: a head, and frames from the row FIRST on; N counts the fences before it
+    rows/FIRST-N        one write: a head, and frames from the row FIRST on; N is the number of fences with this FIRST
     merged/FIRST-LAST   writes of up to 64 MB or ten minutes; created before these writes are deleted
     RETIRED, ids/       as in local.py
 
@@ -39,7 +39,7 @@ log = logging.getLogger("gnsq_lite.recording")
 
 #: Writes are merged when they have MERGED_BYTES bytes, or MERGED_SECONDS seconds after the first of these writes.
 MERGED_BYTES, MERGED_SECONDS = 64 << 20, 600.0
-#: Bytes of a fence; every object with rows is larger.
+#: Bytes of a fence.  Every object with rows is larger.
 FENCE_BYTES = 16
 #: Bytes to read if only the first frame's header is needed.
 _HEAD_READ = 4096
@@ -134,7 +134,7 @@ class ObjectLog:
             raise
 
     def append(self, batches: list[PartitionRows]) -> int:
-        """Create an object with the batches; return its size in bytes after the store has confirmed it.
+        """Create an object with the batches, and return its size in bytes after the store has confirmed the object.
 
         Raises RecordingFenced: another recorder has taken over the log.  RecordingError: the store accepts no writes.
         """
@@ -162,7 +162,7 @@ class ObjectLog:
         return len(data)
 
     def _merge(self) -> None:
-        """Merge all writes except the newest into one object, and delete them.  newest() needs the newest write."""
+        """Merge all writes into one object, and delete these writes.  Keep the newest write, which newest() reads."""
         *parts, newest_part = self._parts
         self._parts, self._since = [newest_part], self._clock.now()
         if len(parts) < 2:
@@ -283,7 +283,7 @@ class ObjectReader:
         return Span(self.name, start, end, tuple((one.file, one.file_first, one.place) for one in pieces))
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield a Piece for each object with rows of the range; ``Piece.place`` is the object's size in bytes."""
+        """Yield a Piece for each object with rows of the range.  ``Piece.place`` is the object's size in bytes."""
         if end <= start:
             return
         chosen = self._chosen(start, end)

@@ -27,7 +27,7 @@ log = logging.getLogger("gnsq_lite.recording")
 
 #: Maximum messages, and bytes of bodies, of one write.
 MOST_AT_ONCE, MOST_BYTES = 10_000, 16 << 20
-#: The index of known messages is written when it lacks this many rows.  A recorder reads the lacking rows at its start.
+#: The index is written when it lacks this many rows.  A starting recorder must read the rows that the index lacks.
 UNINDEXED = 1_000_000
 #: Time limit in seconds of a graceful stop.
 STOP_TIMEOUT = 8.0
@@ -108,7 +108,7 @@ class Recorder:
         except Exception as error:
             log.exception("log %s: recording ended", self.log.name)
             self._error = error
-            self._receiver.pause()  # the caller of stop() may call it only an hour later
+            self._receiver.pause()  # stop() may be called only an hour later
             self._give_back()
             self._news.set()
 

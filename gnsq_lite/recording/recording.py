@@ -7,7 +7,7 @@
     logs/NAME/      a log, see local.py and objects.py
     jobs/ID         marker of a Spark job of recorders; the job stops when the marker is removed
 
-A position maps the name of each log to the number of the last row read.  A log is absent if none of its rows was read.
+A position maps the name of each log to the number of the last row read.  Logs without a row that was read are absent.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Recording:
                 return Meta(**found)
         except (ValueError, TypeError, AttributeError) as error:
             raise RecordingDamaged(f"{self.url}/meta is not readable: {error}") from error
-        raise RecordingError(f"{self.url} is of version {found.get('v')}; this library knows version 1")
+        raise RecordingError(f"{self.url} has version {found.get('v')}, but this library supports only version 1")
 
     def create(self, topic: str, channel: str, *, owned: bool = False) -> Meta:
         """Create the recording unless it exists, and return its identity.
@@ -212,8 +212,8 @@ class Recording:
     def take(self, *, own: bool = False, wait: float = 0.0, complete: bool = True) -> LocalLog | ObjectLog:
         """Open a log that has no writer, or a new log, for writing.
 
-        If *own* is false, skip logs that have lost rows.  If *own* is true, the recording may have only one writer.
-        Then raise RecordingInUse if this writer runs, and RecordingDamaged if its log has lost rows.  If *complete* is
+        If *own* is false, skip logs that have lost rows.  If *own* is true, the recording may have only one writer:
+        raise RecordingInUse if another writer runs, and RecordingDamaged if the log has lost rows.  If *complete* is
         false, retire a log that has lost rows, and open a new log instead of raising RecordingDamaged.
         """
         writers = [self._writer(name) for name in self.names() if not self.reader(name).is_retired()]

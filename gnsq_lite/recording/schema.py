@@ -28,7 +28,7 @@ COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("body", "BINARY", pa.binary()),
 )
 
-#: Columns that includeYouzan=true adds.  Unsigned ids are stored as signed (two's complement); ext is JSON text.
+#: Columns that includeYouzan=true adds.  Unsigned ids are stored as signed numbers (two's complement).  ext is JSON.
 YOUZAN_COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("partition", "INT", pa.int32()),
     ("internalId", "BIGINT", pa.int64()),
@@ -68,7 +68,7 @@ def is_text_id(message_id: bytes) -> bool:
 
 
 def id_text(message_id: bytes) -> str:
-    """Return the id as text.  nsqd's id has 16 hex digits already; Youzan's 16 binary bytes become 32 hex digits."""
+    """Return the id as text: 16 hex digits as nsqd sends them, or 32 hex digits for Youzan's 16 binary bytes."""
     return message_id.decode("ascii") if is_text_id(message_id) else message_id.hex()
 
 

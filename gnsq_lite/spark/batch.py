@@ -20,13 +20,13 @@ from gnsq_lite.spark.reading import (
 
 
 class NsqBatchReader(DataSourceReader):
-    """Reads from startingOffsets (earliest) to endingOffsets (latest).  The first action resolves both."""
+    """Reads from startingOffsets (earliest) to endingOffsets (latest).  The first action resolves both offsets."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Resolve the range to row numbers; return the tasks, which Spark keeps for later actions."""
+        """Resolve the range to row numbers, and return the tasks.  Spark keeps the tasks for later actions."""
         recording = open_recording(self._options)
         begin = first_position(recording, self._options, "earliest")
         checked = Checked.of(recording, begin, fails=self._options.fail_on_data_loss)

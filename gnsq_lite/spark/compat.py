@@ -13,11 +13,11 @@ OLDEST = (4, 0)
 
 
 class JavaMissing(NSQError):
-    """Spark needs a Java runtime and there is none."""
+    """Spark needs a Java 17 runtime, and none is installed."""
 
 
 class OldSpark(NSQError):
-    """The installed PySpark is too old, or lacks a required feature."""
+    """The installed PySpark is too old."""
 
 
 def require_pyspark() -> Any:
@@ -50,11 +50,11 @@ def require_java() -> None:
     advice = "install a Java 17 runtime (Debian: openjdk-17-jre-headless) or set JAVA_HOME to one"
     if not java or not os.access(java, os.X_OK):
         where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on PATH"
-        raise JavaMissing(f"Spark needs Java, and {where}: {advice}")
+        raise JavaMissing(f"Spark needs Java, but {where}: {advice}")
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     version = java_version(shown.stderr + shown.stdout)
     if version is not None and version < 17:
-        raise JavaMissing(f"Spark 4 needs Java 17 or later, and {java} is Java {version}: {advice}")
+        raise JavaMissing(f"Spark 4 needs Java 17 or later, but {java} is Java {version}: {advice}")
 
 
 def java_version(text: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The recorder in a query's source process.  Rows stay in the recording until the query has committed them."""
+"""Runs the recorder of a query in Spark's source process, and removes rows after the query has committed them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gnsq_lite.spark.options import SourceOptions
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Seconds that a starting query waits for the recording's previous owner to end.
+#: Seconds that a starting query waits for the recording's previous query to end.
 LOCK_WAIT = 5.0
-#: Added to the error of a second owner: another query, or the same query if its plan reads the frame twice (self-join).
+#: Added to the error of a second recorder.  The same query has two recorders if its plan reads the frame twice.
 ONE_OWNER = (
     "only one query may record into a recording, and its plan may read the frame only once: to write one frame twice,"
     " use foreachBatch; to read the recording in a second query, omit the option topic there"
 )
-#: Number or bytes of committed files above which the index of known messages is written, and the files are removed.
+#: Above this number or these bytes of committed files, the index of known messages is written and the files removed.
 KEPT_FILES, KEPT_BYTES = 100, 16 << 20
 
 
@@ -34,10 +34,10 @@ class Embedded:
         self._writer: LocalLog | ObjectLog | None = None
         self.recorder: Recorder | None = None
         self._committed: Position = {}
-        self._others: Position = {}
+        self._other_logs: Position = {}
 
     def open(self) -> None:
-        """Open the recording as its owner.  Raises RecordingInUse, RecordingDamaged, RecordingError."""
+        """Open the recording as its only recorder.  Raises RecordingInUse, RecordingDamaged, RecordingError."""
         self._recording.create(self._options.topic, self._options.channel, owned=True)
         try:
             self._writer = self._recording.take(own=True, wait=LOCK_WAIT, complete=self._options.fail_on_data_loss)
@@ -59,9 +59,9 @@ class Embedded:
         reader = self._recording.reader(self._writer.name)
         recorder = Recorder(self._writer, reader, receiver, self._options.recorder(), make_room=self._make_room)
         recorder.start(begin.get(self._writer.name, 0))
-        self._others = self._recording.end()
+        self._other_logs = self._recording.end()
         self.recorder = recorder
-        self._tidy()
+        self._remove_committed()
 
     def started(self) -> Recorder:
         """Return the recorder.  Raises RuntimeError before :meth:`start`."""
@@ -86,7 +86,7 @@ class Embedded:
         """Return the last row of each log, without I/O.  *most* limits the last row of the query's own log."""
         writer = self.started().log
         last = writer.last if most is None else min(most, writer.last)
-        return {**self._others, writer.name: last} if last else dict(self._others)
+        return {**self._other_logs, writer.name: last} if last else dict(self._other_logs)
 
     def wait_for_rows(self, seconds: float) -> None:
         """Wait at most *seconds* for a row that is in no batch."""
@@ -94,25 +94,25 @@ class Embedded:
         recorder.wait_for_rows(recorder.taken, seconds)
 
     def hand_over(self, position: Position) -> None:
-        """Record that batches have the rows up to *position*."""
+        """Note that the rows up to *position* are in a batch."""
         recorder = self.started()
         recorder.hand_over(position.get(recorder.log.name, 0))
 
     def is_paused(self) -> bool:
-        """Return whether receiving is paused until the query takes rows."""
+        """Return whether receiving is paused until further rows are in a batch."""
         return self.started().is_paused()
 
     def commit(self, position: Position) -> None:
-        """Store the committed position, and remove the committed rows whose keys are in the index."""
+        """Store the committed position, and remove committed files if the index has the keys of their rows."""
         recorder = self.started()
         with recorder.lock:
             recorder.log.check_writer()
             if position != self._committed:
                 self._recording.commit(position)
                 self._committed = dict(position)
-            self._tidy()
+            self._remove_committed()
 
-    def _tidy(self) -> None:
+    def _remove_committed(self) -> None:
         recorder = self.started()
         for name, row in self._committed.items():
             reader = self._recording.reader(name)
@@ -124,7 +124,7 @@ class Embedded:
             reader.remove(ages)
 
     def _make_room(self) -> int:
-        """Remove all committed files, even if their keys are not in the index; return their bytes."""
+        """Remove all committed files, even if their keys are not in the index, and return their bytes."""
         removed = 0
         for name, row in self._committed.items():
             reader = self._recording.reader(name)

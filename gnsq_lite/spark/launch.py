@@ -31,7 +31,7 @@ def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mappin
     spark = SparkSession.getActiveSession()
     if spark is None:
         require_java()
-        # Otherwise Spark starts "python3" from PATH, in which this library may not be installed.
+        # Without this variable Spark starts "python3" from PATH, in which this library may not be installed.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.appName(app_name)
         if master is not None:

@@ -1,4 +1,4 @@
-"""The logs of a topic in a cluster of Youzan's NSQ: their leaders, beginnings and ends.
+"""Queries the logs of a topic in a cluster of Youzan's NSQ: the leader, the beginning and the end of each log.
 
 A log is a topic partition.  An offset is a number of bytes in the log since the topic was created.  The offset of a
 message does not change when retention removes the log's beginning, or when another replica becomes the leader.
@@ -27,7 +27,7 @@ class LogUnavailable(NSQError):
 
 @dataclass(frozen=True)
 class Extent:
-    """A log's bytes on the disk, begin <= offset < end, and its total number of messages."""
+    """The offsets of a log's stored messages, begin <= offset < end, and the number of messages published so far."""
 
     begin: int
     end: int
@@ -36,7 +36,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Mark:
-    """A message's offset, its number (from 1), and its publish time in nanoseconds."""
+    """A message's offset, number in the log (from 1), and publish time in nanoseconds."""
 
     place: int
     number: int
@@ -85,7 +85,7 @@ class LogCluster:
         return self._found
 
     def _with_leader(self, call: Callable[[], _T]) -> _T:
-        """Run *call*; if a known leader fails or has changed, look up the leaders and run *call* again."""
+        """Run *call*.  If a request fails, the leader may have moved: look up the leaders, and run *call* again."""
         try:
             return call()
         except HTTPError:
@@ -115,7 +115,7 @@ class LogCluster:
         return [number for number in range(self.count()) if not self._wanted or number in self._wanted]
 
     def extents(self) -> dict[int, Extent]:
-        """Return the logs whose leaders answer."""
+        """Return the extent of each partition whose leader answers."""
         self._found = None
         found = self._known()
         led: dict[Address, set[int]] = {}
@@ -136,11 +136,11 @@ class LogCluster:
         return dict(sorted(extents.items()))
 
     def at(self, partition: int, place: int) -> Mark | None:
-        """Return the first message at the offset *place* or after it; None if there is no message."""
+        """Return the first message at the offset *place* or later, or None if there is no such message."""
         return self._with_leader(partial(self._search, partition, place, "virtual_offset"))
 
     def numbered(self, partition: int, number: int) -> Mark | None:
-        """Return the message *number*; None if there is no such message."""
+        """Return the message with this number, or None if there is no such message."""
         return self._with_leader(partial(self._search, partition, number, "count"))
 
     def _search(self, partition: int, position: int, search: str) -> Mark | None:
@@ -163,5 +163,5 @@ class LogCluster:
 def _extent(topic: TopicStats) -> Extent:
     begin, end = topic.raw.get("backend_start"), topic.raw.get("backend_depth")
     if not isinstance(begin, int) or not isinstance(end, int):
-        raise LogUnavailable(f"nsqd does not report where the log of {topic.topic_name} begins: it is not Youzan's")
+        raise LogUnavailable(f"nsqd does not report where the log of {topic.topic_name} begins: it is no Youzan nsqd")
     return Extent(begin, end, topic.message_count)

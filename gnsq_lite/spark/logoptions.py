@@ -22,8 +22,8 @@ LATEST, EARLIEST = -1, -2
 class Position:
     """Start or end of a read: a time, or offsets by partition.
 
-    *offsets* are bytes into the partitions' logs, or LATEST, EARLIEST; *otherwise* is the offset of all other
-    partitions.  *time* is milliseconds since 1970.
+    *offsets* has a byte offset, LATEST or EARLIEST for each partition.  *otherwise* is the offset of all other
+    partitions.  *time* is in milliseconds since 1970.
     """
 
     otherwise: int = LATEST
@@ -39,7 +39,7 @@ class LogOptions:
         (), "comma-separated host:port of the cluster's nsqlookupds; required"
     )
     topic: str = opt("", "topic to read; required")
-    partitions: tuple[int, ...] = opt((), "comma-separated topic partitions; default: all, also those added later")
+    partitions: tuple[int, ...] = opt((), "comma-separated topic partitions; default: all, and partitions added later")
     channel: str = opt("spark", "prefix of the names of the ephemeral channels that tasks read through")
     nsq: Mapping[str, Any] = field(
         default_factory=dict, repr=False, metadata={"doc": "connection options, given as nsq.NAME", "kind": ""}

@@ -20,7 +20,7 @@ Places = dict[int, int]
 
 
 def as_offset(topic: str, places: Places) -> dict[str, Any]:
-    """Return the offset for Spark.  Its keys are sorted, because Spark compares offsets as text."""
+    """Return the offset for Spark, with sorted keys, because Spark compares offsets as text."""
     return {topic: {str(partition): places[partition] for partition in sorted(places)}}
 
 
@@ -36,7 +36,7 @@ def parse_places(raw: Mapping[str, Any], topic: str) -> Places:
 
 @dataclass(frozen=True)
 class Range:
-    """The messages of a task: those of one partition with begin <= offset < end."""
+    """The messages of a task: the messages of one partition with begin <= offset < end."""
 
     partition: int
     begin: int
@@ -57,7 +57,7 @@ def _place(position: Position, partition: int, extent: Extent, logs: LogCluster)
     if extent.begin <= place < extent.end:
         found = logs.at(partition, place)  # an offset inside a message means the next message
         return extent.end if found is None else found.place
-    return place  # after the log's end, or removed; the task reports the loss
+    return place  # an offset after the log's end, or removed: the task reports the loss
 
 
 def _first_place(partition: int, extent: Extent, logs: LogCluster) -> int:

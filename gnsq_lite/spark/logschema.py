@@ -1,4 +1,4 @@
-"""The columns of ``format("nsq_log")``.  Their values are the same in every read and from every replica."""
+"""The columns of ``format("nsq_log")``.  Every read from every replica returns the same values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from gnsq_lite.recording.schema import signed
 
-#: (column, Spark type, Arrow type); ``offset`` is the message's offset in the log, in bytes.
+#: (column, Spark type, Arrow type).  ``offset`` is the message's offset in the log, in bytes.
 LOG_COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (
     ("topic", "STRING", pa.string()),
     ("partition", "INT", pa.int32()),

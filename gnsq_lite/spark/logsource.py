@@ -1,7 +1,7 @@
-"""``format("nsq_log")``: read a topic of Youzan's NSQ as a log.
+"""``format("nsq_log")`` reads a topic of Youzan's NSQ as a log.
 
-The source uses no recording, and no position of a channel.  Spark's offsets are the position, and a batch that runs
-again reads the same bytes of the log (PIPE-3).
+The source needs no recording, and no channel that keeps a position.  Spark's offsets are the position, and a batch that
+runs again reads the same bytes of the log (PIPE-3).
 """
 
 from __future__ import annotations
@@ -77,15 +77,15 @@ class NsqLogDataSource(DataSource):
         return NsqLogBatchReader(self._checked(schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        """Return the streaming reader; it sends no request until Spark asks for an offset."""
+        """Return the streaming reader, which sends no request until Spark calls a method for an offset."""
         return NsqLogStreamReader(self._checked(schema))
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
-        """Raise OptionError: ``format("nsq")`` publishes."""
+        """Raise OptionError, because only ``format("nsq")`` publishes."""
         raise OptionError("format", "nsq_log", "only reads: format('nsq') publishes, to Youzan's NSQ too")
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
-        """Raise OptionError: ``format("nsq")`` publishes."""
+        """Raise OptionError, because only ``format("nsq")`` publishes."""
         raise OptionError("format", "nsq_log", "only reads: format('nsq') publishes, to Youzan's NSQ too")
 
     def _checked(self, schema: Any) -> LogOptions:
@@ -115,8 +115,8 @@ class _LogReader:
         self._options = options
         self._cluster = LogCluster(options.lookupd_http_addresses, options.topic, options.partitions)
 
-    def _whole(self) -> dict[int, Extent]:
-        """Return all logs to read.  Raises LogUnavailable if a log has no leader within connectTimeoutMs."""
+    def _all_extents(self) -> dict[int, Extent]:
+        """Return the extents of all logs.  Raises LogUnavailable if a log has no leader within connectTimeoutMs."""
         options = self._options
         deadline = time.monotonic() + options.connect_timeout_ms / 1000
         while True:
@@ -136,15 +136,15 @@ class _LogReader:
     def _resolved(self, position: Position, extents: Mapping[int, Extent]) -> Places:
         unknown = sorted(position.offsets.keys() - extents.keys())
         if unknown:
-            why = f"{self._options.topic} has partitions {sorted(extents)}, and none of {unknown}"
+            why = f"{self._options.topic} has partitions {sorted(extents)}, not partitions {unknown}"
             raise OptionError("startingOffsets, endingOffsets", unknown, why)
         return resolved(position, extents, self._cluster)
 
     def _planned(self, begins: Places, ends: Places, extents: Mapping[int, Extent]) -> list[InputPartition]:
-        """Report messages that are already gone; return the tasks.
+        """Return the tasks, and report messages that retention has already removed.
 
-        A partition that was added later begins at 0, as in Spark's Kafka source.  The log's present beginning may
-        differ when the batch runs again, and would hide messages that retention removed before they were read.
+        A partition that was added later is read from 0, as in Spark's Kafka source.  Reading from the log's present
+        beginning would hide removed messages, and a batch that runs again could have other rows.
         """
         topic = self._options.topic
         for partition, end in ends.items():
@@ -164,11 +164,11 @@ class _LogReader:
 
 
 class NsqLogBatchReader(_LogReader, DataSourceReader):
-    """Reads from startingOffsets to endingOffsets.  The first action resolves both."""
+    """Reads from startingOffsets to endingOffsets.  The first action resolves both offsets."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
-        extents = self._whole()
+        extents = self._all_extents()
         begins = self._resolved(self._options.starting(batch=True), extents)
         ends = self._resolved(self._options.ending(), extents)
         return self._planned(begins, ends, extents)
@@ -182,7 +182,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         self._last: Places | None = None
         self._until: Places | None = None
         self._warned: set[str] = set()
-        self._is_well = True
+        self._is_healthy = True
         self._patience = MinimumRows(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
         limits = {
             "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
@@ -196,7 +196,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset of startingOffsets."""
         settle_process()
-        self._last = self._resolved(self._options.starting(batch=False), self._whole())
+        self._last = self._resolved(self._options.starting(batch=False), self._all_extents())
         return as_offset(self._options.topic, self._last)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
@@ -204,11 +204,11 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         settle_process()
         topic = self._options.topic
         begins = parse_places(start, topic) if start is not None else self._last
-        self._is_well = True
+        self._is_healthy = True
         extents = self._extents(begins)
         ends = dict(begins or {})
         ends.update({number: extent.end for number, extent in extents.items()})
-        if self._until is not None:  # a partition that was added during this run waits for the next run
+        if self._until is not None:  # only the next run reads a partition that was added during this run
             last = {**(begins or {}), **self._until}
             ends = {number: last[number] for number in ends if number in last}
         if begins is not None:
@@ -222,15 +222,15 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
                 ends = dict(begins)
             if ends == begins and self._until is None:
                 time.sleep(PATIENT)
-        if self._is_well:
+        if self._is_healthy:
             self._warned.clear()
         self._last = ends
         return as_offset(topic, ends)
 
     def _extents(self, begins: Places | None) -> dict[int, Extent]:
-        """Return the available logs.  Without *begins*, wait for all logs: a missing log would later be read from 0."""
+        """Return the available extents.  Without *begins*, wait for all, because a missing log would be read from 0."""
         if begins is None:
-            return self._whole()
+            return self._all_extents()
         try:
             extents = self._cluster.extents()
         except LogUnavailable as error:  # a stream waits for its cluster
@@ -243,7 +243,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
 
     def _warn(self, why: str) -> None:
         """Log a warning once while it applies, because Spark calls latestOffset() many times a second."""
-        self._is_well = False
+        self._is_healthy = False
         if why not in self._warned:
             self._warned.add(why)
             log.warning("%s", why)
@@ -278,7 +278,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of AvailableNow at the present ends of the logs."""
-        self._until = self._resolved(Position(LATEST), self._whole())
+        self._until = self._resolved(Position(LATEST), self._all_extents())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch, at most one for each topic partition."""
@@ -292,4 +292,4 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         """Do nothing: nsqd's retention removes messages."""
 
     def stop(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing, because no file or connection is open."""

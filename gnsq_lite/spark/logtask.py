@@ -1,8 +1,8 @@
 """A task of a log reads all messages of one range, once and in order.
 
-nsqd delivers a log only through a channel.  Each attempt creates its own channel and sets the channel's position to the
-range's begin.  It reads until the messages, by their offsets and lengths, cover the range without a gap.  nsqd deletes
-the channel when the connection ends.  So attempts do not affect each other.
+nsqd delivers a log only through a channel.  Each attempt of a task creates a channel, and sets the channel's position
+to the range's beginning.  The attempt reads until the offsets and lengths of its messages cover the range without a
+gap.  nsqd deletes the channel when the connection ends.  So attempts do not affect each other.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MOST_WAITING, STALLED = 50_000, 5.0
 WINDOW = 2500
 
 
-class Passage:
-    """Reads a partition through a channel, from an offset on.  It finishes each message on receipt."""
+class ChannelReader:
+    """Reads a partition through a channel, from an offset on.  Finishes each message on receipt."""
 
     def __init__(self, options: LogOptions, leader: Leader, partition: int, begin: int, end: int) -> None:
         self._options, self._leader, self._partition, self._begin, self._end = options, leader, partition, begin, end
@@ -52,7 +52,7 @@ class Passage:
     def open(self) -> None:
         """Create the channel and start to read.  Raises HTTPError."""
         options, leader = self._options, self._leader
-        # If channels must be registered, use the registered channel; attempts must not use it at the same time.
+        # If channels must be registered, all attempts use the registered channel, and slow each other down.
         channel = options.channel if leader.registered_only else f"{options.channel}-{uuid.uuid4().hex}#ephemeral"
         nsqd = NsqdClient(leader.node.http_address)
         if not leader.registered_only:
@@ -81,7 +81,7 @@ class Passage:
         self._reader.start(block=False)
 
     def _take(self, message: Any) -> None:
-        """Queue a received message; the Reader finishes it after the call.  Runs in the I/O thread."""
+        """Queue a received message.  The Reader finishes the message afterwards.  Runs in the I/O thread."""
         if message.queue_offset < self._end:
             self.arrived.append(message)
         full = message.queue_offset >= self._end or len(self.arrived) >= MOST_WAITING
@@ -98,14 +98,14 @@ class Passage:
         self.lost = str(reason) or "the connection ended"
         self.fresh.set()
 
-    def relieve(self) -> None:
-        """Resume reading once there is room."""
+    def resume_if_room(self) -> None:
+        """Resume reading if fewer than half of MOST_WAITING messages wait."""
         if self._paused and self._reader is not None and len(self.arrived) < MOST_WAITING // 2:
             self._paused = False
             self._reader.resume()
 
     def close(self) -> None:
-        """Close the Reader, and delete the channel if it had no consumer.  nsqd deletes other channels itself."""
+        """Close the Reader, and delete a channel that never had a consumer.  nsqd deletes all other channels itself."""
         if self._reader is not None:
             self._reader.close(2.0)
         if self._channel and not self._joined:
@@ -118,7 +118,7 @@ class RangeTask:
     """Reads one range.
 
     Args:
-        passage: Creates a Passage from an offset on.
+        make_channel: Creates a ChannelReader that begins at an offset.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class RangeTask:
         options: LogOptions,
         wanted: Range,
         cluster: LogCluster,
-        passage: Callable[..., Passage] = Passage,
+        make_channel: Callable[..., ChannelReader] = ChannelReader,
         clock: Clock = SYSTEM_CLOCK,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options, self._range, self._cluster = options, wanted, cluster
-        self._passage, self._clock, self._sleep = passage, clock, sleep
+        self._make_channel, self._clock, self._sleep = make_channel, clock, sleep
         #: Offset of the range's next message.
         self._next = wanted.begin
         self._ahead: dict[int, Any] = {}
@@ -146,16 +146,16 @@ class RangeTask:
             LogUnavailable: the next message did not arrive within pollTimeoutMs.
         """
         while self._next < self._range.end:
-            passage = self._opened()
-            if passage is not None:
+            channel = self._opened()
+            if channel is not None:
                 try:
-                    yield from self._through(passage)
+                    yield from self._through(channel)
                 finally:
-                    passage.close()
+                    channel.close()
             if self._next < self._range.end:
-                self._judge()
+                self._handle_missing()
 
-    def _opened(self) -> Passage | None:
+    def _opened(self) -> ChannelReader | None:
         try:
             leader = self._cluster.leader(self._range.partition)
         except (HTTPError, LogUnavailable) as error:
@@ -164,45 +164,45 @@ class RangeTask:
         if leader is None:
             self._trouble = "the partition has no leader"
             return None
-        passage = self._passage(self._options, leader, self._range.partition, self._next, self._range.end)
+        channel = self._make_channel(self._options, leader, self._range.partition, self._next, self._range.end)
         try:
-            passage.open()
+            channel.open()
         except BaseException as error:
-            passage.close()
+            channel.close()
             if not isinstance(error, HTTPError):
                 raise
             self._trouble = str(error)
             return None
-        return passage
+        return channel
 
-    def _through(self, passage: Passage) -> Iterator[pa.RecordBatch]:
-        """Yield messages of *passage* until the range's end, or until no message of the range arrives."""
+    def _through(self, channel: ChannelReader) -> Iterator[pa.RecordBatch]:
+        """Yield messages of *channel* until the range's end, or until no further message of the range arrives."""
         self._ahead.clear()
         ready: list[Any] = []
-        heard = self._clock.now()
+        last_progress = self._clock.now()
         while self._next < self._range.end:
-            passage.fresh.wait(0.05)
-            passage.fresh.clear()
+            channel.fresh.wait(0.05)
+            channel.fresh.clear()
             moved = False
-            while passage.arrived and len(ready) < BATCH_ROWS:
-                moved = self._place(passage.arrived.popleft(), ready) or moved
-            passage.relieve()
+            while channel.arrived and len(ready) < BATCH_ROWS:
+                moved = self._place(channel.arrived.popleft(), ready) or moved
+            channel.resume_if_room()
             now = self._clock.now()
             if moved:
-                heard = self._progress = now
-            elif not passage.arrived and (passage.lost or now - heard >= STALLED):
-                self._trouble = passage.lost or self._trouble
+                last_progress = self._progress = now
+            elif not channel.arrived and (channel.lost or now - last_progress >= STALLED):
+                self._trouble = channel.lost or self._trouble
                 break
             if len(ready) >= BATCH_ROWS:
                 yield self._batch(ready)
                 ready = []
-            if passage.arrived:
-                passage.fresh.set()
+            if channel.arrived:
+                channel.fresh.set()
         if ready:
             yield self._batch(ready)
 
     def _place(self, message: Any, ready: list[Any]) -> bool:
-        """Store *message* by its offset; append messages without a gap to *ready*.  Return whether *ready* grew."""
+        """Buffer *message*, append messages before the first gap to *ready*, and return whether *ready* grew."""
         place = message.queue_offset
         if place < self._next or place >= self._range.end:
             return False
@@ -219,8 +219,8 @@ class RangeTask:
 
     # -- missing messages
 
-    def _judge(self) -> None:
-        """Decide what to do if the next message did not arrive: wait, continue after a gap, or raise."""
+    def _handle_missing(self) -> None:
+        """Wait for the next message, continue after a gap, or raise DataLoss or LogUnavailable."""
         partition, patience = self._range.partition, self._options.poll_timeout_ms / 1000
         late = self._clock.now() - self._progress >= patience
         extent = mark = None

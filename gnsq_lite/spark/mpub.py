@@ -1,7 +1,7 @@
 """Converts Arrow columns to MPUB payloads, without a Python loop over the rows.
 
-MPUB's body has a big-endian length before each message.  A column of lengths, joined with the column of bodies, has the
-same layout.  So the joined column's data buffer is the payload.
+MPUB's body has a big-endian length before each message.  A column of lengths joined with the column of bodies has the
+same layout, so the data buffer of the joined column is the payload.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Payload:
 
 
 class Bodies(Sequence[bytes]):
-    """The messages of a payload.  Dialects with another layout of batches read them."""
+    """The messages of a payload, for dialects whose batches have another layout."""
 
     def __init__(self, payload: Payload) -> None:
         self._payload = payload
@@ -79,7 +79,7 @@ def payloads(topic: str, bodies: pa.Array, most_messages: int, most_bytes: int) 
 
 
 def checksum(pieces: Iterable[Payload], so_far: int = 0) -> int:
-    """Return the CRC-32 of the messages, for any payload sizes; *so_far* is the CRC-32 of all earlier messages."""
+    """Return the CRC-32 of the messages, continued from *so_far*.  The payloads' sizes do not change the result."""
     for piece in pieces:
         so_far = zlib.crc32(memoryview(piece.data)[8:], so_far)
     return so_far

@@ -1,4 +1,4 @@
-"""Positions as Spark's offsets, and the limits of a micro-batch."""
+"""Parses positions from Spark's offsets, and limits the rows of a micro-batch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MinimumRows:
         self._since: float | None = None
 
     def waits(self, waiting: Callable[[], int]) -> bool:
-        """Return whether to delay the batch.  Call it only while rows wait; *waiting* returns their number."""
+        """Return whether to delay the batch.  Call this only while rows wait.  *waiting* returns their number."""
         if self._rows is None:
             return False
         now = self._clock.now()

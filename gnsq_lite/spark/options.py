@@ -1,4 +1,4 @@
-"""Parses Spark's options into frozen dataclasses.  An unknown name raises OptionError; errors never show secrets.
+"""Parses Spark's options into frozen dataclasses.  An unknown name raises OptionError.  Errors never show secrets.
 
 Spark passes every option as text with a case-insensitive name.  Each field below declares an option with its type,
 default, range and documentation.  The option's name is the field's name in camelCase.  Durations are milliseconds
@@ -24,7 +24,7 @@ from gnsq_lite.wire.names import check_channel, check_topic
 
 _T = TypeVar("_T")
 
-#: Names that Spark adds to the options of a source or a sink; they are ignored.
+#: Names that Spark adds to the options of a source or a sink.  :func:`parse` ignores these names.
 SPARK_NAMES = frozenset({"checkpointlocation", "queryname", "outputmode", "maxrecordsperfile"})
 _SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": "lookupdHTTPAddresses"}
 _SECRET = re.compile(r"secret|password|token|key$", re.IGNORECASE)
@@ -44,7 +44,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 def opt(
     default: Any, doc: str, *, low: float | None = None, high: float | None = None, kind: str = "", shown: bool = True
 ) -> Any:
-    """Declare an option.  *kind* ``"bytes"`` allows size suffixes; ``shown=False`` keeps the value out of reprs."""
+    """Declare an option.  *kind* ``"bytes"`` allows size suffixes.  ``shown=False`` hides the value in reprs."""
     bounds = {} if low is None else {"low": low, "high": math.inf if high is None else high}
     return field(default=default, repr=shown, metadata={"doc": doc, "kind": kind, "unit": kind, **bounds})
 
@@ -58,10 +58,10 @@ def camel(name: str) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """Parse a maxTriggerDelay such as 500ms, 30s, 15m or 1h; return seconds.  Raises OptionError."""
+    """Parse a maxTriggerDelay such as 500ms, 30s, 15m or 1h, and return seconds.  Raises OptionError."""
     found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|(?:milli)?seconds?|minutes?|hours?)", text.strip().lower())
     if found is None or not int(found[1]):
-        raise OptionError("maxTriggerDelay", text, "must be such as 500ms, 30s, 15m, 1h or 2 minutes")
+        raise OptionError("maxTriggerDelay", text, "must be a duration such as 500ms, 30s, 15m, 1h or 2 minutes")
     return int(found[1]) * _SECONDS["ms" if found[2].startswith("milli") or found[2] == "ms" else found[2][0]]
 
 
@@ -100,7 +100,7 @@ class SourceOptions(CommonOptions):
     """Options of the source: for a stream that records a channel, and for reads of a recording."""
 
     recording: str = opt("", "path or URL of the recording, readable by the executors; required")
-    topic: str = opt("", "topic to record; without it the source only reads the recording")
+    topic: str = opt("", "topic to record; without a topic the source only reads the recording")
     channel: str = opt("", "channel to record")
     storage: Mapping[str, str] = field(
         default_factory=dict,
@@ -138,7 +138,7 @@ class SourceOptions(CommonOptions):
         check_ranges(self)
         if not self.recording:
             raise OptionError("recording", "", "is required")
-        # Resolve here, in the driver: executors have other working directories.
+        # Resolve relative paths here, in the driver, because executors have other working directories.
         if self.is_remote:
             object.__setattr__(self, "recording", remote_url(self.recording, "recording"))
         else:
@@ -196,7 +196,7 @@ class SinkOptions(CommonOptions):
         "error",
         "for rows that nsqd would refuse: error, skip, or topic:NAME to publish a record of each row",
     )
-    marker_dir: str = opt("", "directory for progress markers: a retried task continues where it stopped")
+    marker_dir: str = opt("", "directory for progress markers: a retried task skips rows that nsqd has confirmed")
     rows_per_second: float | None = opt(None, "maximum rows per second and task", low=0.001)
     max_retries: int = opt(5, "maximum retries of a failed MPUB", low=0, high=1000)
     publish_timeout_ms: int = opt(30_000, "maximum time for nsqd's answer", low=10, high=3_600_000)
@@ -232,7 +232,7 @@ def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
     for key, text in raw.items():
         low = key.lower()
         if low.startswith("option."):
-            why = "Spark would read it without its options; CREATE TEMPORARY VIEW ... USING nsq OPTIONS (...) works"
+            why = "Spark reads a table without its options: use CREATE TEMPORARY VIEW ... USING nsq OPTIONS (...)"
             raise OptionError("CREATE TABLE", "USING nsq", why)
         if low.startswith("nsq.storage.") and cls is SourceOptions:
             storage[key[12:]] = text

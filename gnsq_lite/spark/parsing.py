@@ -12,7 +12,7 @@ from typing import Any
 from gnsq_lite.errors import OptionError
 from gnsq_lite.spark.options import SinkOptions, parse
 
-#: Column with the text of a body that was not parsed; null if the body was parsed.
+#: Column with the text of a body that was not parsed, or null if the body was parsed.
 UNPARSED = "unparsed"
 #: A body between these texts parses only if it is exactly one JSON value.  Spark ignores text after the first value.
 _BEFORE, _AFTER, _WHOLE = '{"gnsq_lite_body":', ',"gnsq_lite_end":1}', "gnsq_lite_end INT"
@@ -21,7 +21,7 @@ Store = Callable[[Any, int], None]
 
 
 def parse_json(frame: Any, schema: str, *, unparsed: str = UNPARSED) -> Any:
-    """Parse the bodies of *frame*; return *frame* with the columns of *schema* (Spark's DDL) and *unparsed*.
+    """Parse the bodies of *frame*, and return *frame* with the columns of *schema* (Spark's DDL) and *unparsed*.
 
     A field that a body lacks is null.  A body is unparsed if it is not a JSON object, or has a value of another type.
     Unlike ``from_json``, this function also rejects whitespace alone, text after the object, and invalid UTF-8.  Raises
@@ -49,14 +49,14 @@ def parse_json(frame: Any, schema: str, *, unparsed: str = UNPARSED) -> Any:
 def with_dead_letters(store: Store, sink: Mapping[str, str], *, unparsed: str = UNPARSED) -> Store:
     """Return a function for ``foreachBatch`` that publishes unparsed bodies, and passes the other rows to *store*.
 
-    *sink* has the options of the sink; its topic receives the unchanged bodies.  A batch that runs again publishes its
-    dead letters again.  Raises OptionError.
+    *sink* has the options of the sink, with the topic for the unchanged bodies.  A batch that runs again publishes its
+    unparsed bodies again.  Raises OptionError.
     """
     if not parse(SinkOptions, sink).topic:
-        raise OptionError("topic", "", "is required: it receives the dead letters")
+        raise OptionError("topic", "", "is required for the dead letters")
 
     def split(batch: Any, batch_id: int) -> None:
-        batch.persist()  # so that the source is read only once for both parts
+        batch.persist()  # both writes then read the source only once
         try:
             dead = batch.where(f"`{unparsed}` IS NOT NULL").select("body")
             dead.write.format("nsq").options(**sink).mode("append").save()

@@ -2,7 +2,7 @@
 
 Without a marker, a repeated task publishes its whole partition again.  A marker belongs to one partition of a query's
 batch or of a batch write.  It is valid only if the repeated task has the same bodies in the same order.  After a
-shuffle, or after a restart with other options, they may differ.  So a marker has a checksum of the bodies.
+shuffle, or after a restart with other options, the bodies may differ.  So a marker has a checksum of the bodies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gnsq_lite.recording.files import Files
 
 @dataclass(frozen=True)
 class TaskKey:
-    """The identity of a task, the same when Spark runs it again."""
+    """The identity of a task.  All attempts of a task have the same identity."""
 
     query: str
     batch: str
@@ -26,13 +26,13 @@ class TaskKey:
 
     @property
     def file_name(self) -> str:
-        """The marker's file."""
+        """Name of the marker's file."""
         query = re.sub(r"[^A-Za-z0-9-]", "_", self.query)
         return f"{query}-b{self.batch}-p{self.partition}.json"
 
 
 def current_task(write: str = "") -> TaskKey | None:
-    """Return the key of the running task, of the batch write *write* or of a query; None outside a task."""
+    """Return the key of the running task, or None outside a task.  *write* is the id of a batch write."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -63,7 +63,7 @@ class Marker:
         directory.mkdir(parents=True, exist_ok=True)
 
     def read(self) -> Done:
-        """Return the confirmed part; empty if there is no marker."""
+        """Return the confirmed part, or NOTHING if there is no readable marker."""
         try:
             found = json.loads(self._path.read_text())
             return Done(int(found["rows"]), int(found["crc"]))

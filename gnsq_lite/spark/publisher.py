@@ -21,12 +21,12 @@ from gnsq_lite.spark.progress import NOTHING, Done
 from gnsq_lite.spark.rows import Checked, check
 from gnsq_lite.wire import commands
 
-#: Rows processed at once, because their joined bodies are a copy in memory.
+#: Maximum rows processed at once.  Their joined bodies are a copy in memory.
 _SLICE = 20_000
-#: Bytes of a task's bodies that are checked before the first row is sent.  If one of them is invalid, none is sent.
+#: Bytes of bodies that a task checks before it sends the first row.  If one of these rows is invalid, no row is sent.
 CHECKED_BYTES = 64 << 20
 #: Errors that are retried: nsqd was unreachable, was exiting or had a full disk, or its answer was lost.
-MAY_PASS = (NotSent, OutcomeUnknown, PubFailedError, MpubFailedError)
+TRANSIENT = (NotSent, OutcomeUnknown, PubFailedError, MpubFailedError)
 #: First and maximum seconds before a failed MPUB is sent again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
@@ -39,7 +39,7 @@ class PayloadWriter(Writer):
     """A Writer that sends MPUB payloads unchanged, without checking each message again."""
 
     def send(self, payload: Payload, timeout: float) -> Publish:
-        """Queue a payload and return its Publication.  Raises ClosedError."""
+        """Queue a payload and return its Publish.  Raises ClosedError."""
         core = self._core
         if core is None or core.closing:
             core = self._start(timeout)
@@ -56,7 +56,7 @@ _writers_lock = threading.Lock()
 
 
 def shared_writer(options: SinkOptions) -> PayloadWriter:
-    """Return this process's Writer for *options*; its connections stay open between tasks."""
+    """Return this process's Writer for *options*.  The Writer's connections stay open between tasks."""
     given = repr(sorted(options.client_arguments().items(), key=str))
     key = (os.getpid(), given, options.max_message_bytes, options.mpub_max_bytes)
     with _writers_lock:
@@ -98,11 +98,11 @@ class Sink:
         self.published = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Publish all rows; return the number of rows published.
+        """Publish all rows, and return the number of rows published.
 
         Raises:
             BadRows, OptionError: nsqd would refuse a row.  If the row is in the first CHECKED_BYTES, no row was sent.
-            OtherRows: the task does not begin with the rows to skip; no row was sent.
+            OtherRows: the task does not begin with the rows to skip.  No row was sent.
             NSQError: nsqd refused a row or was unreachable, after all retries.
         """
         held: list[tuple[Checked, int]] = []
@@ -141,7 +141,7 @@ class Sink:
         )
 
     def _send(self, held: list[tuple[Checked, int]]) -> None:
-        """Publish checked slices of rows.  Each has the number of the task's rows up to the slice's end."""
+        """Publish checked slices of rows.  *held* has each slice with the number of the task's rows up to its end."""
         for one, end in held:
             self._send_rows(one, end)
         held.clear()
@@ -149,7 +149,7 @@ class Sink:
     def _send_rows(self, one: Checked, end: int) -> None:
         options = self._options
         most = options.mpub_size
-        if options.rows_per_second is not None:  # small enough for an even flow
+        if options.rows_per_second is not None:  # about ten MPUBs a second
             most = max(1, min(most, int(options.rows_per_second / 10)))
         records = pa.array(one.records, pa.binary())
         for piece in payloads(options.bad_row_topic, records, most, options.mpub_max_bytes):
@@ -159,20 +159,20 @@ class Sink:
             if run.defers is not None:
                 self._write_deferred(run.topic, run.bodies, run.defers)
                 left -= len(run.bodies)
-                self._crc = self._checked(payloads(run.topic, run.bodies, sys.maxsize, sys.maxsize))
+                self._crc = self._checksum(payloads(run.topic, run.bodies, sys.maxsize, sys.maxsize))
                 if one.is_whole or not left:
                     self.done = Done(end - left, self._crc)
                 continue
             for piece in payloads(run.topic, run.bodies, most, options.mpub_max_bytes):
                 left -= piece.count
-                self._crc = self._checked([piece])
-                # Bad rows are in no payload, so a slice with bad rows reports progress only at its end.
+                self._crc = self._checksum([piece])
+                # Bad rows are in no payload, so the progress of a slice with bad rows is known only at its end.
                 self._push(piece, Done(end - left, self._crc) if one.is_whole or not left else None)
         if not one.runs and not self._window:
             self.done = Done(end, self._crc)
 
-    def _checked(self, pieces: Iterable[Payload]) -> int:
-        """Return the checksum of all rows up to *pieces*, if there is a marker."""
+    def _checksum(self, pieces: Iterable[Payload]) -> int:
+        """Return the checksum of all rows up to *pieces*.  Without a marker, the checksum does not change."""
         return self._crc if self._on_progress is None else checksum(pieces, self._crc)
 
     def _write_deferred(self, topic: str, bodies: pa.Array, defers: pa.Array) -> None:
@@ -208,13 +208,13 @@ class Sink:
         self._window.append((payload, publication, done))
 
     def _settle(self) -> None:
-        """Wait for the oldest MPUB; send it again if a retry may help."""
+        """Wait for the oldest MPUB, and send it again after a transient error."""
         payload, publication, done = self._window.popleft()
         for attempt in range(self._options.max_retries + 1):
             try:
                 publication.result()
                 break
-            except MAY_PASS as error:
+            except TRANSIENT as error:
                 if attempt == self._options.max_retries:
                     raise
                 self._pause(error, attempt)

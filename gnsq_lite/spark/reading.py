@@ -1,4 +1,4 @@
-"""Code of both the streaming and the batch source: the start, the check of a position, tasks and their rows."""
+"""Code that the streaming and the batch source share: the first position, its check, and the rows of tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Rows of a task, until there is one task per core.  A task costs Spark some 10 ms.
+#: Rows of a task, unless there is already a task for each core.  A task costs Spark some 10 ms.
 TASK_ROWS = 10_000
 #: Reported if a query's recording has a later committed position than its checkpoint.
 OLDER = (
@@ -112,7 +112,7 @@ class Checked:
                 continue
             if row > bounds[name].last:
                 report_loss(
-                    f"{where} ends at row {bounds[name].last}, the checkpoint is at {row}: the recording"
+                    f"{where} ends at row {bounds[name].last}, but the checkpoint is at row {row}: the recording"
                     " was replaced by an older copy",
                     fails=fails,
                 )
@@ -130,7 +130,7 @@ class Checked:
         return cls(recording, {name: row for name, row in found.items() if row}, there, fails)
 
     def end(self) -> Position:
-        """Return the position of the newest rows, never before this position."""
+        """Return the later of :attr:`position` and the last stored row, for each log."""
         return {name: max(row, self.position.get(name, 0)) for name, row in {**self.position, **self.there}.items()}
 
     def ranges(self, end: Position) -> list[tuple[LogReader, int, int]]:
@@ -187,7 +187,7 @@ def _rows(recording: Recording, span: Span, options: SourceOptions) -> Iterator[
 
 
 def settle_worker() -> None:
-    """Exclude a worker's imports, once, from garbage collection: a Spark Python worker collects after every task."""
+    """Exclude imported objects from garbage collection, because Spark's Python workers collect after every task."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if not _frozen and main is not None and main.name.startswith("pyspark."):
         _frozen.append(True)

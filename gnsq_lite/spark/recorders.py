@@ -1,4 +1,4 @@
-"""Recorders on Spark's executors.  A job with one task per recorder runs until the driver stops the job."""
+"""Runs recorders on Spark's executors.  A job with one task per recorder runs until the driver stops the job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_EVERY = 1.0
 
 
 class Recorders:
-    """A running job of recorders; :func:`record` returns it."""
+    """A running job of recorders, returned by :func:`record`."""
 
     def __init__(self, run: Callable[[], object], recording: Recording, job: str) -> None:
         self._run, self._recording, self._job = run, recording, job
@@ -39,14 +39,14 @@ class Recorders:
             self._error = error
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the job's end, at most *timeout* seconds; return whether it ended.  Raises the job's error."""
+        """Wait at most *timeout* seconds for the job's end; return whether the job ended.  Raises the job's error."""
         self._thread.join(timeout)
         if self._error is not None:
             raise self._error
         return not self._thread.is_alive()
 
     def stop(self, timeout: float = 60.0) -> None:
-        """Stop the recorders gracefully: they store and finish every received message.
+        """Stop the recorders gracefully.  They store and finish every received message.
 
         Raises TimeoutError if a recorder still runs after *timeout* seconds, and the job's error.
         """
@@ -66,15 +66,15 @@ def record(
     retain_bytes: int | None = None,
     options: Mapping[str, str],
 ) -> Recorders:
-    """Start recorders of a channel as a Spark job with one task per recorder; return at once.
+    """Start recorders of a channel as a Spark job with one task per recorder, and return at once.
 
     Each recorder occupies a task slot until :meth:`Recorders.stop`, and writes a separate log.  If an executor is lost,
     Spark runs its task again, and the new recorder continues the log.
 
     Args:
-        url: Path or URL of the recording; every executor must have access to it.
-        retain: Seconds for which rows stay; 0: no limit.
-        retain_bytes: Maximum bytes of all logs; None: no limit.
+        url: Path or URL of the recording.  Every executor must have access to the recording.
+        retain: Seconds for which rows stay.  0 means no limit.
+        retain_bytes: Maximum bytes of all logs.  None means no limit.
         options: Options of the source, such as nsqdTCPAddresses, nsq.authSecret, nsq.storage.region.
 
     Raises OptionError, and RecordingError if the recording is of another channel or its store is unreachable.
@@ -94,7 +94,7 @@ def record(
 
 
 def run_task(recording: Recording, wanted: str, options: RecorderOptions, job: str) -> int:
-    """Record in a task until the marker of *job* is removed; return the number of stored rows.
+    """Record in a task until the marker of *job* is removed, and return the number of stored rows.
 
     Raises RecordingNotVisible: this executor does not see the recording with the uuid *wanted*.
     """

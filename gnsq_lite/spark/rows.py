@@ -1,4 +1,4 @@
-"""Checks the sink's rows before they are sent.  The option onBadRow applies to rows that nsqd would refuse."""
+"""Checks rows before the sink sends them.  The option onBadRow applies to rows that nsqd would refuse."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _RECORD_BYTES = 1024
 
 
 class BadRows(NSQError, ValueError):
-    """Rows that nsqd would refuse, with onBadRow=error.  No row of their slice was sent."""
+    """nsqd would refuse rows, and onBadRow is error.  No row of the checked slice was sent."""
 
 
 class Run(NamedTuple):
-    """Consecutive rows of one topic.  *defers* has the delay of each row in seconds; None if all delays are 0."""
+    """Consecutive rows of one topic.  *defers* has the delay of each row in seconds, or is None if all delays are 0."""
 
     topic: str
     bodies: pa.Array
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The valid rows of a slice; with onBadRow=topic:NAME also a JSON record of each bad row."""
+    """The valid rows of a slice and, with onBadRow=topic:NAME, a JSON record of each bad row."""
 
     runs: list[Run]
     records: list[bytes]
@@ -88,7 +88,7 @@ def _topic_error(topic: str) -> NSQError | None:
     try:
         check_topic(topic)
     except NSQError as error:
-        return error if topic else InvalidBody("its topic is null and there is no option topic")
+        return error if topic else InvalidBody("the row's topic is null, and the option topic is not set")
     return None
 
 

@@ -1,7 +1,7 @@
 """The sink.  Each task publishes its rows with MPUB, and returns when nsqd has confirmed all rows.
 
-Delivery is at least once: a task that Spark runs again publishes its rows again.  With markerDir, it continues where it
-stopped.
+Delivery is at least once: a task that Spark runs again publishes its rows again.  With markerDir, the task skips rows
+that nsqd has confirmed.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class NsqArrowWriter(DataSourceArrowWriter):
         return publish(self._options, iterator, write=self._write)
 
     def commit(self, messages: list[Any]) -> None:
-        """Log the number of published rows, and remove the markers.  Spark calls it after all tasks."""
+        """Log the number of published rows, and remove the markers.  Spark calls this method after all tasks."""
         log.info("published %d rows", sum(message.rows for message in messages if message is not None))
         self._remove_markers()
 
     def abort(self, messages: list[Any]) -> None:
-        """Log a failed job, and remove the markers.  Rows that finished tasks published stay published."""
+        """Log a failed job, and remove the markers.  Rows of finished tasks stay published."""
         rows = sum(message.rows for message in messages if message is not None)
         log.warning("the job failed; its finished tasks have published %d rows", rows)
         self._remove_markers()
@@ -82,7 +82,7 @@ class NsqArrowWriter(DataSourceArrowWriter):
 
 
 class NsqStreamRowWriter(StreamCommits, DataSourceStreamWriter):
-    """Streaming writer for PySpark 4.0, which passes rows one by one.  It is slower, with the same guarantees."""
+    """Streaming writer for PySpark 4.0, which passes rows one by one.  Slower, but with the same guarantees."""
 
     def __init__(self, options: SinkOptions, names: Sequence[str]) -> None:
         self._options, self._names = options, list(names)
@@ -118,7 +118,7 @@ def _as_batch(rows: list[Any], names: Sequence[str]) -> pa.RecordBatch:
 
 
 def stream_writer(options: SinkOptions, names: Sequence[str]) -> DataSourceStreamWriter:
-    """Return the streaming writer for this PySpark: Arrow batches from 4.1 on."""
+    """Return the streaming writer for this PySpark.  From 4.1 on, PySpark passes Arrow batches."""
     base = stream_arrow_writer()
     if base is None:
         return NsqStreamRowWriter(options, names)

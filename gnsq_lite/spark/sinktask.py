@@ -1,4 +1,4 @@
-"""Publishes one task of the sink, and ends a batch.  Writers of rows and of Arrow batches use it."""
+"""Publishes the rows of a task, and commits a batch.  The sink's writers of rows and of Arrow batches use this code."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Published(WriterCommitMessage):
 def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch], *, write: str = "") -> Published:
     """Publish the rows of the calling task.
 
-    *write* is the id of a batch write.  Tasks of batch writes need it, because all batch writes in one call of a
-    foreachBatch function have the same query and batch number.
+    *write* is the id of a batch write.  The id is needed because all batch writes in one call of a foreachBatch
+    function have the same query and batch number.
     """
     task = current_task(write)
     marker = Marker(Path(options.marker_dir), task) if options.marker_dir and task is not None else None
@@ -50,7 +50,7 @@ def publish(options: SinkOptions, batches: Iterable[pa.RecordBatch], *, write: s
 
 
 class StreamCommits:
-    """commit() and abort() of the streaming writers."""
+    """The methods commit() and abort() of the streaming writers."""
 
     _options: SinkOptions
 
@@ -62,6 +62,6 @@ class StreamCommits:
                 remove_markers(Path(self._options.marker_dir), query, batchId)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Log a failed batch.  A restarted query runs the batch again; tasks with markers continue at their markers."""
+        """Log a failed batch.  A restarted query runs the batch again, and tasks continue at their markers."""
         rows = sum(message.rows for message in messages if message is not None)
-        log.warning("batch %d failed; %d rows of it are published", batchId, rows)
+        log.warning("batch %d failed after %d of its rows were published", batchId, rows)

@@ -41,7 +41,7 @@ class NsqDataSource(DataSource):
         return columns.ddl(options.include_youzan)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """Return the batch reader of a recording.  Raises OptionError: a channel cannot be read twice."""
+        """Return the batch reader of a recording.  Raises OptionError for a channel, which only a stream can read."""
         from gnsq_lite.spark.batch import NsqBatchReader
 
         options = self._checked(schema)
@@ -54,7 +54,7 @@ class NsqDataSource(DataSource):
         return NsqBatchReader(options)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        """Return the streaming reader; it does no I/O until Spark asks for an offset."""
+        """Return the streaming reader, which does no I/O until Spark calls a method for an offset."""
         from gnsq_lite.spark.stream import NsqStreamReader
 
         return NsqStreamReader(self._checked(schema))

@@ -1,7 +1,7 @@
 """The streaming source reads a recording.  If the query has a topic and a channel, it also records the channel.
 
 Spark creates the reader twice, and sends a pickled copy of a reader to the tasks.  So the constructor does no I/O.  The
-first call of a driver method opens the recording, in the process that Spark keeps for the query.  An offset is a
+first call of a driver method opens the recording, in Spark's process for the source of this query.  An offset is a
 position: a dict from log name to the number of the last row.  The rows of ``(start, end]`` never change (PIPE-3).
 """
 
@@ -36,12 +36,12 @@ log = logging.getLogger("gnsq_lite.spark")
 
 _AvailableNow: Any = available_now_mixin()
 
-#: Seconds for which latestOffset() waits for a row.  If there is no row, Spark calls it again 10 ms later.
+#: Seconds for which latestOffset() waits for a row.  Without a new row, Spark repeats the call 10 ms later.
 PATIENT = 0.1
-#: Seconds for which the first batch of a run gathers rows.  It would have a single row otherwise.
+#: Seconds for which the first batch of a run gathers rows.  Without this wait, the batch would have a single row.
 FIRST = 0.1
-#: Rows that AvailableNow's first batch gathers while its backlog arrives; each later batch gathers as many rows as all
-#: batches before it, because a batch costs 0.1 s of CPU.
+#: Rows that AvailableNow's first batch gathers while the backlog arrives.  Each later batch gathers as many rows as all
+#: earlier batches together, because a batch costs 0.1 s of CPU.
 GATHERED = 100_000
 #: Threshold of the garbage collector in Spark's source process: many times the messages in flight.
 UNCOLLECTED = 50_000
@@ -58,15 +58,15 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._opened: Recording | None = None
         self._embedded: Embedded | None = None
         self._depth: ChannelDepth | None = None
-        #: Start of AvailableNow in nanoseconds since 1970; the position at the start, if the query does not record.
+        #: Start of AvailableNow in nanoseconds since 1970, and the last position to read if the query does not record.
         self._until_ns = 0
         self._target: Position | None = None
         self._is_read, self._is_first = False, True
-        #: When the last message of AvailableNow's backlog arrived, and the number of its row.
+        #: Arrival time of the newest message of AvailableNow's backlog, and the number of the message's row.
         self._seen, self._ready = 0.0, 0
         #: Rows in AvailableNow's batches so far.
         self._given = 0
-        self._unasked = options.records and not supports_available_now()
+        self._waits_for_backlog = options.records and not supports_available_now()
         self._last: Position | None = None
         self._minimum = MinimumRows(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
 
@@ -91,7 +91,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return Receiver(self._options.recorder())
 
     def _valid(self, position: Position) -> Checked:
-        """Check *position* against the logs; the first call that finds a valid position also starts the recorder."""
+        """Check *position* against the logs.  The first call also starts the recorder, if the position is valid."""
         recording, fails = self._recording(), self._options.fail_on_data_loss
         if self._embedded is not None and self._embedded.recorder is not None and position == self._last:
             return Checked(recording, position, self._embedded.end(), fails)
@@ -113,15 +113,15 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return the end of the next batch, which begins at *start*.
 
-        PySpark before 4.2 passes no arguments; the batch then begins at the last known position.
+        PySpark before 4.2 passes no arguments.  The batch then begins at the last known position.
         """
         given = self._last if start is None else parse_position(start)
         begin = self._valid(given if given is not None else self._recording().committed())
         most = [one for one in (self._options.max_offsets_per_trigger, getattr(limit, "max_rows", None)) if one]
         rows = min(most, default=None)
-        if self._unasked and self._embedded is not None:
-            self._unasked = False
-            self._wait_unasked(self._embedded, rows)
+        if self._waits_for_backlog and self._embedded is not None:
+            self._waits_for_backlog = False
+            self._wait_for_backlog(self._embedded, rows)
         if self._until_ns:
             end = self._available(begin, rows)
         else:
@@ -142,13 +142,13 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return _ordered(end)
 
     def _waits(self, begin: Checked, end: Position) -> bool:
-        """Return whether minOffsetsPerTrigger delays a batch; never while the recorder is paused."""
+        """Return whether minOffsetsPerTrigger delays a batch.  No batch is delayed while the recorder is paused."""
         paused = self._embedded is not None and self._embedded.is_paused()
         waiting = sum(end.values()) - sum(begin.position.values())
         return bool(waiting) and not paused and self._minimum.waits(lambda: waiting)
 
     def _available(self, begin: Checked, rows: int | None) -> Position:
-        """Return the end of AvailableNow's next batch; *begin* if the whole backlog is in batches."""
+        """Return the end of AvailableNow's next batch, or *begin* if the whole backlog is in batches."""
         embedded = self._embedded
         if embedded is None:
             if self._target is None:
@@ -172,8 +172,8 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             else:
                 time.sleep(0.02)
 
-    def _wait_unasked(self, embedded: Embedded, rows: int | None) -> None:
-        """Before the first batch of a run, wait until the backlog is recorded.
+    def _wait_for_backlog(self, embedded: Embedded, rows: int | None) -> None:
+        """Wait before the first batch of a run until the backlog is recorded.
 
         PySpark before 4.2 does not inform a Python source about AvailableNow, and calls latestOffset() only once.
         """
@@ -188,13 +188,13 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
                     )
                     return
                 time.sleep(0.02)
-        except ConnectError as error:  # a continuous query does not end because of this
+        except ConnectError as error:  # the run may be continuous, and must not end because an nsqd is unreachable
             log.warning("%s", error)
         finally:
             embedded.expect(0)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the newest position and the lag for the query's progress; None before the first batch."""
+        """Return the newest position and the lag for the query's progress, or None before the first batch."""
         if self._opened is None or self._last is None:
             return None
         end = self._opened.end()
@@ -206,7 +206,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return found
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Set AvailableNow's backlog: all messages published until now, or the rows stored now."""
+        """Set AvailableNow's backlog: all messages published before this call, or all rows stored before this call."""
         self._until_ns = time.time_ns()
         if self._embedded is not None and self._embedded.recorder is not None:
             self._embedded.expect(self._until_ns)
@@ -214,7 +214,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             self._target = self._recording().end()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch: always the same for the same offsets (PIPE-3)."""
+        """Return the tasks of a batch.  The same offsets always give tasks with the same rows (PIPE-3)."""
         last = parse_position(end)
         begin = self._valid(parse_position(start))  # PySpark before 4.2 passes the checkpoint's position here first
         if self._embedded is not None:
@@ -230,7 +230,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             self._embedded.commit(parse_position(end))
 
     def stop(self) -> None:
-        """Stop receiving; no message stays in flight.  After 20 seconds the process exits, even if a step hangs."""
+        """Stop receiving, and leave no message in flight.  After 20 seconds the process exits, even if a step hangs."""
         embedded, self._embedded, self._opened = self._embedded, None, None
         if embedded is not None:
             guard = exit_after(20.0)
@@ -268,7 +268,7 @@ def _is_source_process() -> bool:
 
 
 def exit_after(seconds: float) -> threading.Event:
-    """End Spark's source process in *seconds* unless the returned event is set.  It must not outlive its query."""
+    """End Spark's source process in *seconds* unless the returned event is set."""
     done = threading.Event()
     if _is_source_process():
 

@@ -141,7 +141,7 @@ class Held:
         self.id, self.timestamp_ns = b"\0" * 16, place
 
 
-class FakePassage:
+class FakeChannel:
     """Delivers what it was made with."""
 
     def __init__(self, places: list[int], lost: str = "gone") -> None:
@@ -154,7 +154,7 @@ class FakePassage:
     def open(self) -> None:
         self.is_open = True
 
-    def relieve(self) -> None:
+    def resume_if_room(self) -> None:
         pass
 
     def close(self) -> None:
@@ -175,13 +175,13 @@ class FakeCluster(FakeLogs):
         return self.now_
 
 
-def task(cluster: FakeCluster, wanted: Range, *passages: list[int], **more: str) -> tuple[RangeTask, list[int]]:
+def task(cluster: FakeCluster, wanted: Range, *channels: list[int], **more: str) -> tuple[RangeTask, list[int]]:
     begins: list[int] = []
-    left = [FakePassage(places) for places in passages]
+    left = [FakeChannel(places) for places in channels]
 
-    def opened(options: Any, leader: Any, partition: int, begin: int, end: int) -> FakePassage:
+    def opened(options: Any, leader: Any, partition: int, begin: int, end: int) -> FakeChannel:
         begins.append(begin)
-        return left.pop(0) if left else FakePassage([])
+        return left.pop(0) if left else FakeChannel([])
 
     clock: Any = cluster
     logs: Any = cluster
@@ -299,7 +299,7 @@ def test_what_was_published_before_anybody_read_is_read_twice_alike(
 
 
 @pytest.mark.parametrize("breaks", ["post", "start"])
-def test_a_passage_that_is_never_subscribed_to_leaves_no_channel(
+def test_a_channel_that_is_never_subscribed_to_is_deleted(
     cluster: YouzanBroker, monkeypatch: pytest.MonkeyPatch, breaks: str
 ) -> None:
     """nsqd ends an ephemeral channel with its last consumer; one that never had any would keep the log for good."""
@@ -485,5 +485,5 @@ def test_a_topic_nobody_knows_is_told_of(cluster: YouzanBroker) -> None:
             reader.partitions()
     reader = NsqLogBatchReader(source(cluster, "nobody", startingOffsets='{"nobody": {"7": 1}}'))
     cluster.youzan.create_topic("nobody", 2)
-    with pytest.raises(OptionError, match=r"none of \[7\]"):
+    with pytest.raises(OptionError, match=r"not partitions \[7\]"):
         reader.partitions()

@@ -587,7 +587,7 @@ def test_available_now_without_any_nsqd_is_an_error_and_not_an_empty_result(read
 def test_old_pyspark_says_nothing_of_available_now_so_the_first_batch_waits_for_the_backlog(readers: Any) -> None:
     reader = readers(idleTimeoutMs="500", maxOffsetsPerTrigger="3")
     start = reader.initialOffset()
-    reader._unasked = True
+    reader._waits_for_backlog = True
     timer = threading.Timer(0.2, lambda: feed(reader, 0, 2, timestamp_ns=1))
     timer.start()
     first = reader.latestOffset()
@@ -600,7 +600,7 @@ def test_old_pyspark_says_nothing_of_available_now_so_the_first_batch_waits_for_
 def test_old_pyspark_waits_for_no_more_than_a_batch_may_have(readers: Any, caplog: pytest.LogCaptureFixture) -> None:
     reader = readers(idleTimeoutMs="60000", maxOffsetsPerTrigger="3")
     start = reader.initialOffset()
-    reader._unasked = True
+    reader._waits_for_backlog = True
     timer = threading.Timer(0.1, lambda: feed(reader, 0, 4, timestamp_ns=1))
     timer.start()
     first = reader.latestOffset()
@@ -612,7 +612,7 @@ def test_old_pyspark_waits_for_no_more_than_a_batch_may_have(readers: Any, caplo
 def test_old_pyspark_goes_on_without_an_nsqd_for_the_query_may_be_a_lasting_one(readers: Any) -> None:
     reader = readers(idleTimeoutMs="50", connectTimeoutMs="100")
     start = reader.initialOffset()
-    reader._unasked = True
+    reader._waits_for_backlog = True
     RECEIVERS[-1].connected = False
     assert reader.latestOffset() == start
 
