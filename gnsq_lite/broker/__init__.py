@@ -1,4 +1,4 @@
-"""An embedded nsqd and nsqlookupd for tests, demos and benchmarks.  All data is in memory and lost at stop.
+"""An embedded nsqd and nsqlookupd for tests, demos and benchmarks.  All messages are in memory, and lost when it stops.
 
 ::
 
@@ -7,7 +7,7 @@
     with Broker() as broker:
         print(broker.nsqd_tcp_address, broker.http_address, broker.lookupd_http_address)
 
-The broker sends the replies and error texts of nsqd 1.3.0.  It shares no protocol code with the client.
+The broker sends the replies and error texts of nsqd 1.3.0.  The broker shares no protocol code with the client.
 """
 
 from __future__ import annotations

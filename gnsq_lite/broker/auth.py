@@ -1,6 +1,6 @@
-"""Handles AUTH: gets permissions from a function or an auth server (internal/auth/authorizations.go @v1.3.0).
+"""Gets a client's permissions for AUTH from a function or an auth server (internal/auth/authorizations.go @v1.3.0).
 
-A request to an auth server blocks the client's greenlet.  Error texts never contain the secret.
+A request to an auth server blocks only the client's greenlet.  Error texts never contain the secret.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AuthAnswer = Mapping[str, Any] | bool | None
 
 @dataclass(frozen=True)
 class AuthRequest:
-    """Properties of a client that sends AUTH."""
+    """A client that sent AUTH."""
 
     secret: str
     remote_ip: str
@@ -44,14 +44,14 @@ class AuthServerError(Exception):
 
 @dataclass(frozen=True)
 class Authorization:
-    """One entry of a grant.  Its regular expressions may match anywhere in a name, as in nsqd."""
+    """One entry of a grant.  As in nsqd, the regular expressions match anywhere in a name."""
 
     topic: re.Pattern[str]
     channels: tuple[re.Pattern[str], ...]
     permissions: tuple[str, ...]
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Whether the entry allows subscribing to *channel* of *topic*; if *channel* is "", publishing to *topic*."""
+        """Whether the client may subscribe to *channel* of *topic*, or publish to *topic* if *channel* is ""."""
         if ("subscribe" if channel else "publish") not in self.permissions or not self.topic.search(topic):
             return False
         return any(pattern.search(channel) for pattern in self.channels)
@@ -59,7 +59,7 @@ class Authorization:
 
 @dataclass(frozen=True)
 class Grant:
-    """Permissions of one client.  They expire at ``expires_at``, in seconds of the monotonic clock."""
+    """Permissions of one client until ``expires_at``, a time of the monotonic clock."""
 
     identity: str
     identity_url: str
@@ -68,12 +68,12 @@ class Grant:
 
     @property
     def permission_count(self) -> int:
-        """Number of authorizations, as in nsqd's reply."""
+        """Number of authorizations, which nsqd reports in the reply to AUTH."""
         return len(self.authorizations)
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Whether any entry allows subscribing to *channel* of *topic*; if *channel* is "", publishing to *topic*."""
-        return any(line.allows(topic, channel) for line in self.authorizations)
+        """Whether the client may subscribe to *channel* of *topic*, or publish to *topic* if *channel* is ""."""
+        return any(entry.allows(topic, channel) for entry in self.authorizations)
 
 
 _EVERYTHING = {
@@ -88,13 +88,13 @@ def parse_grant(answer: Any, now: float) -> Grant:
         ttl = answer.get("ttl", 0)
         if isinstance(ttl, bool) or not isinstance(ttl, int) or ttl <= 0:
             raise AuthServerError(f"invalid TTL {ttl!r} (must be >0)")
-        lines = tuple(_authorization(entry) for entry in answer.get("authorizations") or ())
+        entries = tuple(_authorization(entry) for entry in answer.get("authorizations") or ())
         identity, url = answer.get("identity") or "", answer.get("identity_url") or ""
         if not isinstance(identity, str) or not isinstance(url, str):
             raise AuthServerError("identity is not a string")
     except (AttributeError, TypeError, re.error) as error:
         raise AuthServerError(f"invalid answer: {error}") from None
-    return Grant(identity, url, lines, now + ttl)
+    return Grant(identity, url, entries, now + ttl)
 
 
 def _authorization(entry: Any) -> Authorization:
@@ -118,21 +118,21 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Authorizer:
-    """Gets grants from *auth*: a function, or the URL of an auth server.
+    """Gets grants from *auth*, which is a function or the URL of an auth server.
 
-    *ca_file* is a PEM file of the CAs that verify the server of an https URL; "" uses the system's CAs.
+    For an https URL, the PEM file *ca_file* lists the trusted CAs.  If *ca_file* is "", the system's CAs are trusted.
     """
 
     def __init__(self, auth: str | Callable[[AuthRequest], AuthAnswer], clock: Clock, ca_file: str = "") -> None:
         self._auth, self._clock, self._ca_file = auth, clock, ca_file
 
-    def ask(self, request: AuthRequest) -> Grant:
+    def request_grant(self, request: AuthRequest) -> Grant:
         """Request the client's grant.  Raises CommandError (E_AUTH_FAILED)."""
         try:
             answer = self._get(self._auth, request) if isinstance(self._auth, str) else self._auth(request)
             return parse_grant(_EVERYTHING if answer is True else answer, self._clock.now())
         except (AuthServerError, OSError, http.client.HTTPException, ValueError, RecursionError):
-            # the error frame gives no reason (nsqd/protocol_v2.go:531 @v1.3.0)
+            # as in nsqd, the error frame gives no reason (nsqd/protocol_v2.go:531 @v1.3.0)
             raise CommandError("E_AUTH_FAILED", "AUTH failed") from None
 
     def _get(self, address: str, request: AuthRequest) -> Any:
@@ -154,14 +154,14 @@ class Authorizer:
         return json.loads(body)
 
     def check(self, grant: Grant | None, request: AuthRequest, verb: str, topic: str, channel: str) -> Grant:
-        """Check that *grant* allows *verb*; request a new grant first if *grant* has expired.
+        """Check that *grant* allows *verb*, and return the grant.  Raises CommandError.
 
-        Returns the checked grant.  Raises CommandError.
+        If *grant* has expired, this requests a new grant, and checks and returns the new grant.
         """
         if grant is None or not grant.permission_count:
             raise CommandError("E_AUTH_FIRST", f"AUTH required before {verb}")
         if grant.expires_at < self._clock.now():
-            grant = self.ask(request)
+            grant = self.request_grant(request)
         if not grant.allows(topic, channel):
             names = f"{quoted(topic.encode())} {quoted(channel.encode())}"
             raise CommandError("E_UNAUTHORIZED", f"AUTH failed for {verb} on {names}")

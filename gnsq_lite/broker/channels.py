@@ -1,6 +1,6 @@
-"""Channels: keep queued, in-flight and deferred messages, and choose the client for the next message.
+"""A channel keeps queued, in-flight and deferred messages, and chooses the client that receives the next message.
 
-This module does no I/O and never blocks.  The time is an argument, and clients are :class:`Subscriber` objects.
+This module does no I/O and never blocks.  Callers pass the time.  A client is a :class:`Subscriber`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _BATCH_BYTES = 1 << 20
 
 
 class AnswerRefused(Exception):
-    """FIN, REQ or TOUCH for a message that is not in flight to this client.  ``str()`` is nsqd's text."""
+    """A client sent FIN, REQ or TOUCH for a message that is not in flight to it.  ``str()`` is nsqd's error text."""
 
 
 class TooManyConsumers(Exception):
-    """The channel has ``max_channel_consumers`` clients, or is being deleted.  ``str()`` is nsqd's text."""
+    """The channel has ``max_channel_consumers`` clients, or is being deleted.  ``str()`` is nsqd's error text."""
 
 
 class Shared:
@@ -36,7 +36,7 @@ class Shared:
         self.on_dirty: Callable[[], None] = lambda: None
 
     def wake(self, channel: Channel) -> None:
-        """Mark that *channel* may have messages to deliver.  The nsqd calls :meth:`pump` soon."""
+        """Mark that *channel* may have messages to deliver.  The nsqd then schedules a call of :meth:`pump`."""
         if not self.dirty:
             self.on_dirty()
         self.dirty[channel] = None
@@ -65,7 +65,7 @@ class Channel:
         self._timeouts: list[tuple[float, int, StoredMessage]] = []
         self._delays: list[tuple[float, int, StoredMessage]] = []
         self._sequence = 0
-        self._turn = 0
+        self._rounds = 0
 
     # -- input ------------------------------------------------------------------------------------------------------
 
@@ -104,16 +104,16 @@ class Channel:
     def pump(self, now: float) -> None:
         """Distribute ready messages evenly among clients that may receive more."""
         while self.queue and not self.paused and not self.exiting:
-            takers = [client for client in self.clients.values() if client.room() > 0]
-            if not takers:
+            ready = [client for client in self.clients.values() if client.room() > 0]
+            if not ready:
                 return
-            self._turn += 1
-            start = self._turn % len(takers)
-            share = -(-len(self.queue) // len(takers))
-            for client in takers[start:] + takers[:start]:
-                self._give(client, min(share, client.room()), now)
+            self._rounds += 1
+            start = self._rounds % len(ready)
+            share = -(-len(self.queue) // len(ready))
+            for client in ready[start:] + ready[:start]:
+                self._deliver(client, min(share, client.room()), now)
 
-    def _give(self, client: Subscriber, count: int, now: float) -> None:
+    def _deliver(self, client: Subscriber, count: int, now: float) -> None:
         queue, in_flight, timeouts = self.queue, self.in_flight, self._timeouts
         deadline, sequence, size = now + client.msg_timeout, self._sequence, 0
         batch: list[StoredMessage] = []
@@ -140,7 +140,7 @@ class Channel:
             client.deliver(batch)
 
     def _drop_stale_timeouts(self) -> None:
-        """Remove timeouts of answered and touched messages, which would let the heap grow without limit."""
+        """Remove stale timeouts of answered and touched messages.  Otherwise the heap would grow without limit."""
         held = self.in_flight.get
         self._timeouts = [e for e in self._timeouts if held(e[2].id) is e[2] and e[2].deadline == e[0]]
         heapify(self._timeouts)
@@ -156,7 +156,7 @@ class Channel:
         return message
 
     def finish(self, client: Subscriber, message_id: bytes) -> None:
-        """Remove a message in flight.  Raises AnswerRefused."""
+        """Finish a message in flight.  Raises AnswerRefused."""
         message = self._take(client, message_id)
         del self.in_flight[message_id]
         self._shared.meter.used -= len(message.body) + MESSAGE_OVERHEAD
@@ -166,7 +166,7 @@ class Channel:
             self._shared.wake(self)
 
     def requeue(self, client: Subscriber, message_id: bytes, delay: float, now: float) -> None:
-        """Requeue a message in flight, to be ready *delay* seconds after *now*.  Raises AnswerRefused."""
+        """Requeue a message in flight.  The message is ready *delay* seconds after *now*.  Raises AnswerRefused."""
         message = self._take(client, message_id)
         del self.in_flight[message_id]
         self.requeue_count += 1
@@ -183,13 +183,13 @@ class Channel:
     def touch(self, client: Subscriber, message_id: bytes, now: float) -> None:
         """Restart a message's timeout.  Raises AnswerRefused.
 
-        The message still times out ``max_msg_timeout`` seconds after its delivery at the latest.
+        The message still times out at the latest ``max_msg_timeout`` seconds after its delivery.
         """
         message = self._take(client, message_id)
         longest = message.delivered_at + self._shared.options.max_msg_timeout
         deadline = min(now + client.msg_timeout, longest)
         if deadline == message.deadline:
-            return  # max_msg_timeout was reached before
+            return  # max_msg_timeout allows no later deadline
         message.deadline = deadline
         self._sequence += 1
         heappush(self._timeouts, (deadline, self._sequence, message))
@@ -225,7 +225,7 @@ class Channel:
         self.wake()
 
     def remove_client(self, client: Subscriber) -> bool:
-        """Remove *client*; return whether the channel is ephemeral and has no client left.
+        """Remove *client*.  Return whether the channel is ephemeral and has no client left.
 
         The client's messages stay in flight until they time out, as in nsqd (nsqd/channel.go:435 @v1.3.0).
         """
@@ -273,22 +273,22 @@ class Channel:
             client.in_flight_count = 0
 
     def close(self, *, delete: bool) -> None:
-        """Disconnect every client; if *delete* is true, drop every message."""
+        """Disconnect every client.  If *delete* is true, also drop every message."""
         self.exiting = True
         for client in list(self.clients.values()):
             client.disconnect()
         if delete:
             self.empty()
 
-    def remains(self) -> list[StoredMessage]:
-        """Return all unfinished messages, which nsqd would write to disk when it exits."""
+    def unfinished(self) -> list[StoredMessage]:
+        """Return all unfinished messages.  A real nsqd writes these messages to disk when it exits."""
         return [*self.queue, *self.in_flight.values(), *self.deferred.values()]
 
 
 def _due(
     heap: list[tuple[float, int, StoredMessage]], held: dict[bytes, StoredMessage], now: float
 ) -> list[StoredMessage]:
-    """Remove messages due at *now* from *heap* and *held*; skip stale entries of answered messages."""
+    """Remove messages that are due at *now* from *heap* and *held*, and return them; skip stale heap entries."""
     due = []
     while heap and heap[0][0] <= now:
         deadline, _, message = heappop(heap)

@@ -1,4 +1,4 @@
-"""Compresses and decompresses the server's side of a connection: framed snappy and raw DEFLATE.
+"""Compresses and decompresses the server's side of a connection, with framed snappy or raw DEFLATE.
 
 :meth:`Codec.decode` yields pieces of about 1 MiB or less, and the caller processes each piece before the next piece is
 decompressed.  So a small input that expands to a huge output cannot exhaust the memory.
@@ -15,7 +15,7 @@ import cramjam
 _PIECE = 1 << 18
 _SNAPPY_HEADER = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_LONGEST = 76490 + 4  # longest chunk of the framing format: 64 KiB of incompressible data and a checksum
-_SNAPPY_CHUNKS = 16  # chunks decoded in one step: at most 1 MiB
+_SNAPPY_CHUNKS = 16  # chunks to decode in one step, at most 1 MiB of contents
 
 
 class CodecError(Exception):
@@ -29,7 +29,7 @@ class Codec(Protocol):
         """Compress *data* and flush the compressor."""
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the bytes that *data* completes.  Raises CodecError."""
+        """Decompress *data* as far as possible, and yield the result in pieces.  Raises CodecError."""
 
 
 class Deflate:
@@ -44,7 +44,7 @@ class Deflate:
         return self._packer.compress(data) + self._packer.flush(zlib.Z_SYNC_FLUSH)
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the bytes that *data* completes.  Raises CodecError for invalid data or the end of the stream."""
+        """Decompress *data* as far as possible.  Raises CodecError for invalid data, and at the end of the stream."""
         while data:
             try:
                 piece = self._unpacker.decompress(data, _PIECE)
@@ -66,12 +66,12 @@ class Snappy:
         self._begun = False
 
     def encode(self, data: bytes) -> bytes:
-        """Encode *data* as chunks of the framing format; the first call puts the stream header before its chunks."""
+        """Encode *data* as chunks of the framing format.  The first call also returns the stream header."""
         self._packer.compress(data)
         return bytes(self._packer.flush())
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the contents of the chunks that *data* completes.  Raises CodecError."""
+        """Decode all complete chunks, and keep an incomplete chunk for the next call.  Raises CodecError."""
         data = self._left + data if self._left else data
         at, start, count = 0, 0, 0
         while (end := self._chunk_end(data, at)) is not None:

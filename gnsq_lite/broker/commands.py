@@ -1,8 +1,8 @@
 """Parses the bytes of a client into commands.
 
-The parser shares no code with the client's encoder, and tests check both against the same golden bytes, so that a bug
-in the parser cannot hide a bug in the encoder.  The parser returns a command, or None if it needs more bytes.  It
-raises :class:`CommandError` with nsqd's text, or :class:`LineTooLong`.  It checks sizes before it buffers a body.
+The parser shares no code with the client's encoder, because a bug in shared code would hide from the tests.  Tests
+check the parser and the encoder against the same golden bytes.  The parser checks a body's size before it buffers the
+body.  Errors have nsqd's texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_LINE = 16 * 1024
 
 
 class CommandError(Exception):
-    """A client's error, which is sent as an error frame; a fatal error also closes the connection."""
+    """A client's mistake.  The reply is an error frame, and a fatal error also closes the connection."""
 
     def __init__(self, code: str, text: str | bytes, *, fatal: bool = True) -> None:
         super().__init__(code, text)
@@ -33,11 +33,11 @@ class CommandError(Exception):
 
 
 class LineTooLong(Exception):
-    """A command has no newline in its first 16 KiB; nsqd then closes the connection without an error."""
+    """A command line is longer than 16 KiB.  nsqd then closes the connection without an error frame."""
 
 
 class Command(NamedTuple):
-    """One command: its words and its body; MPUB has bodies instead."""
+    """One command.  An MPUB has ``bodies``; the other commands have ``body``, which may be empty."""
 
     words: list[bytes]
     body: bytes = b""
@@ -46,7 +46,7 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class BodyRule:
-    """Size limit and nsqd's error texts for the body of a verb."""
+    """Size limit for the body of a verb, and nsqd's error texts."""
 
     limit: int
     code: str
@@ -115,7 +115,7 @@ class CommandReader:
         self._pending += len(data)
 
     def _gather(self) -> bool:
-        """Join new bytes to the rest of the buffer; return whether next() can make progress."""
+        """Append received bytes to the buffer.  Return whether next() can make progress."""
         if self.unread() < self._need:
             return False
         if self._pending:
@@ -125,7 +125,7 @@ class CommandReader:
         return True
 
     def next(self) -> Command | None:
-        """Parse the next command; return None if it needs more bytes.  Raises CommandError, LineTooLong."""
+        """Parse the next command, or return None if the command is incomplete.  Raises CommandError, LineTooLong."""
         if not self._gather():
             return None
         if self._rule is None:
@@ -193,7 +193,7 @@ class CommandReader:
         return int(value)
 
     def _many(self) -> list[bytes] | None:
-        """Parse MPUB's body by its message count and ignore its size, as nsqd does."""
+        """Parse the messages of an MPUB.  As nsqd does, use the message count and ignore the body's size."""
         if self._batch is None:
             count = self._int()
             if count is None:
@@ -221,13 +221,13 @@ class CommandReader:
         if size > self._max_msg_size:
             raise CommandError("E_BAD_MESSAGE", f"MPUB message too big {size} > {self._max_msg_size}")
         batch.total += size + 4
-        if batch.total + 4 > self._max_body_size:  # nsqd has no such limit; it bounds the memory
+        if batch.total + 4 > self._max_body_size:  # bounds the memory; nsqd has no such limit
             raise CommandError("E_BAD_BODY", f"MPUB body too big {batch.total + 4} > {self._max_body_size}")
         batch.size = size
         return True
 
     def at_end(self) -> None:
-        """Check that the client's stream ended between commands.  Raises CommandError if it ended in a body."""
+        """Raise CommandError if the client's stream ended within the body of a command."""
         rule = self._rule
         if rule is None:
             return
@@ -246,7 +246,7 @@ class CommandReader:
         return len(self._buffer) - self._at + self._pending
 
     def take_rest(self) -> bytes:
-        """Remove and return the bytes after the last command, before TLS or compression starts."""
+        """Remove and return the unparsed bytes.  Sessions call this before TLS or compression starts."""
         rest = b"".join([self._buffer[self._at :], *self._chunks])
         self._buffer, self._at, self._pending, self._need = b"", 0, 0, 1
         self._chunks.clear()
@@ -254,7 +254,7 @@ class CommandReader:
 
 
 class _Batch:
-    """An MPUB body that is being parsed."""
+    """A partly parsed MPUB body."""
 
     __slots__ = ("bodies", "count", "size", "total")
 
@@ -267,7 +267,10 @@ class _Batch:
 
 
 def base10(word: bytes) -> int | None:
-    """Parse the number in *word* modulo 2**64, or return None (internal/protocol/byte_base10.go @v1.3.0)."""
+    """Parse the decimal number *word* modulo 2**64.  Return None if *word* is no number.
+
+    Source: internal/protocol/byte_base10.go @v1.3.0.  As there, an empty *word* is 0.
+    """
     if not word:
         return 0
     if not word.isdigit():  # bytes.isdigit() accepts ASCII digits only
@@ -279,7 +282,7 @@ def base10(word: bytes) -> int | None:
 
 
 def as_int64(value: int) -> int:
-    """Convert *value* to Go's int64, with overflow."""
+    """Convert *value* to Go's int64.  A value out of range wraps around."""
     value &= 0xFFFFFFFFFFFFFFFF
     return value - (1 << 64) if value >= 1 << 63 else value
 

@@ -1,6 +1,6 @@
-"""The embedded broker: nsqd and nsqlookupd in this process, for tests, demos and benchmarks.
+"""The embedded broker runs nsqd and nsqlookupd in this process, for tests, demos and benchmarks.
 
-All data is in memory and lost when the broker stops.
+All messages are in memory.  They are lost when the broker stops.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Node:
         self._broker.call(self._nsqd.stop)
 
     def kill(self, *, stay_registered: bool = False) -> None:
-        """Stop the nsqd and reset every connection, like a crash.  :meth:`restart` restores its unfinished messages.
+        """Stop the nsqd and reset every connection, as in a crash.  :meth:`restart` restores its unfinished messages.
 
         If *stay_registered* is true, lookups list the nsqd for further ``inactive_producer_timeout`` seconds.
         """
@@ -111,7 +111,7 @@ class LookupdNode:
         return self._broker.alive and self._lookupd.running
 
     def stop(self) -> None:
-        """Stop the nsqlookupd.  It keeps the registrations of the broker's nsqds until :meth:`restart`."""
+        """Stop the nsqlookupd.  After :meth:`restart` it has the same registrations."""
         self._broker.call(self._lookupd.stop)
 
     def restart(self) -> None:
@@ -133,11 +133,11 @@ class Broker:
     :class:`~gnsq_lite.broker.options.BrokerOptions`.
 
     Raises:
-        OptionError: at construction; no port is open.
-        OSError: from :meth:`start`; a port is in use.
+        OptionError: from the constructor, for an invalid option.  No port is open then.
+        OSError: from :meth:`start`, if a port is in use.
     """
 
-    #: Class of the nsqds; tests override it to embed other servers.
+    #: Class of the nsqds.  Tests override this attribute to embed other servers.
     nsqd_type: ClassVar[type[Nsqd]] = Nsqd
 
     def __init__(
@@ -186,11 +186,11 @@ class Broker:
 
     @property
     def alive(self) -> bool:
-        """Whether the broker runs; False in a forked child of the process that started the broker."""
+        """Whether the broker runs in this process.  This is False in a forked child of the broker's process."""
         return self._thread.alive and self._pid == os.getpid()
 
     def start(self) -> Broker:
-        """Start the broker; return when every port is open.  Raises OSError, and then leaves no port open."""
+        """Start the broker, and return when every port is open.  If this raises OSError, no port is open."""
         if self.alive:
             raise ClosedError("the broker is already running")
         self._thread = LoopThread()
@@ -212,7 +212,7 @@ class Broker:
             nsqd.start()
 
     def stop(self) -> None:
-        """Stop the broker, close its connections and drop its messages.  No effect if ``alive`` is False."""
+        """Stop the broker, close its connections and drop its messages.  A stopped broker is not changed."""
         if not self.alive:
             return
         _running.discard(self)
@@ -224,8 +224,8 @@ class Broker:
             nsqd.stop()
         for lookupd in self._lookupds:
             lookupd.stop()
-        for held in [part.held for part in self._nsqds] + [part.held for part in self._lookupds]:
-            held.free()
+        for reserved in [nsqd.reserved for nsqd in self._nsqds] + [lookupd.reserved for lookupd in self._lookupds]:
+            reserved.release()
 
     def __enter__(self) -> Broker:
         return self.start()
@@ -236,7 +236,7 @@ class Broker:
         self.stop()
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Run *function* in the broker's thread; return the result.  Raises ClosedError if the broker does not run."""
+        """Run *function* in the broker's thread, and return its result.  Raises ClosedError after :meth:`stop`."""
         if not self.alive:
             raise ClosedError("the broker is not running")
         return self._thread.call(function)
@@ -280,7 +280,7 @@ class Broker:
 
     @property
     def lookupd_http_address(self) -> str:
-        """``host:port`` of the first nsqlookupd's HTTP API.  Raises IndexError without one."""
+        """``host:port`` of the first nsqlookupd's HTTP API.  Raises IndexError if there is none."""
         return self.lookupds[0].http_address
 
     @property
@@ -303,13 +303,13 @@ def _stop_all() -> None:
 
 
 def _abandon() -> None:
-    """Close a forked child's copies of the sockets, which would keep the connections of the parent's broker open.
+    """Close the broker's sockets in a forked child.  Otherwise the child would keep the parent's connections open.
 
-    ``_abandoned`` keeps the brokers alive: to free them would touch the hub of a thread that does not run in the child.
+    ``_abandoned`` keeps the brokers, because their destructors would use the hub of a thread that the child lacks.
     """
     for broker in list(_running):
         for sock in broker.sockets():
-            native = getattr(sock, "_sock", sock)  # detach() of the gevent socket would touch the hub
+            native = getattr(sock, "_sock", sock)  # detach() of the gevent socket would use the hub
             os.close(native.detach())
         _abandoned.append(broker)
     _running.clear()

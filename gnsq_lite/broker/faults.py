@@ -1,8 +1,8 @@
-"""Makes an nsqd refuse commands, cut connections, or reply late or not at all, for tests of clients.
+"""Faults for tests of clients.  An nsqd refuses commands, cuts connections, replies late, or sends no replies.
 
-Tests use ``node.faults``; ``broker.faults`` belongs to the first node.  Sessions look up the active faults in
-:class:`FaultState` and apply them.  A fault is active until :meth:`Faults.clear`, or until it was applied ``times``
-times.  Faults apply to open and to new connections.
+Tests use ``node.faults``.  ``broker.faults`` is ``node.faults`` of the first node.  Sessions look up the active faults
+in :class:`FaultState` and apply them.  A fault ends after ``times`` uses, or with :meth:`Faults.clear`.  Faults apply
+to open and to new connections.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Manner = Literal["close", "reset"]
 
 @dataclass
 class Rule:
-    """Fault that applies to a command."""
+    """Fault that applies to the command ``verb``, or to every command if ``verb`` is "*"."""
 
     verb: bytes
     times: int | None = 1
@@ -57,18 +57,18 @@ class FaultState:
         self.cuts_left: int | None = None
 
     def rule_for(self, verb: bytes) -> Rule | None:
-        """Return the rule for the command *verb*, and count its use; None if no rule applies."""
+        """Return the rule for the command *verb* and count its use, or return None if no rule applies."""
         rule = next((rule for rule in self.rules if rule.applies_to(verb)), None)
         if rule is not None and rule.times is not None:
             rule.times -= 1
         return rule
 
     def bytes_until_cut(self, sent: int, size: int) -> int | None:
-        """Return how many of *size* bytes to send before the cut, and count the cut; None if there is no cut."""
+        """Return how many of *size* bytes to send before the cut, or None if no cut is due.  Count the cut."""
         return self._until_cut(self.cut_after_bytes, sent, size)
 
     def messages_until_cut(self, sent: int, count: int) -> int | None:
-        """Return how many of *count* messages to send before the cut, and count the cut; None if there is no cut."""
+        """Return how many of *count* messages to send before the cut, or None if no cut is due.  Count the cut."""
         return self._until_cut(self.cut_after_messages, sent, count)
 
     def _until_cut(self, limit: int | None, sent: int, more: int) -> int | None:
@@ -79,17 +79,17 @@ class FaultState:
         return max(limit - sent, 0)
 
     def pieces(self, data: bytes) -> Iterator[tuple[float, bytes]]:
-        """Split *data*; yield pairs of a delay in seconds from now and a piece."""
+        """Split *data*.  For each piece, yield the delay in seconds from now, and the piece."""
         step = self.piece or max(len(data), 1)
         for count, start in enumerate(range(0, len(data), step)):
             yield self.output_delay + count * _BETWEEN_PIECES, data[start : start + step]
 
 
 class Faults:
-    """Makes one nsqd misbehave.  Thread-safe; each method returns when the fault is active.
+    """Makes one nsqd misbehave.  Thread-safe.  Each method returns when the fault is active.
 
-    *verb* is the name of a command, such as "PUB", or "*" for any command.  The fault applies *times* times; None means
-    until :meth:`clear`.  *manner* "close" closes a connection, and "reset" resets the connection (RST), like a crash.
+    *verb* is the name of a command, such as "PUB", or "*" for any command.  The fault applies *times* times, or until
+    :meth:`clear` if *times* is None.  With *manner* "close" the nsqd closes the connection, with "reset" it sends RST.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class Faults:
     # -- commands ---------------------------------------------------------------------------------------------------
 
     def refuse(self, verb: str, text: str = "refused by a fault", *, times: int | None = 1) -> None:
-        """Do not execute *verb*, and reply with nsqd's error, such as ``E_PUB_FAILED PUB failed`` and *text*.
+        """Do not execute *verb*, and reply with an error in nsqd's format, such as ``E_PUB_FAILED PUB failed <text>``.
 
-        As in nsqd, a refused FIN, REQ or TOUCH leaves the connection open, and any other command closes it.
+        As in nsqd, the connection stays open after FIN, REQ and TOUCH, and is closed after any other command.
         """
         reply = f"E_{verb}_FAILED {verb} failed {text}".encode()
         self.answer(verb, reply, close=verb not in ("FIN", "REQ", "TOUCH"), times=times)
@@ -125,12 +125,12 @@ class Faults:
     def answer(self, verb: str, reply: bytes, *, error: bool = True, close: bool = True, times: int | None = 1) -> None:
         """Do not execute *verb*, and reply with *reply*.
 
-        If *error* is true, the reply is an error frame, and *close* decides whether the connection is then closed.
+        If *error* is true, the reply is an error frame.  If *close* is true too, the connection is then closed.
         """
         self._rule(verb, times, reply=(1 if error else 0, reply), end="close" if error and close else None)
 
     def answer_frame(self, verb: str, kind: int, data: bytes, *, times: int | None = 1) -> None:
-        """Do not execute *verb*, and reply with a frame of type *kind*, which may be an unknown type."""
+        """Do not execute *verb*, and reply with a frame of type *kind*.  The client need not know the type."""
         self._rule(verb, times, reply=(kind, data))
 
     def ignore(self, verb: str, *, times: int | None = 1) -> None:
@@ -142,13 +142,13 @@ class Faults:
         self._rule(verb, times, carry_out=True, reply=None)
 
     def delay(self, seconds: float, verb: str = "*", *, times: int | None = None) -> None:
-        """Execute *verb* after *seconds*; the client's next commands wait meanwhile.  Heartbeats continue."""
+        """Execute *verb* *seconds* late.  The client's next commands wait meanwhile, and heartbeats continue."""
         self._rule(verb, times, delay=seconds, carry_out=True)
 
     def disconnect_on(
         self, verb: str, *, carry_out: bool = False, manner: Manner = "reset", times: int | None = 1
     ) -> None:
-        """Disconnect when *verb* arrives, without a reply; if *carry_out* is true, execute *verb* first."""
+        """Disconnect without a reply when *verb* arrives.  If *carry_out* is true, execute *verb* first."""
         self._rule(verb, times, carry_out=carry_out, end=manner)
 
     # -- connections ------------------------------------------------------------------------------------------------
@@ -158,11 +158,11 @@ class Faults:
         self._set(refuse_connections=True)
 
     def cut_after_messages(self, count: int, *, manner: Manner = "close", times: int | None = 1) -> None:
-        """Disconnect a client after *count* messages were sent to the client."""
+        """Disconnect a client after the nsqd sent *count* messages to it."""
         self._set(cut_after_messages=count, cut_manner=manner, cuts_left=times)
 
     def cut_after_bytes(self, size: int, *, manner: Manner = "close", times: int | None = 1) -> None:
-        """Disconnect a client after *size* bytes, counted before compression and TLS, were sent to the client."""
+        """Disconnect a client after the nsqd sent *size* bytes to it, counted before compression and TLS."""
         self._set(cut_after_bytes=size, cut_manner=manner, cuts_left=times)
 
     def go_silent(self) -> None:
@@ -174,7 +174,7 @@ class Faults:
         self._set(heartbeats=False)
 
     def refuse_features(self, *names: str) -> None:
-        """Grant no client the features *names*: "tls_v1", "snappy", "deflate" or "sample_rate"."""
+        """Grant no client any of the features *names*, such as "tls_v1", "snappy", "deflate" and "sample_rate"."""
         self._set(refused_features=frozenset(names))
 
     def skip_negotiation(self) -> None:

@@ -10,7 +10,7 @@ _INT_LIMITS = {"int": (-(1 << 63), (1 << 63) - 1), "int32": (-(1 << 31), (1 << 3
 
 
 class NotDecodable(ValueError):
-    """Bytes that Go cannot unmarshal into the struct."""
+    """Go could not unmarshal the bytes into the struct."""
 
 
 def encode(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""HTTP server of the broker, on gevent's WSGI server.  Routing, parameters and replies are those of nsqd's server."""
+"""The broker's HTTP server, based on gevent's WSGI server.  Routes, parameters and replies are the same as in nsqd."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HTTPFailure(Exception):
 
 
 class Request:
-    """One request.  The body is read only by :meth:`read`."""
+    """One request.  Only :meth:`read` reads the body."""
 
     def __init__(self, environ: dict[str, Any]) -> None:
         self.method: str = environ["REQUEST_METHOD"]
@@ -56,7 +56,7 @@ class Request:
 
     @property
     def params(self) -> dict[str, list[str]]:
-        """Values of the query by parameter name.  Raises HTTPFailure if Go could not parse the query."""
+        """Values of each query parameter, by name.  Raises HTTPFailure if Go could not parse the query."""
         if self._params is None:
             self._params = parse_query(self.query)
         return self._params
@@ -64,7 +64,7 @@ class Request:
     def get(self, name: str, missing: str | None = None) -> str:
         """Return the first value of a parameter.
 
-        If the query lacks the parameter, return "", or raise HTTPFailure with the error text *missing* if given.
+        If the query lacks the parameter, return "" if *missing* is None, or raise HTTPFailure with the text *missing*.
         """
         values = self.params.get(name)
         if values is None and missing is not None:
@@ -111,7 +111,7 @@ def _unescaped(text: str) -> str:
     return unquote_to_bytes(text.replace("+", " ")).decode("utf-8", "surrogateescape")
 
 
-Answer = object  # str or bytes: text; None: empty body; any other object: JSON
+Answer = object  # str and bytes become text, None becomes an empty body, any other object becomes JSON
 Handler = Callable[[Request], Answer]
 
 
@@ -127,8 +127,8 @@ class Fault:
     repeat: int = 1
     times: int | None = None
 
-    def strikes(self, path: str) -> bool:
-        """Return whether the fault applies to *path*; if so, count ``times`` down."""
+    def use_for(self, path: str) -> bool:
+        """Return whether the fault applies to *path*.  If it applies, count the use."""
         if self.path not in ("*", path) or self.times == 0:
             return False
         if self.times is not None:
@@ -144,8 +144,8 @@ class Fault:
 class HTTPFaults:
     """Makes one HTTP API misbehave.  Thread-safe.
 
-    ``path`` is a path such as "/lookup", or "*" for any path.  The fault applies ``times`` times; None means until
-    :meth:`clear`.
+    ``path`` is a path such as "/lookup", or "*" for any path.  The fault applies ``times`` times, or until
+    :meth:`clear` if ``times`` is None.
     """
 
     def __init__(self, call: Callable[[Callable[[], Any]], Any], app: Callable[[], App]) -> None:
@@ -184,7 +184,7 @@ class HTTPFaults:
 
 
 class App:
-    """A WSGI application with a table of routes, and nsqd's error replies for other paths and methods."""
+    """A WSGI application with a table of routes.  Other paths and methods get nsqd's error replies."""
 
     def __init__(self, server_name: str) -> None:
         self._server_name = server_name
@@ -194,14 +194,14 @@ class App:
         self.faults: list[Fault] = []
 
     def add(self, method: str, path: str, handler: Handler, *, plain: bool = False) -> None:
-        """Serve *path* with *handler*; if *plain* is true, the reply is text without nsqd's header."""
+        """Call *handler* for requests of *path*.  If *plain* is true, the reply is text without nsqd's header."""
         self._routes.setdefault(path, {})[method] = handler
         if plain:
             self._plain.add(handler)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ)
-        fault = next((fault for fault in self.faults if fault.strikes(request.path)), None)
+        fault = next((fault for fault in self.faults if fault.use_for(request.path)), None)
         if fault is not None:
             gevent.sleep(fault.delay)
             if fault.body is not None:
@@ -254,7 +254,7 @@ def _version_1(status: int, value: object) -> tuple[int, bytes, list[tuple[str, 
 
 
 class _Handler(WSGIHandler):
-    """Ignores clients that disconnect during their request; gevent would print a traceback."""
+    """Ignores a client that disconnects during its request.  gevent would print a traceback."""
 
     def read_request(self, raw_requestline: str) -> Any:
         try:
@@ -294,7 +294,7 @@ class HTTPListener:
         self._server.start()
 
     def sockets(self) -> list[Any]:
-        """Return the open sockets, for a forked child to close."""
+        """Return the open sockets.  A forked child closes its copies."""
         return [self._socket]
 
     def close(self) -> None:

@@ -24,14 +24,14 @@ FIELDS = {
     "msg_timeout": "int",
 }
 
-#: Value of each feature that a client does not request.
-NOTHING: dict[str, Any] = {"tls_v1": False, "deflate": False, "snappy": False, "sample_rate": 0}
+#: Values of the features in an IDENTIFY that requests no feature.
+NO_FEATURES: dict[str, Any] = {"tls_v1": False, "deflate": False, "snappy": False, "sample_rate": 0}
 
 _DEFAULT_BUFFER = 16 * 1024
 
 
 class Profile:
-    """Settings of a client, in seconds and bytes.  They are nsqd's defaults until the client sends IDENTIFY."""
+    """Settings of a client, in seconds and bytes.  Until the client sends IDENTIFY, they have nsqd's defaults."""
 
     def __init__(self, options: BrokerOptions, host: str) -> None:
         self._options = options

@@ -31,24 +31,24 @@ def _bound(host: str, port: int) -> socket.socket:
     return bound
 
 
-class HeldPorts:
-    """Ports of a stopped server.  Connections to them are refused, and no other process can bind them."""
+class ReservedPorts:
+    """Ports of a stopped server.  A reserved port refuses connections, and no other process can bind it."""
 
     def __init__(self) -> None:
         self._bound: list[socket.socket] = []
 
-    def hold(self, host: str, ports: list[int]) -> None:
-        """Bind *ports* without listening; skip a port that another process has bound."""
+    def reserve(self, host: str, ports: list[int]) -> None:
+        """Bind *ports* without listening.  Skip a port that another process has bound."""
         for port in ports:
             with contextlib.suppress(OSError):
                 self._bound.append(_bound(host, port))
 
-    def free(self) -> None:
-        """Release the ports.  Call it before the server listens again, and when the broker stops."""
+    def release(self) -> None:
+        """Release the ports, because the server listens again or the broker stops."""
         for bound in self._bound:
             bound.close()
         self._bound = []
 
     def sockets(self) -> list[socket.socket]:
-        """Return the bound sockets, for a forked child to close."""
+        """Return the bound sockets.  A forked child closes its copies."""
         return list(self._bound)

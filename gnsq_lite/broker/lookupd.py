@@ -1,4 +1,4 @@
-"""The embedded nsqlookupd: its HTTP API, and the registration of the broker's own nsqds by direct calls."""
+"""The embedded nsqlookupd.  It serves the HTTP API; the broker's nsqds register by method calls instead of TCP."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gnsq_lite.broker.http import App, HTTPFailure, HTTPListener, Request, topic_and_channel
-from gnsq_lite.broker.listener import HeldPorts
+from gnsq_lite.broker.listener import ReservedPorts
 from gnsq_lite.broker.options import NSQD_VERSION, BrokerOptions
 from gnsq_lite.broker.registrations import Peer, Registration, RegistrationDB
 from gnsq_lite.broker.topics import is_valid_name
@@ -22,7 +22,7 @@ class Lookupd:
         self.db = RegistrationDB(clock, options.inactive_producer_timeout, options.tombstone_lifetime)
         self._host = host
         self._http: HTTPListener | None = None
-        self.held = HeldPorts()
+        self.reserved = ReservedPorts()
         self.app = lookupd_app(self.db)
 
     @property
@@ -32,22 +32,22 @@ class Lookupd:
 
     def start(self) -> None:
         """Listen.  If this raises OSError, no port is open."""
-        self.held.free()
+        self.reserved.release()
         self._http = HTTPListener(self._host, self.http_port, self.app)
         self.http_port = self._http.port
         self._http.start()
 
     def stop(self) -> None:
-        """Stop listening.  Keep the registrations of the broker's nsqds, which would register again anyway."""
+        """Stop listening, but keep the registrations, because a real nsqd would register again after the restart."""
         if self._http is None:
             return
         self._http.close()
         self._http = None
-        self.held.hold(self._host, [self.http_port])
+        self.reserved.reserve(self._host, [self.http_port])
 
     def sockets(self) -> list[Any]:
-        """Return every open socket, for a forked child to close."""
-        return [*self.held.sockets(), *(self._http.sockets() if self._http is not None else ())]
+        """Return every open socket.  A forked child closes its copies."""
+        return [*self.reserved.sockets(), *(self._http.sockets() if self._http is not None else ())]
 
 
 class DirectPeer:
@@ -55,7 +55,7 @@ class DirectPeer:
 
     def __init__(self, db: RegistrationDB, peer: Peer) -> None:
         self._db, self._peer = db, peer
-        db.introduce(peer)
+        db.add_peer(peer)
 
     def registered(self, topic: str, channel: str | None) -> None:
         """Register a new topic or channel."""
@@ -74,18 +74,18 @@ class DirectPeer:
         self._peer.last_update = self._db.clock.now()
 
     def leave(self) -> None:
-        """Remove all registrations of the nsqd.  Call it when the nsqd stops."""
-        self._db.forget(self._peer)
+        """Remove all registrations of the nsqd, because it stops."""
+        self._db.remove_peer(self._peer)
 
 
-def own_peer(number: int, address: str, tcp_port: int, http_port: int) -> Peer:
-    """Make the peer entry of the broker's nsqd *number*."""
+def peer_entry(number: int, address: str, tcp_port: int, http_port: int) -> Peer:
+    """Return nsqlookupd's entry for the broker's nsqd *number*."""
     remote = f"127.0.0.1:{tcp_port}"
     return Peer(f"{number}:{remote}", remote, socket.gethostname(), address, tcp_port, http_port, NSQD_VERSION)
 
 
 def lookupd_app(db: RegistrationDB) -> App:
-    """Make the application that serves *db* (nsqlookupd/http.go @v1.3.0)."""
+    """Return the WSGI application that serves *db* (nsqlookupd/http.go @v1.3.0)."""
     api = _Api(db)
     app = App("gnsq_lite broker (in memory)")
     app.add("GET", "/ping", lambda request: "OK", plain=True)

@@ -25,12 +25,12 @@ class StoredMessage:
         self.deadline = 0.0
 
     def copy(self) -> StoredMessage:
-        """Copy the message for another channel.  Each channel delivers its copy and counts its attempts separately."""
+        """Copy the message for another channel.  Each channel delivers its own copy, and counts the copy's attempts."""
         return StoredMessage(self.id, self.body, self.timestamp_ns, self.deferred)
 
     @property
     def cost(self) -> int:
-        """Number of bytes that the message uses of the broker's memory limit."""
+        """Number of bytes that count towards the broker's memory limit."""
         return len(self.body) + MESSAGE_OVERHEAD
 
 
@@ -61,7 +61,7 @@ class Subscriber:
 
 
 class IdFactory:
-    """Generates unique ids of 16 lower-case hex digits that grow with time, in nsqd's layout.
+    """Generates unique message ids of 16 lower-case hex digits, in nsqd's layout.  A later id is greater.
 
     An id consists of the time in units of 2**20 ns, 10 bits for the node, and 12 bits for the sequence number.  After
     4,096 ids in one unit of time, nsqd sleeps, but this class uses ids of the next unit.

@@ -1,4 +1,4 @@
-"""One nsqd of the broker: its listeners, sessions and topics.  They run in the loop of the broker's thread."""
+"""One nsqd of the broker, with its listeners, sessions and topics.  All run in the hub of the broker's thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gevent.server import StreamServer
 from gnsq_lite.broker.auth import Authorizer
 from gnsq_lite.broker.faults import FaultState
 from gnsq_lite.broker.http import App, HTTPListener
-from gnsq_lite.broker.listener import HeldPorts, listen
-from gnsq_lite.broker.lookupd import DirectPeer, Lookupd, own_peer
+from gnsq_lite.broker.listener import ReservedPorts, listen
+from gnsq_lite.broker.lookupd import DirectPeer, Lookupd, peer_entry
 from gnsq_lite.broker.options import BrokerOptions
 from gnsq_lite.broker.protocol import ProtocolV2
 from gnsq_lite.broker.session import Session
@@ -24,12 +24,12 @@ from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
 
 _PING_INTERVAL = 15.0  # nsqd/lookup.go:81 @v1.3.0
-#: Seconds for which a stopping nsqd waits until its connections have sent their last bytes.
+#: How many seconds a stopping nsqd waits for its connections to send their last bytes.
 _STOP_TIMEOUT = 1.0
 
 
 class LoopTimer:
-    """A timer of the loop.  stop() frees its watcher; a one-shot timer calls stop() when it fires."""
+    """A timer of the loop.  stop() frees the libev watcher, and a one-shot timer calls stop() when it fires."""
 
     __slots__ = ("_callback", "_once", "_watcher")
 
@@ -84,11 +84,11 @@ class Nsqd:
         self._sessions: dict[Connection, Session] = {}
         self._next_client = 0
         self._to_flush: list[Session] = []
-        self._turn_scheduled = False
+        self._delivery_scheduled = False
         self._tcp: StreamServer | None = None
         self._http: HTTPListener | None = None
         self._https: HTTPListener | None = None
-        self.held = HeldPorts()
+        self.reserved = ReservedPorts()
         self._timers: list[LoopTimer] = []
         self._loop: Any = None
 
@@ -100,7 +100,7 @@ class Nsqd:
         return self._tcp is not None
 
     def start(self) -> None:
-        """Listen, register, and restore the topics of an earlier run.  Raises OSError, and then leaves no port open."""
+        """Listen, register, and restore the topics of an earlier run.  If this raises OSError, no port is open."""
         self._loop = gevent.get_hub().loop
         try:
             self._listen()
@@ -110,19 +110,19 @@ class Nsqd:
         self.started_at = self.clock.wall()
         self._introduce()
         self.topics = Topics(self.options, self.clock, observers=self._peers)
-        self.topics.shared.on_dirty = self._schedule_turn
+        self.topics.shared.on_dirty = self._schedule_delivery
         self.topics.restore(self._saved)
         self._saved = {}
         self._timers = [
             self.every(self.options.queue_scan_interval, self.topics.scan),
             self.every(_PING_INTERVAL, self._ping),
         ]
-        for listener in (self._tcp, self._https, self._http):  # last, so that no client gets the old topics
+        for listener in (self._tcp, self._https, self._http):  # last: an earlier client would use the old topics
             if listener is not None:
                 listener.start()
 
     def _listen(self) -> None:
-        self.held.free()
+        self.reserved.release()
         listening = listen(self._host, self.tcp_port)
         self._tcp = StreamServer(listening, self._serve, spawn=Pool())
         self.tcp_port = listening.getsockname()[1]
@@ -134,13 +134,13 @@ class Nsqd:
 
     def _introduce(self) -> None:
         self._unregister()
-        peer = own_peer(self.number, self.options.broadcast_address, self.tcp_port, self.http_port)
+        peer = peer_entry(self.number, self.options.broadcast_address, self.tcp_port, self.http_port)
         self._peers = [DirectPeer(lookupd.db, dataclasses.replace(peer)) for lookupd in self._lookupds]
 
     def stop(self, *, abrupt: bool = False, stay_registered: bool = False) -> None:
         """Stop listening, close every connection, and keep the unfinished messages for :meth:`start`.
 
-        If *abrupt* is true, connections are reset, like in a crash.  If *stay_registered* is true, the lookupds
+        If *abrupt* is true, connections are reset, as in a crash.  If *stay_registered* is true, the lookupds
         continue to list the nsqd, as after a power cut.  After :meth:`start`, all kept messages are ready.
         """
         if self._tcp is None:
@@ -157,7 +157,8 @@ class Nsqd:
         for connection in self._connections:
             connection.close()
         self._close_listeners()
-        self.held.hold(self._host, [self.tcp_port, self.http_port, *([self.https_port] if self.tls_context else [])])
+        https_ports = [self.https_port] if self.tls_context else []
+        self.reserved.reserve(self._host, [self.tcp_port, self.http_port, *https_ports])
         if not stay_registered:
             self._unregister()
 
@@ -190,8 +191,8 @@ class Nsqd:
             session.link.send(data)
 
     def sockets(self) -> list[Any]:
-        """Return every open socket, for a forked child to close."""
-        found: list[Any] = self.held.sockets()
+        """Return every open socket.  A forked child closes its copies."""
+        found: list[Any] = self.reserved.sockets()
         for listener in (self._http, self._https):
             if listener is not None:
                 found += listener.sockets()
@@ -205,7 +206,7 @@ class Nsqd:
     # -- connections ------------------------------------------------------------------------------------------------
 
     def _serve(self, sock: Any, address: tuple[Any, ...]) -> None:
-        """Serve one client.  gevent's server calls it in a new greenlet for each client."""
+        """Serve one client, in a greenlet of gevent's server."""
         connection = Connection(sock, address)
         is_stopped = self._tcp is None or self._tcp.closed  # true if the nsqd stopped just after accept()
         if is_stopped or self.faults.refuse_connections or len(self._connections) >= self.options.max_connections:
@@ -213,16 +214,16 @@ class Nsqd:
             return
         self._connections.add(connection)
         try:
-            self._talk(connection)
+            self._serve_protocol(connection)
             connection.close()
-            connection.wait_until_gone()
+            connection.wait_until_closed()
         except (OSError, CodecError):
             pass  # the client has disconnected, or sent invalid compressed bytes
         finally:
             connection.drop()
             self._connections.discard(connection)
 
-    def _talk(self, connection: Connection) -> None:
+    def _serve_protocol(self, connection: Connection) -> None:
         magic = b""
         with gevent.Timeout(self.options.client_timeout, OSError("no magic bytes in time")):
             while len(magic) < 4 and (data := connection.read(4 - len(magic))):
@@ -236,7 +237,7 @@ class Nsqd:
         self._next_client += 1
         session = self._new_session(connection)
         self._sessions[connection] = session
-        connection.on_gone, connection.on_drained = session.lost, session.sent
+        connection.on_closed, connection.on_drained = session.lost, session.sent
         connection.write_timeout = session.profile.heartbeat_interval or 60.0
         for data in connection.chunks():
             session.receive(data)
@@ -250,17 +251,17 @@ class Nsqd:
     def flush_soon(self, session: Session) -> None:
         """Flush *session* at the end of this loop iteration."""
         self._to_flush.append(session)
-        self._schedule_turn()
+        self._schedule_delivery()
 
-    def _schedule_turn(self) -> None:
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self._loop.run_callback(self._end_turn)
+    def _schedule_delivery(self) -> None:
+        if not self._delivery_scheduled:
+            self._delivery_scheduled = True
+            self._loop.run_callback(self._deliver_and_flush)
 
-    def _end_turn(self) -> None:
-        """Deliver messages and flush output.  Runs once for all commands that were read in this loop iteration."""
-        self._turn_scheduled = False
-        self._flush_all()  # first: as in nsqd, replies do not wait for messages, and do not flush later messages
+    def _deliver_and_flush(self) -> None:
+        """Deliver messages and flush output.  This runs once for all commands that were read in the loop iteration."""
+        self._delivery_scheduled = False
+        self._flush_all()  # as in nsqd, replies are sent before new messages, and do not flush those messages
         self.topics.shared.pump(self.clock.now())
         self._flush_all()
 
@@ -281,6 +282,6 @@ class Nsqd:
         """Block the calling session's greenlet for *seconds*."""
         gevent.sleep(seconds)
 
-    def ended(self, session: Session) -> None:
+    def remove_session(self, session: Session) -> None:
         """Remove a closed session."""
         self._sessions.pop(session.link, None)

@@ -16,7 +16,7 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def nsqd_app(nsqd: Nsqd, *, encrypted: bool = True) -> App:
-    """Make the application that serves *nsqd*.
+    """Return the WSGI application that serves *nsqd*.
 
     If *encrypted* is false and ``tls_required`` is True, the application refuses all requests.
     """
@@ -117,7 +117,7 @@ class _Api:
         return self._put(topic, bodies)
 
     def _binary_bodies(self, body: bytes) -> list[bytes]:
-        """Parse a binary batch, which has the format of MPUB's body.  Raises HTTPFailure with nsqd's error text."""
+        """Parse the body of a binary /mpub, which has MPUB's format.  Raises HTTPFailure with nsqd's error text."""
         reader = CommandReader(self._options.max_msg_size, self._options.max_body_size)
         reader.feed(b"MPUB t\n" + (1).to_bytes(4, "big") + body)
         try:
@@ -165,8 +165,6 @@ class _Api:
         self._topic(name).empty()
 
     def pause_topic(self, paused: bool) -> Callable[[Request], None]:
-        """Make the handler that pauses or unpauses a topic."""
-
         def handle(request: Request) -> None:
             topic = self._topic(request.get("topic", "MISSING_ARG_TOPIC"))
             self._topics.set_topic_paused(topic, paused)
@@ -192,8 +190,6 @@ class _Api:
         channel.empty()
 
     def pause_channel(self, paused: bool) -> Callable[[Request], None]:
-        """Make the handler that pauses or unpauses a channel."""
-
         def handle(request: Request) -> None:
             topic, name = topic_and_channel(request)
             channel = self._topic(topic).channels.get(name)

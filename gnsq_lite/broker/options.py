@@ -33,21 +33,21 @@ def _plain(default: Any, doc: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerOptions:
-    """Options of a broker.  Names are nsqd's flags with underscores, and defaults are nsqd's defaults.
+    """Options of a broker, named like nsqd's flags.  The defaults are nsqd's, except for ``queue_scan_interval``.
 
-    nsqd has no ``max_connections`` and ``max_memory``.  They limit the resources that a test run uses.  ``max_memory``
+    ``max_connections`` and ``max_memory`` limit the resources of a test run; nsqd has no such flags.  ``max_memory``
     counts the body and 256 bytes for each queued, deferred or in-flight message of each channel.
     """
 
     msg_timeout: float = _range(
         60.0, 0.001, 86400.0, "seconds until a message times out, unless the client requests another timeout"
     )
-    max_msg_timeout: float = _range(900.0, 0.001, 86400.0 * 30, "most seconds from delivery to timeout, despite TOUCH")
+    max_msg_timeout: float = _range(900.0, 0.001, 86400.0 * 30, "most seconds from delivery to timeout, with TOUCH")
     max_msg_size: int = _range(1024 * 1024, 1, 2**31 - 64, "largest message, in bytes")
     max_body_size: int = _range(5 * 1024 * 1024, 1, 2**31 - 64, "largest body of a command, in bytes")
     max_req_timeout: float = _range(3600.0, 0.0, 86400.0 * 365, "longest delay of REQ and DPUB, in seconds")
     client_timeout: float = _range(60.0, 0.1, 86400.0, "twice the default heartbeat interval")
-    mem_queue_size: int = _range(10000, 0, 2**31, "messages that an ephemeral topic or channel keeps")
+    mem_queue_size: int = _range(10000, 0, 2**31, "most messages queued in an ephemeral topic or channel")
     max_heartbeat_interval: float = _range(60.0, 1.0, 86400.0, "longest heartbeat interval a client may request")
     max_rdy_count: int = _range(2500, 1, 2**31, "highest RDY")
     max_output_buffer_size: int = _range(64 * 1024, 64, 2**31, "largest output buffer a client may request")
@@ -58,10 +58,10 @@ class BrokerOptions:
     output_buffer_timeout: float = _range(
         0.25, 0.001, 3600.0, "seconds between flushes, unless the client requests another time"
     )
-    max_channel_consumers: int = _range(0, 0, 2**31, "clients on one channel; 0: any number")
+    max_channel_consumers: int = _range(0, 0, 2**31, "most clients on one channel; 0 sets no limit")
     queue_scan_interval: float = _range(0.02, 0.001, 60.0, "seconds between scans for timed-out messages (0.1 in nsqd)")
 
-    tls_cert: str = _plain("", "PEM file of the certificate; it enables TLS for clients and the HTTPS port")
+    tls_cert: str = _plain("", "PEM file of the certificate, which enables TLS for clients and the HTTPS port")
     tls_key: str = _plain("", "PEM file of the certificate's key")
     tls_root_ca_file: str = _plain("", "PEM file of the CAs of client certificates")
     tls_client_auth_policy: Literal["", "require", "require-verify"] = _plain(
@@ -81,7 +81,7 @@ class BrokerOptions:
     )
 
     broadcast_address: str = _plain("127.0.0.1", "host that nsqlookupd reports to clients")
-    node_id: int = _range(0, 0, 1023, "node id of the first nsqd, part of every message id; later nsqds count up")
+    node_id: int = _range(0, 0, 1023, "node id of the first nsqd in its message ids; other nsqds use the next numbers")
 
     inactive_producer_timeout: float = _range(
         300.0, 0.01, 86400.0, "nsqlookupd: seconds without a ping after which an nsqd is no longer listed"

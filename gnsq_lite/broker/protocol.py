@@ -1,4 +1,4 @@
-"""Executes the commands of nsqd's TCP protocol, after checks of the client's state and of the arguments.
+"""Checks and executes the commands of nsqd's TCP protocol.
 
 Errors have nsqd's texts.  Source: nsqd/protocol_v2.go @v1.3.0.
 """
@@ -14,7 +14,7 @@ from gnsq_lite.broker.commands import Command, CommandError, as_int64, base10, q
 from gnsq_lite.broker.session import CLOSING, INIT, RESPONSE, SUBSCRIBED, Session
 from gnsq_lite.broker.topics import PutRefused, Topic, is_valid_name
 
-#: Write timeout, in seconds, of clients that have disabled heartbeats.  nsqd would wait forever.
+#: Write timeout, in seconds, for clients without heartbeats.  nsqd has no write timeout for such clients.
 _WRITE_TIMEOUT = 60.0
 
 
@@ -24,7 +24,7 @@ class ProtocolV2(Session):
     # -- before a body is read --------------------------------------------------------------------------------------
 
     def _begin(self, words: list[bytes]) -> None:
-        """Raise CommandError if nsqd refuses the command before it reads the command's body."""
+        """Raise CommandError if nsqd refuses the command before reading the command's body."""
         verb = words[0]
         if verb == b"IDENTIFY":
             if self.state != INIT:
@@ -82,10 +82,10 @@ class ProtocolV2(Session):
             raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
         faults = self.server.faults
         for name in faults.refused_features:
-            data[name] = identify.NOTHING[name]
+            data[name] = identify.NO_FEATURES[name]
         self.profile.apply(data)
         self.msg_timeout, self.sample_rate = self.profile.msg_timeout, self.profile.sample_rate
-        self._ticks_from = self._heard_at = self.server.topics.now()
+        self._ticker_started_at = self._last_command_at = self.server.topics.now()
         self.link.write_timeout = self.profile.heartbeat_interval or _WRITE_TIMEOUT
         self._wait_for_client()
         if not data["feature_negotiation"] or faults.skip_negotiation:
@@ -99,7 +99,7 @@ class ProtocolV2(Session):
         return None
 
     def _adjust(self, answer: dict[str, Any], data: dict[str, Any]) -> None:
-        """Change the reply to IDENTIFY.  Subclasses that emulate other servers override it."""
+        """Change the reply to IDENTIFY.  Subclasses that emulate other servers override this method."""
 
     def _upgrade(self, answer: dict[str, Any]) -> None:
         context = self.server.tls_context
@@ -115,7 +115,7 @@ class ProtocolV2(Session):
                 self.compression = kind
                 self.link.start_compression(kind, answer["deflate_level"], self._reader.take_rest())
                 self.respond(RESPONSE, b"OK")
-                self.flush()  # before the client's first compressed bytes, which may be invalid
+                self.flush()  # the client gets the OK even if its first compressed bytes are invalid
 
     def _auth(self, command: Command) -> bytes:
         if self.grant is not None and self.grant.permission_count:
@@ -124,7 +124,7 @@ class ProtocolV2(Session):
         if authorizer is None:
             raise CommandError("E_AUTH_DISABLED", "AUTH disabled")
         self.secret = command.body.decode("utf-8", "surrogateescape")
-        self.grant = grant = authorizer.ask(self._auth_request())
+        self.grant = grant = authorizer.request_grant(self._auth_request())
         if not grant.permission_count:
             raise CommandError("E_UNAUTHORIZED", "AUTH no authorizations found")
         return gojson.encode(
@@ -179,7 +179,7 @@ class ProtocolV2(Session):
         if count > self.in_flight_count and self.channel is not None:
             self.channel.wake()
         elif self._out:
-            self._flush_this_turn()
+            self._flush_soon()
 
     def _held(self, command: Command, count: int) -> tuple[Channel, bytes]:
         words = command.words
@@ -230,7 +230,7 @@ class ProtocolV2(Session):
         return b"CLOSE_WAIT"
 
     def _nop(self, command: Command) -> None:
-        """Do nothing.  The session has already noted that the client is alive."""
+        """Do nothing.  The session has recorded the time of the command already."""
 
     def _pub(self, command: Command) -> bytes:
         name = command.words[1].decode("ascii")  # _begin() has checked the name

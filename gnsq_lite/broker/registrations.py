@@ -1,4 +1,4 @@
-"""nsqlookupd's database: the topics and channels of each nsqd (nsqlookupd/registration_db.go @v1.3.0).  No I/O."""
+"""nsqlookupd's database of the topics and channels of each nsqd (nsqlookupd/registration_db.go @v1.3.0)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Registration(NamedTuple):
 
 @dataclass
 class Peer:
-    """An nsqd that has sent IDENTIFY to nsqlookupd."""
+    """An nsqd that is known to nsqlookupd."""
 
     id: str
     remote_address: str
@@ -44,7 +44,7 @@ class Peer:
 
 @dataclass
 class Registrant:
-    """A peer of one registration, and the peer's tombstone for this registration."""
+    """A peer of one registration.  ``tombstoned_at`` is the time of the peer's tombstone for this registration."""
 
     peer: Peer
     tombstoned_at: float | None = None
@@ -82,7 +82,7 @@ class RegistrationDB:
         self._map.pop(key, None)
 
     def find(self, category: str, key: str, subkey: str = "") -> list[Registration]:
-        """Return the matching registrations; "*" matches anything."""
+        """Return the matching registrations.  "*" matches anything."""
         if "*" not in (key, subkey):
             exact = Registration(category, key, subkey)
             return [exact] if exact in self._map else []
@@ -97,7 +97,7 @@ class RegistrationDB:
         return [key for key, producers in self._map.items() if peer_id in producers]
 
     def active(self, producers: list[Registrant], *, tombstones: bool = True) -> list[Registrant]:
-        """Return the producers that pinged recently; if *tombstones* is true, omit tombstoned producers."""
+        """Return the producers that pinged recently.  If *tombstones* is true, omit tombstoned producers."""
         now = self.clock.now()
         lifetime = self.tombstone_lifetime if tombstones else 0.0
         return [
@@ -113,8 +113,8 @@ class RegistrationDB:
 
     # -- commands of nsqds ------------------------------------------------------------------------------------------
 
-    def introduce(self, peer: Peer) -> None:
-        """Add a peer that has sent IDENTIFY."""
+    def add_peer(self, peer: Peer) -> None:
+        """Add a new peer, as IDENTIFY does."""
         peer.last_update = self.clock.now()
         self.add_producer(Registration("client"), peer)
 
@@ -125,7 +125,7 @@ class RegistrationDB:
         self.add_producer(Registration("topic", topic), peer)
 
     def unregister(self, peer: Peer, topic: str, channel: str | None = None) -> None:
-        """Unregister a topic or a channel of a peer; remove an ephemeral name with its last producer."""
+        """Unregister a topic or a channel of a peer.  Remove an ephemeral topic or channel without producers."""
         if channel:
             keys, name = [Registration("channel", topic, channel)], channel
         else:
@@ -136,7 +136,7 @@ class RegistrationDB:
             if self.remove_producer(key, peer.id) == 0 and name.endswith("#ephemeral"):
                 self.remove(key)
 
-    def forget(self, peer: Peer) -> None:
-        """Remove a peer whose connection has ended."""
+    def remove_peer(self, peer: Peer) -> None:
+        """Remove a peer and its registrations."""
         for key in self.of_peer(peer.id):
             self.remove_producer(key, peer.id)

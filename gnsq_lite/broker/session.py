@@ -1,4 +1,4 @@
-"""The session of one client: input, output, heartbeats and closing.
+"""The session of one client, with input, output, heartbeats and closing.
 
 The nsqd reads bytes from a :class:`~gnsq_lite.broker.tcp.Connection` and passes them to the session.
 :mod:`gnsq_lite.broker.protocol` implements the commands.  Source: nsqd/protocol_v2.go, nsqd/client_v2.go @v1.3.0.
@@ -23,7 +23,7 @@ from gnsq_lite.broker.tcp import Connection
 from gnsq_lite.broker.topics import Topics
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
-INIT, SUBSCRIBED, CLOSING = 0, 3, 4  # nsqd/client_v2.go:21 @v1.3.0; /stats shows them
+INIT, SUBSCRIBED, CLOSING = 0, 3, 4  # nsqd/client_v2.go:21 @v1.3.0; /stats shows these numbers
 
 _FRAME = Struct(">ii")
 _MESSAGE_HEAD = Struct(">iiqH16s")
@@ -60,17 +60,17 @@ class Server(Protocol):
     def sleep(self, seconds: float) -> None:
         """Block the calling session's greenlet for *seconds*."""
 
-    def ended(self, session: Session) -> None:
+    def remove_session(self, session: Session) -> None:
         """Remove a closed session."""
 
 
 class Session(Subscriber):
-    """One connected client; a subclass implements the commands."""
+    """One connected client.  A subclass implements the commands."""
 
     verbs: ClassVar[dict[bytes, Callable[[Any, Command], bytes | None]]] = {}
 
     def _begin(self, words: list[bytes]) -> None:
-        """Raise CommandError to refuse a command before its body is read."""
+        """Check a command before reading its body.  Raises CommandError to refuse the command."""
 
     def __init__(self, server: Server, link: Connection, client_id: int, connected_at: float) -> None:
         options = server.options
@@ -91,25 +91,25 @@ class Session(Subscriber):
         self._out_size = 0
         self._flush_scheduled = False
         self._flush_timer: Timer | None = None
-        self._ticks_from = self._heard_at = server.topics.now()
+        self._ticker_started_at = self._last_command_at = server.topics.now()
         self._heartbeat: Timer | None = None
         self._deadline: Timer | None = None
         self._sent = 0
-        self._busy = False  # whether receive() runs, which may block
+        self._busy = False  # whether receive() is running
         self._wait_for_client()
 
     # -- input ------------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Execute the commands in *data*, which the client sent.  The call may block the greenlet."""
+        """Execute the commands in the received *data*.  The call may block the greenlet."""
         self._reader.feed(data)
         self._busy = True
         try:
-            self._carry_out_all()
+            self._execute_all()
         finally:
             self._busy = False
 
-    def _carry_out_all(self) -> None:
+    def _execute_all(self) -> None:
         while not self.closed:
             if self._out_size > HIGH_WATER:
                 self.flush()
@@ -119,7 +119,7 @@ class Session(Subscriber):
                 command = self._reader.next()
                 if command is None:
                     return
-                self._heard_at = self.server.topics.now()
+                self._last_command_at = self.server.topics.now()
                 answer = self._execute(command)
             except CommandError as error:
                 self._answer_error(error)
@@ -153,11 +153,10 @@ class Session(Subscriber):
         if rule.delay:
             self.server.sleep(rule.delay)
         if not self.closed:
-            self._misbehave(command, rule)
+            self._apply_fault(command, rule)
         return None
 
-    def _misbehave(self, command: Command, rule: Rule) -> None:
-        """Apply the fault *rule* to *command*."""
+    def _apply_fault(self, command: Command, rule: Rule) -> None:
         answer = self.carry_out(command) if rule.carry_out else None
         if rule.reply is not None:
             self.respond(*rule.reply)
@@ -185,13 +184,13 @@ class Session(Subscriber):
     # -- output -----------------------------------------------------------------------------------------------------
 
     def respond(self, kind: int, data: bytes) -> None:
-        """Buffer a frame that is not a message, and flush the buffer soon, as nsqd does."""
+        """Buffer a response or an error frame, and flush the buffer in this loop iteration, as nsqd does."""
         self._out.append(_FRAME.pack(len(data) + 4, kind) + data)
         self._out_size += len(data) + 8
-        self._flush_this_turn()
+        self._flush_soon()
 
     def deliver(self, messages: list[StoredMessage]) -> None:
-        """Buffer messages; flush when the buffer is full, RDY messages are in flight, or the timer fires, as nsqd."""
+        """Buffer messages.  As in nsqd, a full buffer, RDY messages in flight, or the flush timer cause a flush."""
         faults = self.server.faults
         sent = self.message_count - len(messages)
         left = faults.messages_until_cut(sent, len(messages)) if faults.active else None
@@ -208,14 +207,14 @@ class Session(Subscriber):
             self.flush()
             self._cut(faults.cut_manner)
         elif self._out_size >= self.profile.output_buffer_size or self.in_flight_count >= self.ready_count:
-            self._flush_this_turn()
+            self._flush_soon()
         elif self._flush_timer is None and self.profile.output_buffer_timeout > 0:
             # nsqd's ticker starts at IDENTIFY and ticks whether or not there are messages
             timeout = self.profile.output_buffer_timeout
-            passed = (self.server.topics.now() - self._ticks_from) % timeout
+            passed = (self.server.topics.now() - self._ticker_started_at) % timeout
             self._flush_timer = self.server.after(timeout - passed, self._flush_now)
 
-    def _flush_this_turn(self) -> None:
+    def _flush_soon(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self.server.flush_soon(self)
@@ -239,7 +238,7 @@ class Session(Subscriber):
                 self.channel.wake()
 
     def _send(self, data: bytes) -> None:
-        """Send *data*; active faults may delay, split, cut or drop *data*."""
+        """Send *data*.  Active faults may delay, split, cut or drop *data*."""
         faults = self.server.faults
         before = self._sent
         self._sent += len(data)
@@ -266,7 +265,7 @@ class Session(Subscriber):
     # -- time -------------------------------------------------------------------------------------------------------
 
     def _wait_for_client(self) -> None:
-        """Start the heartbeats, and the timer that closes silent clients after two heartbeat intervals."""
+        """Start the heartbeats, and a timer that closes the session after two heartbeat intervals without a command."""
         for timer in (self._heartbeat, self._deadline):
             if timer is not None:
                 timer.stop()
@@ -283,8 +282,8 @@ class Session(Subscriber):
     def _check_deadline(self) -> None:
         now = self.server.topics.now()
         if self._busy:
-            self._heard_at = now  # a client that waits for its reply is not silent
-        left = self._heard_at + 2 * self.profile.heartbeat_interval - now
+            self._last_command_at = now  # a client that waits for its reply is not silent
+        left = self._last_command_at + 2 * self.profile.heartbeat_interval - now
         if left > 0.001:
             self._deadline = self.server.after(left, self._check_deadline)
         else:
@@ -312,7 +311,7 @@ class Session(Subscriber):
         self.link.close(reset=manner == "reset")
 
     def lost(self) -> None:
-        """Stop the timers and leave the channel.  Called when the connection is lost or closed."""
+        """Stop the timers and leave the channel, because the connection is lost or closed."""
         if self.closed:
             return
         self.closed = True
@@ -321,4 +320,4 @@ class Session(Subscriber):
                 timer.stop()
         if self.channel is not None:
             self.server.topics.leave(self.channel, self)
-        self.server.ended(self)
+        self.server.remove_session(self)

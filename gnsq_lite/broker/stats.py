@@ -48,7 +48,7 @@ def collect(
 
 
 def _topic(topic: Topic, channel: str, wanted: str | None) -> dict[str, Any]:
-    """Return a topic's entry.  *wanted* is the requested topic, or "" for all topics; None omits the clients."""
+    """Return a topic's entry.  *wanted* is the requested topic or "" (all topics), or None to omit the clients."""
     names = [channel] if channel else sorted(topic.channels)
     return {
         "topic_name": topic.name,
@@ -80,7 +80,7 @@ def _channel(channel: Channel, wanted: str | None) -> dict[str, Any]:
 
 
 def client(consumer: Subscriber, topic: str) -> dict[str, Any]:
-    """Return one client's entry.  It has the publish count for *topic*, or for one topic if *topic* is ""."""
+    """Return one client's entry, with its publish count for *topic*, or for some topic if *topic* is ""."""
     session: Any = consumer
     profile, grant, tls = session.profile, session.grant, session.link.tls_info
     data: dict[str, Any] = {

@@ -16,7 +16,7 @@ from gevent import ssl
 from gnsq_lite.broker.codecs import Codec, CodecError, codec_for
 from gnsq_lite.broker.tls import info_of
 
-_READ_SIZE = 1 << 14  # nsqd's size, so that a close with unread bytes resets the connection as in nsqd
+_READ_SIZE = 1 << 14  # as in nsqd: further bytes stay in the kernel, which sends RST if close() finds unread bytes
 _RESET = struct.pack("ii", 1, 0)
 _HANDSHAKE_TIMEOUT = 5.0  # nsqd/client_v2.go:606 @v1.3.0
 
@@ -33,7 +33,7 @@ class Connection:
         #: Called when all bytes were sent.
         self.on_drained: Callable[[], None] = lambda: None
         #: Called once after the connection was closed or lost.
-        self.on_gone: Callable[[], None] = lambda: None
+        self.on_closed: Callable[[], None] = lambda: None
         self._sock = sock
         self._codec: Codec | None = None
         self._received = b""  # compressed bytes that arrived together with the last uncompressed command
@@ -47,18 +47,18 @@ class Connection:
 
     @property
     def socket(self) -> Any:
-        """The socket, for a forked child to close."""
+        """The socket.  A forked child closes its copy."""
         return self._sock
 
     # -- input ------------------------------------------------------------------------------------------------------
 
     def read(self, size: int) -> bytes:
-        """Receive at most *size* bytes; b"" at the end of the stream.  Raises OSError."""
+        """Receive at most *size* bytes, or return b"" at the end of the stream.  Raises OSError."""
         data: bytes = self._sock.recv(size)
         return data
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield received bytes, decompressed, until the end of the peer's stream.  Raises OSError, CodecError."""
+        """Yield the received and decompressed bytes until the peer's stream ends.  Raises OSError, CodecError."""
         while not self._ending and not self._gone:
             data, self._received = self._received, b""
             data = data or self.read(_READ_SIZE)
@@ -85,18 +85,18 @@ class Connection:
         self._changed.set()
 
     def start_compression(self, kind: str, level: int, received: bytes) -> None:
-        """Use "snappy" or "deflate" from now on, in both directions; *received* are compressed bytes to decode."""
+        """Use "snappy" or "deflate" in both directions from now on.  *received* is compressed input that came early."""
         self._codec, self._received = codec_for(kind, level), received
 
     # -- output -----------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, delay: float = 0.0) -> None:
-        """Send *data* after *delay* seconds.  The writing greenlet sends bytes that cannot be sent without blocking."""
+        """Send *data* after *delay* seconds, without blocking.  The writing greenlet sends bytes that remain."""
         if self._gone or self._ending or not data:
             return
         if self._codec is not None:
             data = self._codec.encode(data)
-        if not (self._unsent or delay or self._is_tls):  # a TLS socket of gevent always waits
+        if not (self._unsent or delay or self._is_tls):  # gevent's TLS send() would block
             data = self._send_now(data)
             if not data:
                 return
@@ -155,13 +155,13 @@ class Connection:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self, *, reset: bool = False) -> None:
-        """Close after all bytes are sent; if *reset* is true, close with RST."""
+        """Close after all bytes are sent.  If *reset* is true, close with RST."""
         if reset and not self._gone:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._ending = True
         self._changed.set()
 
-    def wait_until_gone(self) -> None:
+    def wait_until_closed(self) -> None:
         """Wait until the connection is closed."""
         self._writer.join()
 
@@ -181,7 +181,7 @@ class Connection:
         self._sock.close()
         self._changed.set()
         self._drained.set()
-        self.on_gone()
+        self.on_closed()
 
 
 __all__ = ["CodecError", "Connection"]

@@ -1,7 +1,7 @@
-"""The broker's native thread with a separate gevent hub.
+"""The broker's native thread, which has its own gevent hub.
 
-The thread is native even in a monkey-patched process.  A handler that blocks the main hub does not block the broker:
-the broker can still close a connection of the same process that misses heartbeats.
+The thread is native even in a monkey-patched process.  So a handler that blocks the main hub does not block the broker.
+For example, the broker can close a connection whose client misses heartbeats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _thread_id: Callable[[], int] = get_original("_thread", "get_ident")
 
 
 class _Call:
-    """A function to run in the loop's thread, and its outcome."""
+    """A function to run in the loop's thread, and its result or exception."""
 
     __slots__ = ("done", "error", "function", "value")
 
@@ -38,18 +38,18 @@ class _Call:
     def run(self) -> None:
         try:
             self.value = self.function()
-        except BaseException as error:  # call() raises it in the caller's thread
+        except BaseException as error:  # call() raises this error in the caller's thread
             self.error = error
         finally:
             self.done.release()
 
 
 class LoopThread:
-    """A native thread that runs a gevent hub, and runs functions for other threads."""
+    """A native thread with a gevent hub, which runs functions for other threads."""
 
     def __init__(self) -> None:
         self._calls: deque[_Call] = deque()
-        self._guard = _new_rlock()  # reentrant: a signal handler may interrupt call() and call it again
+        self._guard = _new_rlock()  # reentrant: a signal handler that interrupts call() may use call() too
         self._wake: Any = None
         self._stopping: gevent.event.Event | None = None
         self._ended: Any = None
@@ -61,7 +61,7 @@ class LoopThread:
         return self._id is not None
 
     def start(self) -> None:
-        """Start the thread; return when the thread's hub runs.  Raises ClosedError if the hub does not start."""
+        """Start the thread, and return when its hub runs.  Raises ClosedError if the hub does not start."""
         started, self._ended = _new_lock(), _new_lock()
         started.acquire()
         self._ended.acquire()
@@ -101,10 +101,10 @@ class LoopThread:
             gevent.spawn(self._calls.popleft().run)
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Run *function* in a new greenlet of the broker's thread; return its result or raise its exception.
+        """Run *function* in a new greenlet of the broker's thread, and return its result or raise its exception.
 
-        Thread-safe.  The call blocks the calling thread.  In the broker's thread it calls *function* directly.  Raises
-        ClosedError if the broker's thread does not run.
+        Thread-safe.  The call blocks the calling thread.  A call from the broker's thread runs *function* directly.
+        Raises ClosedError if the broker's thread does not run.
         """
         if self._id == _thread_id():
             return function()

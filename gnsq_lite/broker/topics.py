@@ -1,4 +1,4 @@
-"""Topics of one nsqd.  This module does no I/O; the clock is an argument."""
+"""Topics of one nsqd.  This module does no I/O, and callers pass the clock."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Observer(Protocol):
     """A lookupd that is notified of created and deleted topics and channels."""
 
     def registered(self, topic: str, channel: str | None) -> None:
-        """Register a created topic (*channel* is None) or channel."""
+        """Register the new *channel*, or the new *topic* if *channel* is None."""
 
     def unregistered(self, topic: str, channel: str | None) -> None:
-        """Unregister a deleted topic (*channel* is None) or channel."""
+        """Unregister the deleted *channel*, or the deleted *topic* if *channel* is None."""
 
     def channels_of(self, topic: str) -> Iterable[str]:
-        """Return the channels to create together with a new topic."""
+        """Return the names of the channels to create with the new *topic*."""
 
 
 class Topic:
-    """One topic.  It copies each message to every channel.  Without channels, or paused, it keeps a backlog."""
+    """One topic.  It copies each message to every channel.  Without channels, or if paused, a topic keeps a backlog."""
 
     def __init__(self, name: str, shared: Shared) -> None:
         self.name = name
@@ -126,11 +126,11 @@ class Topics:
         self._clock = clock
 
     def now(self) -> float:
-        """Return the clock's monotonic seconds."""
+        """Return the monotonic time in seconds."""
         return self._clock.now()
 
     def get(self, name: str) -> Topic:
-        """Return the topic *name*; create a missing topic, with its channels that the lookupds know."""
+        """Return the topic *name*.  Create a missing topic, with all channels that the lookupds list for it."""
         topic = self.by_name.get(name)
         if topic is None:
             topic = self.by_name[name] = Topic(name, self.shared)
@@ -143,7 +143,7 @@ class Topics:
         return topic
 
     def get_channel(self, topic: Topic, name: str) -> Channel:
-        """Return the channel *name*; create a missing channel, and move the topic's backlog to the new channel."""
+        """Return the channel *name*.  Create a missing channel, and move the topic's backlog to the new channel."""
         channel = topic.channels.get(name)
         if channel is None:
             channel = topic.channels[name] = Channel(topic.name, name, self.shared)
@@ -153,7 +153,7 @@ class Topics:
         return channel
 
     def publish(self, topic: Topic, bodies: Iterable[bytes], defer: float = 0.0) -> int:
-        """Publish all *bodies* to *topic*; return their number.  If it raises PutRefused, it has published none."""
+        """Publish all *bodies* to *topic*, and return how many.  If this raises PutRefused, no body is published."""
         wall_ns = int(self._clock.wall() * 1e9)
         next_id = topic.ids.next
         messages = [StoredMessage(next_id(wall_ns), body, wall_ns, defer) for body in bodies]
@@ -161,7 +161,7 @@ class Topics:
         return len(messages)
 
     def delete_topic(self, name: str) -> bool:
-        """Delete a topic with its channels and messages; return whether the topic existed."""
+        """Delete a topic with its channels and messages.  Return whether the topic existed."""
         topic = self.by_name.get(name)
         if topic is None or topic.exiting:
             return False
@@ -176,7 +176,7 @@ class Topics:
         return True
 
     def delete_channel(self, topic: Topic, name: str) -> bool:
-        """Delete a channel, and an ephemeral topic without channels.  Return whether the channel existed."""
+        """Delete a channel, and then an ephemeral topic without channels.  Return whether the channel existed."""
         channel = topic.channels.get(name)
         if channel is None or channel.exiting:
             return False
@@ -192,14 +192,14 @@ class Topics:
             observer.unregistered(topic, channel)
 
     def leave(self, channel: Channel, client: Subscriber) -> None:
-        """Remove *client* from *channel*; delete an ephemeral channel that has no client left."""
+        """Remove *client* from *channel*.  Delete an ephemeral channel that has no client left."""
         if channel.remove_client(client):
             topic = self.by_name.get(channel.topic_name)
             if topic is not None and topic.channels.get(channel.name) is channel:
                 self.delete_channel(topic, channel.name)
 
     def set_topic_paused(self, topic: Topic, paused: bool) -> None:
-        """Pause or unpause a topic; a paused topic keeps messages in its backlog."""
+        """Pause or unpause a topic.  A paused topic keeps messages in its backlog."""
         topic.paused = paused
         topic.drain(self.now())
 
@@ -211,14 +211,14 @@ class Topics:
                 channel.scan(now)
 
     def close(self) -> Saved:
-        """Disconnect every client; return the unfinished messages, for :meth:`restore`."""
+        """Disconnect every client.  Return the unfinished messages, which :meth:`restore` accepts."""
         saved: Saved = {}
         for topic in self.by_name.values():
             topic.exiting = True
             for channel in topic.channels.values():
                 channel.close(delete=False)
             if not topic.ephemeral:
-                kept = {c.name: (c.paused, c.remains()) for c in topic.channels.values() if not c.ephemeral}
+                kept = {c.name: (c.paused, c.unfinished()) for c in topic.channels.values() if not c.ephemeral}
                 saved[topic.name] = (topic.paused, list(topic.queue), kept)
         self.by_name.clear()
         return saved

@@ -58,14 +58,14 @@ class PartitionChannel(Channel):
             chosen = [client for client in takers if getattr(client, "desired_tag", "") == self._tag_for(message)]
             if not chosen:
                 return  # the next message waits too: nsqd reads its log in order
-            self._turn += 1
-            client: Any = chosen[self._turn % len(chosen)]
+            self._rounds += 1
+            client: Any = chosen[self._rounds % len(chosen)]
             if not client.passes(message):
                 self.queue.popleft()
                 self._discard(message)
                 continue
             attempts = message.attempts
-            self._give(client, 1, now)
+            self._deliver(client, 1, now)
             message.attempts = min(attempts + 1, MAX_ATTEMPTS)
 
     def _tag_for(self, message: PartitionMessage) -> str:

@@ -135,8 +135,8 @@ class YouzanSession(ProtocolV2):
             raise CommandError("E_AUTH_DISABLED", "AUTH Disabled")
         return super()._auth(command)
 
-    def _check_deadline(self) -> None:
-        left = self._heard_at + 3 * self.profile.heartbeat_interval - self.server.topics.now()  # protocol_v2.go:179
+    def _check_deadline(self) -> None:  # nsqd/protocol_v2.go:179
+        left = self._last_command_at + 3 * self.profile.heartbeat_interval - self.server.topics.now()
         if left > 0.001:
             self._deadline = self.server.after(left, self._check_deadline)
         else:
