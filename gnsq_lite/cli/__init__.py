@@ -1,4 +1,4 @@
-"""The ``gnsq-lite`` program: one file per command, loaded when the command is called.
+"""The ``gnsq-lite`` program.  Each command has its own module, which is imported when the command is called.
 
 Exit codes: 0 success; 1 failure, with the reason on standard error; 2 wrong command line; 130 interrupted.
 """

@@ -25,8 +25,8 @@ _TOPIC = click.argument("topic", shell_complete=topic_names)
 _CHANNEL = click.argument("channel", shell_complete=channel_names)
 
 
-def _act(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -> Callable[[Any], click.Command]:
-    """Return a decorator: the command asks for confirmation, and runs the steps that the function returns."""
+def _admin(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -> Callable[[Any], click.Command]:
+    """Make a command of a function that returns steps.  The command asks for confirmation, and runs the steps."""
 
     def decorate(steps: Callable[..., list[Step]]) -> click.Command:
         def command(
@@ -75,7 +75,7 @@ def _confirm(steps: list[Step], as_json: bool) -> None:
 
 
 def _run_and_print(steps: list[Step], as_json: bool) -> int:
-    """Run the steps and print their results; return 1 if a step failed, or if no server had the topic or channel."""
+    """Run the steps and print their results.  Return 1 if a step failed, or if no server had the topic or channel."""
     outcomes = run(steps)
     if as_json:
         echo(json.dumps([asdict(each) for each in outcomes]))
@@ -96,11 +96,11 @@ def channel() -> None:
 
 @click.group("node")
 def node() -> None:
-    """Tombstone an nsqd for a topic; drain an nsqd."""
+    """Tombstone an nsqd for a topic, or drain an nsqd."""
 
 
 @topic.add_command
-@_act(
+@_admin(
     "create",
     "topic create clicks",
     _TOPIC,
@@ -109,46 +109,43 @@ def node() -> None:
     text="Create TOPIC on every nsqlookupd, and on each --nsqd-http-address.",
 )
 def topic_create(cluster: Cluster, topic: str, partition_num: int | None, replicator: int | None) -> list[Step]:
-    """Return the steps."""
     if cluster.is_youzan and not (partition_num and replicator):
         raise click.UsageError("this is a cluster of Youzan's NSQ: give --partition-num and --replicator")
-    how = (partition_num, replicator) if cluster.is_youzan else (None, None)
+    number, replicas = (partition_num, replicator) if cluster.is_youzan else (None, None)
     steps = cluster.on_lookupds(
-        "create topic", lambda client: client.create_topic(topic, partition_num=how[0], replicator=how[1])
+        "create topic", lambda client: client.create_topic(topic, partition_num=number, replicator=replicas)
     )
-    return steps + cluster.named("create topic", lambda client: client.create_topic(topic))
+    return steps + cluster.on_given_nsqds("create topic", lambda client: client.create_topic(topic))
 
 
 @topic.add_command
-@_act("delete", "topic delete clicks --yes", _TOPIC, text="Delete TOPIC, its channels and all messages, on all nodes.")
+@_admin("delete", "topic delete clicks --yes", _TOPIC, text="Delete TOPIC with its channels and messages on all nodes.")
 def topic_delete(cluster: Cluster, topic: str) -> list[Step]:
-    """Return the steps."""
     cluster.check_known(topic)
     steps = cluster.on_lookupds("delete topic", lambda client: client.delete_topic(topic))
     if cluster.is_youzan or not cluster.has_nsqds(topic):  # Youzan's nsqlookupd deletes the topic on its nsqds
         return steps
-    # Find the nsqds now: after the first steps, the nsqlookupds do not list them.
+    # Look up the nsqds now.  After the first steps, the nsqlookupds do not list them.
     return steps + cluster.on_nsqds(topic, "delete topic", lambda client, partition: client.delete_topic(topic))
 
 
-def _topic_act(name: str, text: str) -> None:
+def _add_topic(name: str, text: str) -> None:
     def steps(cluster: Cluster, topic: str) -> list[Step]:
         if cluster.is_youzan:
             raise click.ClickException(f"Youzan's nsqd cannot {name} a topic: {name} its channels")
         return cluster.on_nsqds(topic, f"{name} topic", lambda client, _: getattr(client, f"{name}_topic")(topic))
 
-    topic.add_command(_act(name, f"topic {name} clicks", _TOPIC, text=text)(steps))
+    topic.add_command(_admin(name, f"topic {name} clicks", _TOPIC, text=text)(steps))
 
 
-_topic_act("empty", "Drop the messages of TOPIC that are not in a channel yet, on all nodes.")
-_topic_act("pause", "Stop the flow from TOPIC to its channels, on all nodes.")
-_topic_act("unpause", "Resume a paused TOPIC, on all nodes.")
+_add_topic("empty", "Drop the messages of TOPIC that are not in a channel yet, on all nodes.")
+_add_topic("pause", "Stop the flow from TOPIC to its channels, on all nodes.")
+_add_topic("unpause", "Resume a paused TOPIC, on all nodes.")
 
 
 @channel.add_command
-@_act("create", "channel create clicks archive", _TOPIC, _CHANNEL, text="Create CHANNEL of TOPIC on all nodes.")
+@_admin("create", "channel create clicks archive", _TOPIC, _CHANNEL, text="Create CHANNEL of TOPIC on all nodes.")
 def channel_create(cluster: Cluster, topic: str, channel: str) -> list[Step]:
-    """Return the steps."""
     act = "create channel"
 
     def make(client: Any, partition: int | None) -> None:
@@ -163,11 +160,10 @@ def channel_create(cluster: Cluster, topic: str, channel: str) -> list[Step]:
 
 
 @channel.add_command
-@_act(
+@_admin(
     "delete", "channel delete clicks archive", _TOPIC, _CHANNEL, text="Delete CHANNEL and its messages, on all nodes."
 )
 def channel_delete(cluster: Cluster, topic: str, channel: str) -> list[Step]:
-    """Return the steps."""
     act = "delete channel"
 
     def remove(client: Any, partition: int | None) -> None:
@@ -181,26 +177,26 @@ def channel_delete(cluster: Cluster, topic: str, channel: str) -> list[Step]:
     return cluster.on_lookupds(act, lambda client: client.delete_channel(topic, channel)) + nsqds
 
 
-def _channel_act(name: str, text: str) -> None:
+def _add_channel(name: str, text: str) -> None:
     def steps(cluster: Cluster, topic: str, channel: str) -> list[Step]:
         def act(client: Any, partition: int | None) -> None:
             getattr(client, f"{name}_channel")(topic, channel, partition=partition)
 
         return cluster.on_nsqds(topic, f"{name} channel", act)
 
-    channel.add_command(_act(name, f"channel {name} clicks archive", _TOPIC, _CHANNEL, text=text)(steps))
+    channel.add_command(_admin(name, f"channel {name} clicks archive", _TOPIC, _CHANNEL, text=text)(steps))
 
 
-_channel_act("empty", "Drop all messages of CHANNEL on all nodes, including messages in flight and deferred messages.")
-_channel_act("pause", "Stop sending messages of CHANNEL to its consumers, on all nodes.")
-_channel_act("unpause", "Resume a paused CHANNEL, on all nodes.")
+_add_channel("empty", "Drop all messages of CHANNEL on all nodes, including messages in flight and deferred messages.")
+_add_channel("pause", "Stop sending messages of CHANNEL to its consumers, on all nodes.")
+_add_channel("unpause", "Resume a paused CHANNEL, on all nodes.")
 
 
 node.add_command(drain)
 
 
 @node.add_command
-@_act(
+@_admin(
     "tombstone",
     "node tombstone nsqd1:4151 clicks",
     click.argument("node"),
@@ -208,7 +204,6 @@ node.add_command(drain)
     text="Hide NODE (host:http_port) from lookups of TOPIC for a while, and delete TOPIC with its messages on NODE.",
 )
 def node_tombstone(cluster: Cluster, node: str, topic: str) -> list[Step]:
-    """Return the steps."""
     cluster.check_node(node)  # nsqlookupd accepts any node
     steps = cluster.on_lookupds("tombstone topic", lambda client: client.tombstone_topic(topic, node))
     if cluster.is_youzan:  # the cluster itself moves the partitions

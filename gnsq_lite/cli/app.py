@@ -1,4 +1,4 @@
-"""The group of commands.  It prints an error as one line, and exits with a code."""
+"""The command group ``gnsq-lite``.  It prints an error as one line, and exits with a code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.errors import InvalidName, NSQError, OptionError
 from gnsq_lite.version import __version__
 
-#: Command -> (module, or module:name, of a click.Command; one line of help).
+#: Name of a command -> ("module" or "module:attribute" of the click.Command, one line of help).
 COMMANDS: dict[str, tuple[str, str]] = {
     "broker": ("gnsq_lite.cli.broker", "Run an nsqd and an nsqlookupd in memory, for tests and demos."),
     "dead": ("gnsq_lite.cli.dead", "List, show, retry and drop dead letters."),
     "demo": ("gnsq_lite.cli.demo", "Publish real input, consume it, and check that nothing was lost."),
     "topic": ("gnsq_lite.cli.admin:topic", "Create, delete, empty, pause, unpause a topic on all nodes."),
     "channel": ("gnsq_lite.cli.admin:channel", "Create, delete, empty, pause, unpause a channel on all nodes."),
-    "node": ("gnsq_lite.cli.admin:node", "Tombstone a node for a topic, or drain it."),
+    "node": ("gnsq_lite.cli.admin:node", "Tombstone an nsqd for a topic, or drain an nsqd."),
     "channels": ("gnsq_lite.cli.lists:channels", "List the channels of a topic."),
     "nodes": ("gnsq_lite.cli.lists:nodes", "List the nsqds registered at the nsqlookupds."),
     "outbox": ("gnsq_lite.cli.outbox", "Publish the messages that transactions stored in an outbox."),
@@ -54,7 +54,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; return 0 if the program that reads the output has closed the pipe (click would return 1)."""
+        """Run the command.  Return 0 if the reader of the output has closed the pipe; click would return 1."""
         try:
             result = super().invoke(ctx)
             if sys.stdout is not None:
@@ -86,7 +86,7 @@ def main(patch: bool) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code; print an error as one line on standard error."""
+    """Run the program, print an error as one line on standard error, and return the exit code."""
     try:
         result = main.main(args=arguments, prog_name="gnsq-lite", standalone_mode=False)
     except click.exceptions.Abort:
@@ -102,7 +102,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except NSQError as error:
         print(f"gnsq-lite: {in_flags(error)}", file=sys.stderr)
         return FAILED
-    except OSError as error:  # a directory that cannot be written, a port that is taken
+    except OSError as error:  # for example, a directory is not writable or a port is in use
         print(f"gnsq-lite: {error}", file=sys.stderr)
         try:
             sys.stdout.flush()

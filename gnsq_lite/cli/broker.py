@@ -21,12 +21,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def broker_flags(function: F) -> F:
-    """Add a flag for each field of BrokerOptions, under nsqd's name, with the field's default."""
+    """Add a flag for each field of BrokerOptions.  A flag has nsqd's name and the field's default."""
     for spec in reversed(dataclasses.fields(BrokerOptions)):
         flag = "--auth-http-address" if spec.name == "auth" else "--" + spec.name.replace("_", "-")
         default, text = spec.default, spec.metadata["doc"]
         if spec.name == "auth":
-            text = "Address or URL of the auth server; clients must then send AUTH."
+            text = "Address or URL of the auth server; if given, clients must send AUTH."
             option = click.option(flag, spec.name, default="", metavar="HOST:PORT", help=text)
         elif spec.name == "tls_required":
             choice = click.Choice(["false", "true", "tcp-https"])
@@ -42,10 +42,10 @@ def broker_flags(function: F) -> F:
 
 @tool("broker", example="broker --tcp-address 127.0.0.1:4150")
 @click.option(
-    "--tcp-address", default="127.0.0.1:4150", show_default=True, help="nsqd's TCP address; port 0: any free port."
+    "--tcp-address", default="127.0.0.1:4150", show_default=True, help="nsqd's TCP address; port 0 picks a free port."
 )
 @click.option("--http-address", default="127.0.0.1:4151", show_default=True, help="nsqd's HTTP address.")
-@click.option("--https-address", help="nsqd's HTTPS address, if it has a certificate; default: any free port.")
+@click.option("--https-address", help="nsqd's HTTPS address, used with --tls-cert; default: a free port.")
 @click.option(
     "--nsqlookupd-http-address",
     "lookupd_http",
@@ -62,7 +62,7 @@ def broker_flags(function: F) -> F:
 def command(as_json: bool, **flags: Any) -> int:
     """Run an nsqd and an nsqlookupd in this process until Ctrl-C or SIGTERM.
 
-    Messages are only in memory, and lost at exit: use it for tests and demos, not in production.
+    Messages are only in memory, and are lost at exit.  Use this broker for tests and demos, not in production.
     """
     broker = broker_of(flags)
     ended = Completion()

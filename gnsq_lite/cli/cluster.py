@@ -26,7 +26,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a step: ``ok``, ``absent`` (there was nothing to act on) or ``failed``."""
+    """Result of a step: ``ok``, ``absent`` (the server replied 404) or ``failed``."""
 
     server: str
     act: str
@@ -49,7 +49,7 @@ def run(steps: list[Step]) -> list[Outcome]:
 
 
 class Cluster:
-    """The nsqlookupds and nsqds that flags give, and the nsqds that the nsqlookupds list.
+    """The nsqlookupds and nsqds given by flags, and the nsqds listed by the nsqlookupds.
 
     In a cluster of Youzan's NSQ, actions go to the leading nsqlookupd, and to the leader of each partition.
     """
@@ -64,7 +64,7 @@ class Cluster:
         def find(client: LookupdClient) -> list[str]:
             try:
                 found = parse_lookupds(client.get("/listlookup").json())
-            except HTTPStatusError:  # a plain nsqlookupd
+            except HTTPStatusError:  # not Youzan's nsqlookupd
                 return []
             return [format_address(leader) for leader in found[:1]]
 
@@ -74,7 +74,7 @@ class Cluster:
         return query_all(tuple(self._lookupds), query, self._http) if self._lookupds else []
 
     def on_lookupds(self, act: str, call: Callable[[LookupdClient], None]) -> list[Step]:
-        """Return a step with *call* for each nsqlookupd.  In a cluster of Youzan's NSQ, only the leader has a step."""
+        """Return a step with *call* for each nsqlookupd.  With Youzan's NSQ, return one step, for the leader."""
         return [Step(url, act, self._with(LookupdClient, url, call)) for url in self._acting]
 
     def _places(self, topic: str) -> list[tuple[str, int | None]]:
@@ -88,7 +88,7 @@ class Cluster:
         return list(places)
 
     def check_known(self, topic: str) -> None:
-        """Raise click.ClickException if no nsqlookupd and no nsqd given by a flag knows the topic."""
+        """Raise click.ClickException if no nsqlookupd knows the topic and no flag gives an nsqd."""
         if not self._nsqds and not any(self._query(lambda client: [client.lookup(topic).found])):
             raise click.ClickException(f"no nsqlookupd knows a topic {topic!r}")
 
@@ -97,9 +97,9 @@ class Cluster:
         return bool(self._places(topic))
 
     def on_nsqds(self, topic: str, act: str, call: Callable[[NsqdClient, int | None], None]) -> list[Step]:
-        """Return a step for each nsqd that has the topic, or is given by a flag; *call* also gets a partition or None.
+        """Return a step for each nsqd that has the topic or is given by a flag.
 
-        Raises click.ClickException if there is no such nsqd.
+        *call* receives a client, and a partition or None.  Raises click.ClickException if there is no such nsqd.
         """
         places = self._places(topic)
         if not places:
@@ -118,12 +118,12 @@ class Cluster:
         """Return a step with *call* for one nsqd."""
         return Step(address, act, self._with(NsqdClient, address, call))
 
-    def named(self, act: str, call: Callable[[NsqdClient], None]) -> list[Step]:
+    def on_given_nsqds(self, act: str, call: Callable[[NsqdClient], None]) -> list[Step]:
         """Return a step with *call* for each nsqd given by a flag."""
         return [self.on_nsqd(address, act, call) for address in self._nsqds]
 
     def needs_registration(self, topic: str) -> bool:
-        """Return whether only Youzan's nsqlookupd creates channels of the topic."""
+        """Return whether channels of the topic must be created at Youzan's nsqlookupd."""
         metas = self._query(lambda client: client.topics_meta()) if self.is_youzan else []
         return any(meta.topic_name == topic and meta.disable_channel_auto_create for meta in metas)
 
@@ -131,11 +131,11 @@ class Cluster:
         """Raise click.ClickException if no nsqlookupd knows the nsqd with the HTTP address *node*."""
         known = sorted({format_address(each.http_address) for each in self._query(LookupdClient.nodes)})
         if node not in known:
-            raise click.ClickException(f"no nsqlookupd lists the node {node!r}, only {', '.join(known) or 'none'}")
+            raise click.ClickException(f"no nsqlookupd lists the node {node!r}; listed: {', '.join(known) or 'none'}")
 
     def _with(self, kind: type[Any], address: str, call: Callable[[Any], None]) -> Callable[[], None]:
-        def run_it() -> None:
+        def run_step() -> None:
             with kind(address, self._http) as client:
                 call(client)
 
-        return run_it
+        return run_step

@@ -1,4 +1,4 @@
-"""Shell completion of ``--topic`` and ``--channel`` by names that the nsqlookupds or nsqds know."""
+"""Shell completion of ``--topic`` and ``--channel``, with the names that nsqlookupds or nsqds list."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TIMEOUT = 1.0
 
 
 def topic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the topics that start with the prefix; an empty list if no server answers."""
+    """Return the topics that start with *incomplete*, or an empty list if no server answers."""
     return _names(
         ctx, lambda lookupd: lookupd.topics(), lambda nsqd: (t.topic_name for t in nsqd.stats().topics), incomplete
     )
 
 
 def channel_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the channels that start with the prefix, of the topics given earlier on the line."""
+    """Return the channels that start with *incomplete*.  They belong to topics given earlier on the command line."""
     given = ctx.params.get("topics") or ctx.params.get("topic") or ()
     topics = [given] if isinstance(given, str) else list(given)
 
@@ -42,7 +42,7 @@ def _names(
     of_nsqd: Callable[[NsqdClient], Iterable[str]],
     incomplete: str,
 ) -> list[str]:
-    from gnsq_lite.http import LookupdClient, NsqdClient  # imported late, because every command has these flags
+    from gnsq_lite.http import LookupdClient, NsqdClient  # imported here, so that commands start faster
 
     found: set[str] = set()
     nsqds = ctx.params.get("nsqd_http") or ()

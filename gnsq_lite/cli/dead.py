@@ -23,7 +23,7 @@ from gnsq_lite.errors import NotSent, NSQConnectionError, NSQError
 from gnsq_lite.option_fields import per_second
 from gnsq_lite.worker.dead import DeadLetter, Store, open_stores
 
-#: Fields by which letters can be grouped.
+#: Value of --group-by -> function that returns the group of a letter.
 _GROUPS: dict[str, Callable[[DeadLetter], str]] = {
     "error": lambda letter: letter.error_type or letter.error,
     "topic": lambda letter: f"{letter.topic}/{letter.channel}",
@@ -36,12 +36,12 @@ _GROUPS: dict[str, Callable[[DeadLetter], str]] = {
 def command() -> None:
     """List, show, retry and drop the messages that workers have given up.
 
-    STORE is a directory, or a store as for on_give_up: directory:PATH, topic:NAME, bodies:NAME, django.
+    STORE is the path of a directory, or a value of on_give_up: directory:PATH, topic:NAME, bodies:NAME or django.
     """
 
 
 def _store(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument STORE and the flags of nsqds."""
+    """Add the argument STORE and the flags for connections to nsqds."""
     return click.argument("store")(flags.addresses(flags.security(function)))
 
 
@@ -52,7 +52,7 @@ def _selection(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--channel", help="Only letters of this channel."),
         click.option("--error", help="Only letters with this exception class."),
         click.option("--nsqd", help="Only letters from this nsqd, HOST:PORT."),
-        click.option("--since", type=Duration(), help="Only letters given up within this time, such as 2h."),
+        click.option("--since", type=Duration(), help="Only letters given up less than this time ago, such as 2h."),
         click.option("--id", "keys", multiple=True, help="Only the letter with this id; repeatable."),
         click.option("--limit", type=click.IntRange(1), help="Maximum number of letters."),
     ):
@@ -80,7 +80,7 @@ def _selected(store: Store, given: dict[str, Any]) -> Iterator[DeadLetter]:
 
 @contextmanager
 def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, Callable[[str], Writer]]]:
-    """Yield the store, and a function that returns the Writer for an nsqd, or for the nsqds given by flags."""
+    """Yield the store, and a function that returns the Writer for an nsqd.  Addresses in flags replace this nsqd."""
     where = flags.where(given.pop("nsqds"), given.pop("lookupds"))
     options = flags.secured(given)
     writers: dict[str, Writer] = {}
@@ -111,7 +111,7 @@ def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, Callable[
 
 
 def _set_up_django() -> None:
-    """Set up Django by DJANGO_SETTINGS_MODULE; the app then registers its store."""
+    """Set up Django with DJANGO_SETTINGS_MODULE.  The app gnsq_lite.contrib.django then registers its store."""
     if not os.environ.get("DJANGO_SETTINGS_MODULE"):
         raise click.UsageError("django: DJANGO_SETTINGS_MODULE is not set")
     sys.path.insert(0, os.getcwd())
@@ -129,7 +129,7 @@ def _one_line(letter: DeadLetter) -> str:
 @command.command("list", cls=Command, example="dead list dead --group-by error")
 @_store
 @_selection
-@click.option("--group-by", type=click.Choice(list(_GROUPS)), help="Print the number of letters by this field.")
+@click.option("--group-by", type=click.Choice(list(_GROUPS)), help="Count the letters by this field.")
 @flags.as_json
 def list_(store: str, group_by: str | None, as_json: bool, **given: Any) -> None:
     """List letters, or count them by error, topic, nsqd or host."""
@@ -165,7 +165,7 @@ def _print_groups(group_by: str, letters: Iterator[DeadLetter], as_json: bool) -
     if as_json:
         echo(json.dumps(dict(counts.most_common())))
         return
-    table = _table("letters", group_by, "last given up", "its id", "its error")
+    table = _table("letters", group_by, "last given up", "last id", "last error")
     for key, count in counts.most_common():
         table.add_row(f"{count:,}", visible(key), _when(last[key]), last[key].key, _one_line(last[key]))
     console.print(table)
@@ -175,7 +175,7 @@ def _print_groups(group_by: str, letters: Iterator[DeadLetter], as_json: bool) -
 @_store
 @click.argument("key", metavar="ID")
 def show(store: str, key: str, **given: Any) -> int:
-    """Print one letter: its topic, nsqd, error, traceback and body."""
+    """Print one letter with its topic, nsqd, error, traceback and body."""
     with _opened(store, given) as (opened, _):
         letter = next((each for each in opened.letters() if each.key == key), None)
     if letter is None:
@@ -198,14 +198,14 @@ def show(store: str, key: str, **given: Any) -> int:
 @command.command("retry", cls=Command, example="dead retry dead --error KeyError --rate 100/s")
 @_store
 @_selection
-@click.option("--to", "to_topic", metavar="TOPIC", help="Publish to this topic, not to the letter's topic.")
+@click.option("--to", "to_topic", metavar="TOPIC", help="Publish to this topic instead of the letter's topic.")
 @click.option("--rate", metavar="N/s", help="Maximum rate, such as 100/s or 30/m.")
 @click.option("--dry-run", is_flag=True, help="Only print the number of letters that would be published to each topic.")
 def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **given: Any) -> int:
     """Publish letters to their topic again, and remove each letter after nsqd's OK.
 
     A letter is published to the nsqd that delivered its message, or to the nsqds given by flags.  Every channel of the
-    topic receives it.
+    topic receives the message again.
     """
     per = per_second("rate", rate)
     counts, failed = Counter[str](), 0
@@ -220,7 +220,7 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
                         raise  # no nsqd can be reached: the next letter would fail too
                     except NSQError as error:
                         failed += 1
-                        errors.print(f"gnsq-lite: cannot publish {letter.key}; it stays: {error}", markup=False)
+                        errors.print(f"gnsq-lite: cannot publish the letter {letter.key}: {error}", markup=False)
                         continue
                     opened.remove(letter)
                     if per is not None:

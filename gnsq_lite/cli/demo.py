@@ -21,9 +21,9 @@ from gnsq_lite.broker import Broker
 from gnsq_lite.cli.output import Progress, console
 from gnsq_lite.cli.params import command as tool
 
-#: Messages of one MPUB.
+#: Number of messages in one MPUB.
 BATCH = 200
-#: One line in this many fails once, so that the demo shows a retry.
+#: The handler requeues one line in this many, so that the demo shows retries.
 FAILS = 5000
 
 
@@ -37,7 +37,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, number: int, record: bytes) -> bool:
-        """Count *record* once, by its number; return False for a repeated record."""
+        """Count *record*.  Return False, and do not count, if *number* was counted before."""
         digest = int.from_bytes(hashlib.blake2b(record, digest_size=8).digest(), "big")
         with self.lock:
             if number in self.seen:
@@ -61,7 +61,7 @@ def records(lines: Iterable[bytes], limit: int | None) -> Iterator[tuple[int, by
 
 
 class Publishing(threading.Thread):
-    """Thread that publishes the records while the Reader runs; *failed*: the error that ended it early."""
+    """Thread that publishes the records while the Reader runs.  ``failed`` is the error that ended it, or None."""
 
     def __init__(self, writer: Writer, topic: str, source: Iterable[tuple[int, bytes]], sent: Tally) -> None:
         super().__init__(daemon=True)
@@ -77,7 +77,7 @@ class Publishing(threading.Thread):
 
 
 class Handler:
-    """Handler that counts each line once, and requeues one line in FAILS at its first attempt."""
+    """Handler that counts each line once.  It requeues one line in FAILS at the line's first attempt."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -116,7 +116,7 @@ def wait_for_all(sent: Tally, handler: Handler, progress: Progress, timeout: flo
 
 
 def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
-    """Print the result; return whether no message was lost."""
+    """Print the result.  Return whether no message was lost."""
     handled = handler.tally
     whole = sent.count == handled.count and sent.checksum == handled.checksum
     rows: list[tuple[str, Any]] = [
@@ -136,8 +136,8 @@ def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
 @tool("demo", example="demo access.log")
 @click.argument("file", type=click.File("rb"), required=False)
 @click.option("--nsqd", metavar="HOST:PORT", help="Use this nsqd instead of an embedded one.")
-@click.option("--lookupd", metavar="HOST:PORT", help="Find the nsqd through this nsqlookupd (HTTP address).")
-@click.option("--topic", help="Topic to use; default: a new ephemeral topic on your nsqd, 'demo' on the embedded nsqd.")
+@click.option("--lookupd", metavar="HOST:PORT", help="With --nsqd: consume through this nsqlookupd (HTTP address).")
+@click.option("--topic", help="Topic to use; default: demo- and the time in seconds.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Publish at most N lines.")
 def command(
     file: BinaryIO | None,
@@ -148,8 +148,8 @@ def command(
 ) -> int:
     """Publish the lines of FILE ('-' is standard input), consume them, and prove that no line was lost.
 
-    Without FILE: the sources of Python's standard library.  Without --nsqd: an nsqd and an nsqlookupd embedded in this
-    process, in memory.
+    Without FILE, the demo publishes source code of Python's standard library.  Without --nsqd, it runs an nsqd and an
+    nsqlookupd in this process.
     """
     sent, handler = Tally(), Handler()
     with ExitStack() as stack:

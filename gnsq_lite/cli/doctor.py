@@ -23,7 +23,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A line to change.  *silent*: the unchanged line runs without an error, but behaves differently."""
+    """A line to change.  If ``silent`` is true, the unchanged line runs without an error but behaves differently."""
 
     file: str
     line: int
@@ -56,7 +56,7 @@ class Program:
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._nodes = list(ast.walk(tree))
-        #: Name in the program -> (library, name there; "" for the module).
+        #: Name in the program -> (library, name in the library or "" for the module).
         self._imported: dict[str, tuple[str, str]] = {}
         for node in self._nodes:
             if isinstance(node, ast.Import):
@@ -69,7 +69,7 @@ class Program:
                 self._imported.update({a.asname or a.name: (library, a.name) for a in node.names})
             elif isinstance(node, ast.Assign) and (top := _imported_by_call(node.value)) in _LIBRARIES:
                 self._imported.update({ast.unparse(target): (_LIBRARIES[top], "") for target in node.targets})
-        # The source may be an example from a manual, without imports.
+        # Code without imports may be an example from a manual.
         bound = {node.id for node in self._nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         used = {
             node.value.id
@@ -82,7 +82,7 @@ class Program:
         self._handlers = {name for node in self._nodes for name in self._named_handlers(node)}
 
     def findings(self) -> Iterator[tuple[int, str]]:
-        """Yield the number of each line to change, and a text."""
+        """Yield the number of each line to change, and the text for the user."""
         if not self.libraries:
             return
         for node in self._nodes:
@@ -98,7 +98,7 @@ class Program:
                 yield from self._of_handler(node)
 
     def _origin(self, node: ast.AST) -> tuple[str, str] | None:
-        """Return (library, name there) for the name in *node*, or None if it is not of pynsq or gnsq."""
+        """Return (library, name in the library) for *node*, or None if the name is not from pynsq or gnsq."""
         if isinstance(node, ast.Name):
             return self._imported.get(node.id)
         if isinstance(node, ast.Attribute):
@@ -115,7 +115,7 @@ class Program:
         if tops & set(_LIBRARIES):
             yield node.lineno, "from gnsq_lite import Reader, Writer, Requeue"
         if "tornado" in tops and "pynsq" in self.libraries:
-            yield node.lineno, "NSQ needs no Tornado loop: calls block, and a Reader runs in the background"
+            yield node.lineno, "gnsq_lite needs no Tornado loop: calls block, and a Reader runs in the background"
 
     def _of_call(self, node: ast.Call) -> Iterator[tuple[int, str]]:
         origin = self._origin(node.func)
@@ -135,7 +135,7 @@ class Program:
                 yield (
                     node.lineno,
                     rules.SILENT
-                    + "gnsq requeues a failed message without a delay: pass requeue_delay=0; the default here is 90 s",
+                    + "gnsq requeues a failed message without a delay, gnsq_lite after 90 s: pass requeue_delay=0",
                 )
         for keyword in node.keywords:
             if keyword.arg in rules.KEYWORDS[library]:
@@ -145,7 +145,7 @@ class Program:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         if called in ("publish", "multipublish") and "gnsq" in self.libraries:
             if any(keyword.arg == "defer" for keyword in node.keywords) or len(node.args) > 2:
-                yield node.lineno, _labelled("defer=", rules.SILENT + "milliseconds there, seconds here")
+                yield node.lineno, _labelled("defer=", rules.SILENT + "is in seconds, not in milliseconds")
             for keyword in node.keywords:
                 if keyword.arg in ("block", "raise_error"):
                     yield keyword.value.lineno, f"{keyword.arg}=: publish_nowait() does not block; publish() raises"
@@ -160,7 +160,7 @@ class Program:
         for base in node.bases:
             origin = self._origin(base)
             if origin is not None and origin[1] in rules.MAKERS[origin[0]]:
-                yield node.lineno, f"a subclass of {origin[1]}: give functions to Reader instead"
+                yield node.lineno, f"a subclass of {origin[1]}: pass functions to Reader instead"
                 for part in node.body:
                     if isinstance(part, ast.FunctionDef) and part.name in rules.ATTRIBUTES[origin[0]]:
                         yield part.lineno, _labelled(part.name, rules.ATTRIBUTES[origin[0]][part.name])
@@ -177,7 +177,7 @@ class Program:
     # -- handlers
 
     def _named_handlers(self, node: ast.AST) -> Iterator[str]:
-        """Yield the names of functions that *node* makes handlers."""
+        """Yield the names of the functions that the call *node* registers as handlers."""
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
                 if keyword.arg == "message_handler":
@@ -195,7 +195,7 @@ class Program:
 
     def _of_handler(self, node: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.AsyncFunctionDef):
-            yield node.lineno, "an async def: a handler is a plain function, perhaps one with asyncio.run()"
+            yield node.lineno, "an async def: a handler must be a plain function; it may call asyncio.run()"
         taken = node.args.args if isinstance(node, _FUNCTIONS) else []
         arguments = [each.arg for each in taken if each.arg not in ("self", "cls")]
         if len(arguments) == 2 and "gnsq" in self.libraries:
@@ -212,7 +212,7 @@ class Program:
             elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "requeue":
                 given = {keyword.arg for keyword in part.keywords}
                 if "time_ms" in given or ("gnsq" in self.libraries and (part.args or given - {"backoff"})):
-                    yield part.lineno, _labelled("requeue", rules.SILENT + "milliseconds there; requeue(seconds) here")
+                    yield part.lineno, _labelled("requeue", rules.SILENT + "the delay is in seconds, not milliseconds")
 
 
 def _imported_by_call(node: ast.AST) -> str:
@@ -226,10 +226,10 @@ def _of_return(node: ast.Return, libraries: set[str]) -> Iterator[tuple[int, str
     value = node.value
     if (
         isinstance(value, ast.Constant) and value.value is False and "pynsq" in libraries
-    ):  # gnsq finishes the message, as gnsq_lite does
+    ):  # gnsq and gnsq_lite finish the message
         yield node.lineno, rules.SILENT + "return False finishes the message: raise Requeue()"
     elif value is not None and not isinstance(value, ast.Constant) and "pynsq" in libraries:
-        yield (node.lineno, rules.SILENT + "the return value is ignored: raise Requeue() if it is false")
+        yield (node.lineno, rules.SILENT + "the return value is ignored: raise Requeue() instead of False")
 
 
 def _labelled(name: str, text: str) -> str:

@@ -1,11 +1,11 @@
-"""Names of pynsq and gnsq and their replacements; see docs/from_pynsq.rst and docs/from_gnsq.rst."""
+"""Replacements for the names of pynsq and gnsq.  See docs/from_pynsq.rst and docs/from_gnsq.rst."""
 
 from __future__ import annotations
 
 #: Marks calls that run without an error but behave differently.
 SILENT = "silent: "
 
-#: Constructor -> (kind of object, remark).
+#: Constructor -> (kind of object, text about its replacement).
 MAKERS = {
     "pynsq": {
         "Reader": ("reader", "Reader(topic, channel, handler, ...); start it with reader.start()"),
@@ -23,7 +23,7 @@ MAKERS = {
     },
 }
 
-#: Remarks on every Reader.
+#: Texts for every Reader.
 READERS = {
     "pynsq": [SILENT + "several handlers run at a time here: pass concurrency=1 unless your handler is thread-safe"],
     "gnsq": [
@@ -74,8 +74,8 @@ ATTRIBUTES = {
         "set_message_handler": "the third argument of Reader",
         "giving_up": "on_give_up=",
         "process_message": "the handler",
-        "preprocess_message": "do it in the handler",
-        "validate_message": "do it in the handler",
+        "preprocess_message": "call it in the handler",
+        "validate_message": "call it in the handler",
         "heartbeat": "was removed: the Reader answers heartbeats while handlers run",
         "disabled": "reader.set_max_in_flight(0)",
         "query_lookupd": "was removed: the Reader queries nsqlookupd by itself",
@@ -118,7 +118,7 @@ MESSAGE = {
 #: Functions, classes and errors of the module itself.
 NAMES = {
     "pynsq": {
-        "run": "reader.start(), for each Reader; with block=False for all but the last",
+        "run": "reader.start() for each Reader, with block=False except for the last",
         "Error": "gnsq_lite.NSQError, raised by publish(), not passed to a callback",
         "LegacyReader": "Reader",
         "SyncConn": "Writer, or Reader",
@@ -132,7 +132,7 @@ NAMES = {
         "NSQSocketError": "gnsq_lite.NSQError",
         "NSQErrorCode": "gnsq_lite.NsqdError",
         "BatchHandler": "batch_size= and batch_wait= of Reader: the handler gets a list",
-        "LogGiveupHandler": "on_give_up=; without it a message that is given up is logged",
+        "LogGiveupHandler": "on_give_up=; by default a message that is given up is logged",
         "JSONLogGiveupHandler": "on_give_up=",
         "NsqdGiveupHandler": 'on_give_up=; a Worker takes on_give_up="topic:NAME"',
         "QueueHandler": "is not needed: concurrency= calls the handler in its own thread or greenlet",

@@ -1,4 +1,4 @@
-"""``gnsq-lite node drain``: wait until an nsqd is empty, before it is stopped."""
+"""``gnsq-lite node drain``: wait until an nsqd has no messages and can be stopped."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gnsq_lite.http import NsqdClient
 from gnsq_lite.http.stats import NsqdStats
 from gnsq_lite.options import HTTPOptions
 
-#: Seconds between two requests for statistics; seconds between two tombstones of a topic (which last 45 s by default).
-_LOOK, _AGAIN = 0.5, 20.0
+#: Seconds between two requests for statistics, and between two tombstones of a topic.  A tombstone lasts 45 s.
+_POLL_INTERVAL, _TOMBSTONE_INTERVAL = 0.5, 20.0
 
 
 def waiting(stats: NsqdStats) -> dict[str, int]:
-    """Return the numbers of unfinished messages by topic and by topic/channel, without ephemeral channels."""
+    """Return the number of unfinished messages of each topic, and of each channel that is not ephemeral."""
     found = {topic.topic_name: topic.depth for topic in stats.topics}
     for topic in stats.topics:
         for channel in topic.channels:
@@ -33,7 +33,7 @@ def waiting(stats: NsqdStats) -> dict[str, int]:
 @click.command("drain", cls=Command, example="node drain nsqd1:4151 --timeout 5m")
 @click.argument("node")
 @option("--timeout", type=Duration(), default="5m", show_default=True, help="Give up after this time.")
-@option("--idle", type=Duration(), default="10s", show_default=True, help="Time without a new message before the end.")
+@option("--idle", type=Duration(), default="10s", show_default=True, help="Time without a new message before exit.")
 @flags.lookupds
 @flags.http_timeout
 def drain(node: str, timeout: float, idle: float, lookupds: tuple[str, ...], http_timeout: float) -> int:
@@ -56,20 +56,20 @@ def drain(node: str, timeout: float, idle: float, lookupds: tuple[str, ...], htt
 
 
 def _drained(look: Callable[[], NsqdStats], cluster: Cluster, node: str, timeout: float, idle: float) -> dict[str, int]:
-    """Hide *node* at most *timeout* seconds until it has no message.  Return the numbers of remaining messages."""
+    """Hide *node* until it has no message, for at most *timeout* seconds.  Return the numbers of remaining messages."""
     ends, again, last, since = time.monotonic() + timeout, 0.0, dict[str, int](), time.monotonic()
     while True:
         stats, now = look(), time.monotonic()
         counts, left = {topic.topic_name: topic.message_count for topic in stats.topics}, waiting(stats)
         if now >= again or counts.keys() - last.keys():
-            again = now + _AGAIN
+            again = now + _TOMBSTONE_INTERVAL
             for topic in counts:
                 _hide(cluster, topic, node)
         if counts != last:
             last, since = counts, now
         if now >= ends or (not left and now - since >= idle):
             return left
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
 
 
 def _hide(cluster: Cluster, topic: str, node: str) -> None:

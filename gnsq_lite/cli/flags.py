@@ -1,4 +1,4 @@
-"""Flags that several commands share; NSQ's utilities have the same names."""
+"""Flags that several commands share.  NSQ's utilities use the same names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ nsqd_http = option(
     multiple=True,
     metavar="HOST:PORT",
     section=CONNECTION,
-    help="An nsqd's HTTP address; repeatable.",
+    help="HTTP address of an nsqd; repeatable.",
 )
 as_json = option("--json", "as_json", is_flag=True, section=OUTPUT, help="Print JSON.")
 topics = option(
@@ -41,7 +41,7 @@ topics = option(
     multiple=True,
     required=True,
     shell_complete=topic_names,
-    help="Topic to read; may be repeated.",
+    help="Topic to read; repeatable.",
 )
 http_timeout = option(
     "--http-timeout",
@@ -49,7 +49,7 @@ http_timeout = option(
     default="10s",
     show_default=True,
     section=CONNECTION,
-    help="Time for each HTTP call.",
+    help="Time limit of each HTTP request.",
 )
 publish_timeout = option(
     "--timeout",
@@ -113,12 +113,12 @@ def where(nsqds: tuple[str, ...], lookupds: tuple[str, ...]) -> dict[str, Any]:
 
 
 def lookupd_urls(lookupds: tuple[str, ...]) -> list[str]:
-    """Return the nsqlookupds to query: the flags, else NSQ_LOOKUPD_HTTP_ADDRESSES, else 127.0.0.1:4161."""
+    """Return the nsqlookupds given by the flags, else by NSQ_LOOKUPD_HTTP_ADDRESSES, else 127.0.0.1:4161."""
     return url_list(list(lookupds) or os.environ.get("NSQ_LOOKUPD_HTTP_ADDRESSES") or "127.0.0.1:4161")
 
 
 def secured(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the flags of :func:`security` out of *options* and return them as keywords of a Reader or Writer."""
+    """Remove the flags of :func:`security` from *options*, and return them as keywords of a Reader or Writer."""
     ca, cert, key = (options.pop(name) for name in ("tls_root_ca_file", "tls_cert", "tls_key"))
     if key and not cert:
         raise click.UsageError("--tls-key needs --tls-cert")

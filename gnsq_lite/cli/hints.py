@@ -1,4 +1,4 @@
-"""Replace the library's option names in error texts by the program's flags."""
+"""Replaces the library's option names in error texts by the program's flags."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from gnsq_lite.errors import OptionError
 
-#: Library option that an error may name -> the flag for it.
+#: Option name in an error of the library -> flag of the program.
 _FLAGS = {
     "dialect='youzan'": "--dialect youzan",
     "auth_secret": "--auth-secret (or NSQ_AUTH_SECRET)",

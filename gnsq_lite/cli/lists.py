@@ -25,9 +25,9 @@ _printed: set[str] = set()
 def query_all(
     lookupds: tuple[str, ...], query: Callable[[LookupdClient], Iterable[T]], options: HTTPOptions | None = None
 ) -> list[T]:
-    """Call *query* with a client of each nsqlookupd; return all results without duplicates.  Raises AllFailed.
+    """Call *query* with a client of each nsqlookupd, and return all results without duplicates.
 
-    Prints each different error once.
+    Each error is printed once.  Raises AllFailed if every nsqlookupd failed.
     """
     found: dict[Any, T] = {}
     failed: HTTPError | None = None
@@ -47,10 +47,10 @@ def query_all(
 
 
 class AllFailed(click.ClickException):
-    """Every nsqlookupd failed; the errors are already printed."""
+    """Every nsqlookupd failed, and the errors are already printed."""
 
     def show(self, file: Any = None) -> None:
-        """Print nothing: the errors are already printed."""
+        """Print nothing."""
 
 
 def _print_once(text: str) -> None:
@@ -60,7 +60,7 @@ def _print_once(text: str) -> None:
 
 
 def show(title: str, columns: list[str], rows: list[list[Any]], as_json: bool) -> None:
-    """Print *rows* as a table on a terminal, else as tab-separated lines; with *as_json* as a JSON list of objects."""
+    """Print *rows*: as JSON if *as_json* is true, as a table on a terminal, or else as tab-separated lines."""
     if as_json:
         echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
         return

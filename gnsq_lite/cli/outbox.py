@@ -31,8 +31,8 @@ def relay(
 ) -> None:
     """Publish committed messages until SIGTERM or Ctrl-C.
 
-    MODULE is imported; OUTBOX is the outbox's name in it (default "outbox").  Several relays, and workers with a relay,
-    may run at the same time: a lock lets one relay publish at a time.
+    OUTBOX is the name of the Outbox in MODULE (default "outbox").  Several relays may run at the same time, also in
+    workers: a lock lets one relay publish at a time.
     """
     outbox = load(target, Outbox, "outbox")
     logs.configure("text", "info", "main")

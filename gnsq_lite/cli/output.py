@@ -1,4 +1,4 @@
-"""Output of commands: colour and live progress on a terminal, plain lines elsewhere."""
+"""Prints the output of commands.  A terminal gets colour and live progress, any other output gets plain lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.text import Text
 class Output(Console):
     """A Console that raises BrokenPipeError.  rich's Console would instead exit with 1 and print nothing.
 
-    ``:a:``, for example in an IPv6 address, is printed unchanged; rich would print an emoji.
+    Text such as ``:a:``, a possible part of an IPv6 address, is printed unchanged.  rich would print an emoji.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -28,19 +28,19 @@ class Output(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-#: Standard output.  Off a terminal: no colour, no cursor movement, no wrapping.
+#: Standard output.  If it is no terminal, it gets no colours, no cursor movements and no wrapped lines.
 console = Output(highlight=False, soft_wrap=True)
 
 #: Standard error.
 errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
-#: Characters of a progress bar.
+#: Width of a progress bar, in characters.
 _BAR = 24
 
 
 class Progress:
-    """Progress display: counts and rates in a live line on a terminal, else in a line every few seconds."""
+    """Shows counts and rates, on a terminal in a live line, otherwise in a new line every few seconds."""
 
     def __init__(self, title: str, *, every: float = 2.0) -> None:
         self._title, self._every = title, every
@@ -61,7 +61,7 @@ class Progress:
             self._live.stop()
 
     def show(self, *, part: float | None = None, **counts: int) -> None:
-        """Show the current counts.  If *part*, the fraction done, is given, also show a bar and the time left."""
+        """Show the current counts.  If the fraction *part* of the work is known, also show a bar and the time left."""
         now = time.monotonic()
         elapsed = max(now - self._began, 1e-9)
         line = "  ".join(f"{name} {count:,} ({count / elapsed:,.0f}/s)" for name, count in counts.items())
@@ -77,7 +77,7 @@ class Progress:
 
 
 def visible(text: str) -> str:
-    """Return *text* without control characters, except tab and newline, and without direction marks."""
+    """Escape the control characters and direction marks in *text*, except tab and newline."""
     if text.isprintable():
         return text
     return "".join(_shown(letter) for letter in text)

@@ -41,7 +41,7 @@ class Duration(_Seconds):
 
 
 class Size(_Bytes):
-    """Click type: a number of bytes, with k, m, g or t."""
+    """Click type: a number of bytes, with an optional k, m, g or t."""
 
     name = "size"
 
@@ -62,7 +62,7 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose ``--help`` groups the options by heading and ends with *example*, without ``gnsq-lite``."""
+    """A command whose ``--help`` groups the options by heading, and ends with ``gnsq-lite`` and *example*."""
 
     def __init__(self, *arguments: Any, example: str = "", **settings: Any) -> None:
         super().__init__(*arguments, **settings)

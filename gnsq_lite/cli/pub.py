@@ -28,7 +28,7 @@ _READ = 64 * 1024
 
 
 class Read:
-    """Number of bytes read from the input, and its size in bytes; 0: unknown."""
+    """Counts the bytes read from the input.  ``total`` is the size of the input, or 0 if the size is unknown."""
 
     def __init__(self, files: Iterable[BinaryIO]) -> None:
         self.bytes = 0
@@ -44,12 +44,12 @@ class Read:
             self.total += status.st_size
 
     def part(self) -> float | None:
-        """Return the fraction that was read, 0 to 1; None if the size is unknown."""
+        """Return the fraction that was read, or None if the size is unknown."""
         return min(1.0, self.bytes / self.total) if self.total else None
 
 
 def pieces(files: Iterable[BinaryIO], delimiter: bytes, count: Read) -> Iterator[bytes]:
-    """Yield the text between delimiters, without empty pieces; a piece may span two reads."""
+    """Yield the bytes between delimiters, but no empty pieces."""
     for file in files:
         rest = bytearray()
         read = getattr(file, "read1", file.read)
@@ -66,7 +66,7 @@ def pieces(files: Iterable[BinaryIO], delimiter: bytes, count: Read) -> Iterator
 
 
 class Rate:
-    """Limit of *per_second* messages per second; 0: no limit.  Clock and sleep function are arguments.
+    """Limits the rate to *per_second* messages per second.  0 sets no limit.
 
     After a late call, the next calls wait less, to make up for at most one second.
     """
@@ -76,7 +76,7 @@ class Rate:
         self._next = now()
 
     def take(self, count: int) -> None:
-        """Wait until *count* more messages may pass."""
+        """Wait until *count* more messages may be sent."""
         if self._per_second:
             left = self._next - self._now()
             if left > 0:
@@ -142,7 +142,7 @@ class Publisher:
         self.sent = self.confirmed = 0
 
     def publish(self, bodies: list[bytes]) -> None:
-        """Publish *bodies*; count them as sent at once, and as confirmed after every nsqd's OK."""
+        """Publish *bodies*.  Count them as sent at once, and as confirmed after every nsqd's OK."""
         self.sent += len(bodies)
         for writer in self._writers:
             if len(bodies) == 1:
@@ -166,7 +166,7 @@ class Publisher:
 @flags.addresses
 @option("--any-nsqd", is_flag=True, section=CONNECTION, help="Publish to one of several nsqds, not to each of them.")
 @option("--delimiter", default="\\n", show_default=True, help="Separator of messages; \\n, \\t and \\0 are escapes.")
-@option("--rate", type=click.FloatRange(0), default=0.0, help="Messages per second; 0: no limit.")
+@option("--rate", type=click.FloatRange(0), default=0.0, help="Maximum messages per second; 0 sets no limit.")
 @option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Messages per MPUB.")
 @option("--defer", type=Duration(), default=0.0, help="Delay before nsqd delivers each message.")
 @flags.publish_timeout

@@ -53,7 +53,7 @@ _OPTIONS = ("retain", "retain_bytes", "max_in_flight", "connections_per_nsqd", "
     default=1,
     show_default=True,
     section=CONNECTION,
-    help="Connections per nsqd, each with --max-in-flight; raise it if a write takes long.",
+    help="Connections per nsqd, each with --max-in-flight; more connections help if writes take long.",
 )
 @option(
     "--msg-timeout",
@@ -85,8 +85,8 @@ def command(
 ) -> int:
     """Record CHANNEL of TOPIC in URL, a directory or an object store, until SIGTERM or Ctrl-C.
 
-    A message is finished only after its row is durable.  Several recorders may run at the same time; each writes its
-    own log.
+    A message is finished only after its row is durable.  Several recorders may run at the same time.  Each recorder
+    writes its own log.
     """
     from gnsq_lite.recording.daemon import record, running_recorder
     from gnsq_lite.recording.options import RecorderOptions
@@ -118,7 +118,7 @@ def command(
 
 
 class RecorderPages:
-    """The status pages of a recorder; ``/`` is the live page of a worker without handlers."""
+    """The status pages of a recorder.  ``/`` is the live page of a worker, without handlers."""
 
     def __init__(self, recorder: Recorder, recording: Recording) -> None:
         self._recorder, self._recording = recorder, recording

@@ -37,7 +37,7 @@ def opened(url: str, settings: tuple[str, ...]) -> Any:
 
 
 def existing(url: str, settings: tuple[str, ...]) -> Any:
-    """Return an existing recording.  Raises UsageError."""
+    """Return the existing recording at a path or URL.  Raises UsageError if there is none."""
     recording = opened(url, settings)
     try:
         recording.meta()
@@ -78,7 +78,7 @@ def ls_command(url: str, storage: tuple[str, ...], as_json: bool) -> int:
 @_URL
 @storage
 def verify_command(url: str, storage: tuple[str, ...]) -> int:
-    """Read every row of URL and check its checksum; exit with 1 if a row is damaged or missing."""
+    """Read every row of URL and check its checksum.  Exit with 1 if a row is damaged or missing."""
     failed = False
     for name, bounds, wrong in existing(url, storage).verify():
         failed = failed or bool(wrong)
@@ -92,7 +92,7 @@ def verify_command(url: str, storage: tuple[str, ...]) -> int:
 @option("--retain", type=Duration(), default=0.0, help="Remove files older than this, such as 7d.")
 @option("--retain-bytes", type=Size(), help="Remove the oldest files until at most this size is left, such as 200g.")
 def trim_command(url: str, storage: tuple[str, ...], retain: float, retain_bytes: int | None) -> int:
-    """Remove the oldest files or objects of URL; the newest of each log stays."""
+    """Remove the oldest files or objects of URL.  The newest of each log stays."""
     if not retain and retain_bytes is None:
         raise click.UsageError("give --retain or --retain-bytes")
     recording = existing(url, storage)
@@ -107,7 +107,7 @@ def trim_command(url: str, storage: tuple[str, ...], retain: float, retain_bytes
 @click.argument("log")
 @storage
 def retire_command(url: str, log: str, storage: tuple[str, ...]) -> int:
-    """Retire LOG of URL: no recorder appends rows to it, and its rows stay readable."""
+    """Retire LOG of URL.  No recorder appends rows to a retired log, and its rows stay readable."""
     existing(url, storage).retire(log)
     echo(f"{log} retired")
     return 0

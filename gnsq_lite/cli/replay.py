@@ -24,12 +24,12 @@ from gnsq_lite.recording.files import Files
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.worker.intervals import parse_duration
 
-#: Maximum number of messages in one MPUB; maximum bytes of their bodies.
+#: Maximum number of messages in one MPUB, and maximum bytes of their bodies.
 MOST, MOST_BYTES = 1000, 1 << 20
 
 
 def moment(text: str) -> float:
-    """Return seconds since 1970 for ``2h`` (ago) or an ISO time (UTC without a zone).  Raises ValueError."""
+    """Parse an age such as ``2h``, or an ISO time, by default in UTC.  Return seconds since 1970; raise ValueError."""
     try:
         return time.time() - parse_duration(text)
     except ValueError:
@@ -51,7 +51,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
 
 
 class State:
-    """Position of a replay, in a file: read at the start, replaced after each confirmed MPUB."""
+    """Position of a replay in a file.  The file is read at the start, and replaced after confirmed publishes."""
 
     def __init__(self, path: str | None, since: float | None, until: float | None, url: str, to: str) -> None:
         self._path = None if path is None else Path(path)
@@ -68,7 +68,7 @@ class State:
         self.position, self.since, self.until = found["position"], found["since"], found["until"]
 
     def note(self, position: dict[str, int]) -> None:
-        """Replace the file and sync it."""
+        """Write *position* to the file, and sync the file."""
         self.position = position
         if self._path is not None:
             state = {**self._of, "since": self.since, "until": self.until, "position": position}
@@ -85,9 +85,9 @@ class State:
 @storage
 @option("--since", type=Moment(), help="Only messages published after this time: 2h (ago), or an ISO time.")
 @option("--until", type=Moment(), help="Only messages published before this time.")
-@option("--rate", type=click.FloatRange(0), default=0.0, help="Messages per second; 0: no limit.")
-@option("--state", metavar="FILE", help="File with the position from which the next replay with this file continues.")
-@option("--force", is_flag=True, help="Allow publishing to the recorded topic, which records the messages again.")
+@option("--rate", type=click.FloatRange(0), default=0.0, help="Maximum messages per second; 0 sets no limit.")
+@option("--state", metavar="FILE", help="File that keeps the position; the next replay with this file continues there.")
+@option("--force", is_flag=True, help="Allow publishing to the recorded topic, which then has the messages twice.")
 @flags.publish_timeout
 @flags.security
 def command(
@@ -135,7 +135,7 @@ def command(
 
 
 def gather(rows: Iterable[tuple[dict[str, int], Any]]) -> Iterator[tuple[dict[str, int], list[bytes]]]:
-    """Join small batches of rows; yield their bodies with the position after the last batch."""
+    """Join small batches of rows.  Yield the bodies, with the position after the last row."""
     bodies: list[bytes] = []
     position: dict[str, int] = {}
     for position, batch in rows:
@@ -148,7 +148,7 @@ def gather(rows: Iterable[tuple[dict[str, int], Any]]) -> Iterator[tuple[dict[st
 
 
 def lists(bodies: list[bytes]) -> list[list[bytes]]:
-    """Split *bodies* into lists of at most MOST_BYTES; a larger body gets its own list."""
+    """Split *bodies* into lists of at most MOST_BYTES.  A larger body gets its own list."""
     found: list[list[bytes]] = []
     size = MOST_BYTES
     for body in bodies:

@@ -31,7 +31,7 @@ from gnsq_lite.options import HTTPOptions
 def gather(
     nsqds: Iterable[str], topic: str | None, channel: str | None, http: HTTPOptions | None = None
 ) -> tuple[list[Row], list[str]]:
-    """Return a row per channel, summed over the nsqds, and the failed requests."""
+    """Return a row per channel with the sums over all nsqds, and the errors of failed requests."""
     rows: dict[tuple[str, str], Row] = {}
     failed = []
     for address in nsqds:
@@ -93,7 +93,7 @@ def command(
 ) -> int:
     """Show depth, rates and clients of every channel on every nsqd registered at the nsqlookupds.
 
-    Off a terminal each sample is a block of tab-separated lines with a heading.
+    If the output is no terminal, each sample is a block of tab-separated lines with a heading.
     """
     if channel and not topic:
         raise click.UsageError("--channel needs --topic")
@@ -123,7 +123,7 @@ def _draw(live: Live, rows: list[Row], failed: list[str], history: History) -> N
     notes = [Text(f"cannot reach {why}", style="red", no_wrap=True, overflow="ellipsis") for why in failed]
     width, height = console.size
     shown = table(rows, history.rates, width, max(4, height - 2 - len(notes)))
-    # The cursor stays in an empty last line, so that the ^C that a terminal echoes does not move the table.
+    # The cursor stays in an empty last line, so that an echoed ^C does not move the table.
     live.update(Group(*shown, *notes, Text("")), refresh=True)
 
 

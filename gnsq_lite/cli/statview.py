@@ -1,4 +1,4 @@
-"""The table of channels that ``gnsq-lite stat`` prints, fitted to the terminal."""
+"""Builds the table of channels that ``gnsq-lite stat`` prints, for the width of the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gnsq_lite.cli.output import visible
 
 BARS = "▁▂▃▄▅▆▇█"
 
-#: Samples in a sparkline.
+#: Number of samples in a sparkline.
 WIDTH = 16
 
 #: Minimum width of a name.  On a terminal too narrow for this width, columns of numbers are left out.
@@ -48,7 +48,7 @@ class Row:
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """Convert the values to a line of bars; the highest value is a full bar."""
+    """Convert the values to a line of bars.  The highest value is a full bar."""
     known = list(values)
     top = max(known, default=0.0)
     if top <= 0:
@@ -76,7 +76,7 @@ class History:
         self._at = now
 
 
-#: Heading -> text of a cell; a narrow terminal omits the last columns first.
+#: Heading -> function that formats a cell.  A narrow terminal omits the last columns first.
 _NUMBERS: dict[str, Callable[[Row], str]] = {
     "depth": lambda row: f"{row.depth:,}",
     "msgs/s": lambda row: "-" if row.rate is None else f"{row.rate:,.0f}",
@@ -95,10 +95,10 @@ _NUMBERS: dict[str, Callable[[Row], str]] = {
 def table(
     rows: list[Row], rates: Mapping[Key, Iterable[float]], width: int, height: int | None = None
 ) -> list[RenderableType]:
-    """Return a table of at most *width* columns and *height* lines (None: no limit), and notes below it.
+    """Return a table of at most *width* characters and *height* lines (None: no limit), and the notes below the table.
 
-    Numbers are never cut.  A note names the columns that do not fit; if there are too many channels, the
-    deepest are shown.
+    Numbers are never cut.  A note names the columns that do not fit.  If there are too many channels, those with the
+    highest depth are shown.
     """
     shown = rows if height is None else sorted(rows, key=lambda row: -row.depth)[: max(1, height - 4)]
     shown = sorted(shown, key=lambda row: (row.topic, row.channel))
@@ -126,7 +126,7 @@ def table(
         style = "red" if row.depth and row.channel and not row.clients else "yellow" if row.depth else ""
         found.add_row(*names[number], *(cells[each][number] for each in used), style=style)
     missing = [name for name in cells if name not in used]
-    notes = ["yellow: messages wait; red: messages wait and no client is connected"]
+    notes = ["yellow: messages are queued; red: messages are queued and no client is connected"]
     notes += [f"no room for: {', '.join(missing)}"] if missing else []
     notes += (
         [f"{len(rows) - len(shown)} more channels with a smaller depth; select with --topic"]

@@ -24,12 +24,12 @@ from gnsq_lite.net.signals import until_signal
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.supervise import logs
 
-#: Time limit of close, in seconds.
-_DRAIN = 2.0
+#: Time limit of Reader.close(), in seconds.
+_CLOSE_TIMEOUT = 2.0
 
 
 def as_record(message: Message) -> bytes:
-    """Return a message as a line of ASCII JSON; ``encoding`` is "utf-8" or "base64"."""
+    """Return a message as a line of ASCII JSON.  The field ``encoding`` is "utf-8" or "base64"."""
     try:
         body, encoding = message.body.decode(), "utf-8"
     except UnicodeDecodeError:
@@ -47,9 +47,9 @@ def as_record(message: Message) -> bytes:
 
 
 class Printer:
-    """Handler that writes bodies to standard output, a line each, and stops the command after *most* bodies.
+    """Handler that writes each body as a line to standard output, and stops the command after *most* bodies.
 
-    On a terminal it writes control characters as escapes; elsewhere it writes a body unchanged.
+    On a terminal it writes control characters as escapes.  Elsewhere it writes bodies unchanged.
     """
 
     def __init__(self, most: int, as_json: bool, print_topic: bool, done: Completion) -> None:
@@ -91,7 +91,7 @@ class Printer:
     shell_complete=channel_names,
     help="Channel; default: a new ephemeral channel, so that no other consumer misses a message.",
 )
-@option("-n", "most", type=click.IntRange(0), default=0, help="Stop after N messages; 0: never.")
+@option("-n", "most", type=click.IntRange(0), default=0, help="Stop after N messages; 0 sets no limit.")
 @option(
     "--max-in-flight",
     type=click.IntRange(1),
@@ -116,14 +116,14 @@ def command(
 ) -> int:
     """Print the messages of topics as they arrive.
 
-    On a terminal, control characters of a body are shown as escapes; elsewhere its bytes are written unchanged.
+    On a terminal, control characters of a body are shown as escapes.  Elsewhere bodies are written unchanged.
     """
     if sys.stdout is None:
         raise click.UsageError("standard output is closed")
     done = Completion()
     printer = Printer(most, as_json, print_topic, done)
     channel = channel or f"tail{uuid.uuid4().hex[:8]}#ephemeral"
-    # No max_attempts: a message above the limit is requeued without being printed, perhaps many times.
+    # No limit of attempts, because after the last printed message the handler may requeue a message many times.
     limits = {"max_in_flight": min(most or max_in_flight, max_in_flight), "concurrency": 1, "max_attempts": 0}
     keywords = {"backoff": False, **flags.where(nsqds, lookupds), **flags.secured(options), **limits}
     readers = [Reader(topic, channel, printer, **keywords) for topic in dict.fromkeys(topics)]
@@ -143,7 +143,7 @@ class _Formatter(logging.Formatter):
 
 
 def _run(readers: Sequence[Reader], done: Completion) -> None:
-    """Run *readers* until Ctrl-C, SIGTERM, *done*, or an error of a Reader.  Close them, and raise the error."""
+    """Run *readers* until Ctrl-C, SIGTERM, *done* or an error.  Then close the readers, and raise the error."""
     logs.configure("brief", "warning", "main")
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_Formatter(handler.formatter))
@@ -157,7 +157,7 @@ def _run(readers: Sequence[Reader], done: Completion) -> None:
         until_signal(done, lambda timeout=0.0: done.settle(), begin)
         done.result(0)
     finally:
-        threads = [threading.Thread(target=reader.close, args=(_DRAIN,)) for reader in readers]
+        threads = [threading.Thread(target=reader.close, args=(_CLOSE_TIMEOUT,)) for reader in readers]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -45,13 +45,14 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 @_flags
 @click.option("--patch", is_flag=True, help="Monkey-patch with gevent before the module is imported.")
 def command(target: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...], patch: bool, **flags: Any) -> int:
-    """Run the handlers of a Worker: MODULE is imported; WORKER is the Worker's name in it (default "worker").
+    """Run the handlers of the Worker with the name WORKER (default "worker") in MODULE.
 
-    SIGTERM or Ctrl-C drains: no new messages, running handlers finish.  A second signal stops at once.  SIGHUP replaces
-    the processes one by one: each new process is ready before the old one drains.  SIGUSR1 pauses, SIGUSR2 resumes.
+    SIGTERM or Ctrl-C drains: the worker takes no new messages, and exits when its running handlers have finished.  A
+    second signal stops at once.  SIGHUP replaces the processes one by one: each new process is ready before an old
+    process drains.  SIGUSR1 pauses all handlers, and SIGUSR2 resumes them.
 
-    Exit codes: 0 drained; 1 an error that no retry can fix; 2 the module or an option is wrong; 3 not drained: a
-    second signal or the time limit ended handlers, and their messages were requeued.
+    Exit codes: 0 drained; 1 an error that no retry can fix; 2 the module or an option is wrong; 3 not drained, because
+    a second signal or the time limit ended handlers.
     """
 
     def loaded() -> Worker:

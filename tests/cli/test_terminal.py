@@ -145,7 +145,7 @@ def test_stat_fits_80_columns_and_leaves_one_header_after_ctrl_c(broker: Broker,
     assert sum("topic " in line and "depth" in line for line in screen) == 1, screen
     assert sum("20,000" in line for line in screen) == 6
     assert max(map(len, screen)) <= 80
-    assert any("messages wait" in line for line in screen)
+    assert any("messages are queued" in line for line in screen)
     assert any("no room for" in line for line in screen)
 
 
