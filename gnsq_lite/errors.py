@@ -1,8 +1,8 @@
-"""Every exception of the library; :class:`NSQError` is the root.
+"""Defines every exception of the library; all derive from :class:`NSQError`.
 
 The class of an error shows whether a command was sent, whether a retry may duplicate a message, and whether the
-connection is lost.  Each error keeps its arguments in ``args``, so errors can be pickled (Spark moves errors between
-processes).  :func:`error_for` makes the exception for an error frame of nsqd.  A frame with an unknown code becomes an
+connection is lost.  Each error keeps its arguments in ``args``, so that Spark can pickle errors to move them between
+processes.  :func:`error_for` makes the exception for an error frame of nsqd.  A frame with an unknown code becomes an
 :class:`NsqdError`.
 """
 
@@ -12,7 +12,7 @@ import re
 
 # -- shortening and escaping of texts from peers and users ------------------------------------------------------------
 
-#: Maximum length of a text in errors, logs and statistics (ERR-2): in bytes for servers' texts, else in characters.
+#: Maximum length of a text in errors, logs and statistics (ERR-2): bytes of an error frame, or characters otherwise.
 MAX_TEXT = 4096
 #: Maximum length of a value's text, and the length to which a longer text is cut.  The cut text gets a mark at its end.
 _MAX_VALUE, _CUT_VALUE = 200, 150
@@ -21,7 +21,7 @@ _MAX_VALUE, _CUT_VALUE = 200, 150
 def printable(text: str) -> str:
     """Cut *text* to MAX_TEXT characters, add a mark if it was cut, and escape control characters.
 
-    Therefore a text from the network cannot fill a log or forge log lines.
+    Without this function a text from the network could fill a log, or forge log lines.
     """
     return escape(text[:MAX_TEXT]) + mark(len(text), MAX_TEXT)
 
@@ -32,7 +32,7 @@ def cut(text: str, most: int = MAX_TEXT) -> str:
 
 
 def mark(size: int, most: int) -> str:
-    """Return the mark for a text cut to *most* of *size* bytes or characters; "" if it was not cut."""
+    """Return the mark that follows a text cut to *most* of *size* bytes or characters, or "" for an uncut text."""
     return f" [cut: {most} of {size}]" if size > most else ""
 
 
@@ -44,7 +44,10 @@ def escape(text: str) -> str:
 
 
 def brief(value: object) -> object:
-    """Return *value*.  If its text is long or has a URL, return the text, cut and without credentials and query."""
+    """Return *value*, or its text if the text is long or has a secret part of a URL.
+
+    The function cuts a long text, and removes user, password, query and fragment from URLs.
+    """
     try:
         text = value if isinstance(value, str) else repr(value)
     except Exception:  # for example, repr() refuses a very long int
@@ -61,7 +64,8 @@ def brief(value: object) -> object:
 class NSQError(Exception):
     """Base class of all errors of this library.
 
-    If a batch was split, nsqd confirmed ``taken`` of its ``total`` messages.  For other errors both are None.
+    After a failed ``multipublish`` of a split batch, ``total`` is the number of messages in the batch, and ``taken`` is
+    the number of these messages that nsqd confirmed.  In other errors ``taken`` and ``total`` are None.
     """
 
     taken: int | None = None
@@ -165,7 +169,7 @@ class NSQConnectionError(NSQError, OSError):
 
 
 class ConnectError(NSQConnectionError):
-    """The TCP connect failed: refused, unreachable, timed out, or the host does not resolve.  Nothing was sent."""
+    """The connection was refused or timed out, or the host is unreachable or unknown.  Nothing was sent."""
 
 
 class HandshakeTimeout(NSQConnectionError):
@@ -173,7 +177,7 @@ class HandshakeTimeout(NSQConnectionError):
 
 
 class ConnectionLost(NSQConnectionError):
-    """An established connection was reset, or reached its end of stream."""
+    """An open connection was reset, or nsqd closed it."""
 
 
 class HeartbeatTimeout(ConnectionLost):
@@ -214,7 +218,7 @@ class ProtocolError(NSQError):
 
 
 class CompressedBodyError(NSQError):
-    """A compressed body (Youzan's NSQ) is corrupt, or its decompressed form is too long.  The message fails."""
+    """A compressed body (Youzan's NSQ) is corrupt, or exceeds ``max_decompressed_size`` when decompressed."""
 
 
 # -- publishing -----------------------------------------------------------------------------------------------------
@@ -229,7 +233,7 @@ class NotSent(PublishError):
 
 
 class BacklogFull(NotSent):
-    """More than ``max_pending`` bytes of ``publish_nowait`` wait for nsqd's OK.  Nothing was sent."""
+    """``publish_nowait`` would have more than ``max_pending`` unanswered bytes.  Nothing was sent."""
 
 
 class OutcomeUnknown(PublishError):
@@ -267,7 +271,7 @@ class HTTPTimeout(HTTPError):
 
 
 class HTTPResponseError(HTTPError):
-    """The response is not JSON, is incomplete, or is too large."""
+    """The response is not JSON, lacks a key, has a value of a wrong type, or is too large."""
 
 
 class HTTPStatusError(HTTPError):
@@ -311,7 +315,7 @@ class NsqdError(NSQError):
     """nsqd sent an error frame.
 
     ``code`` is nsqd's error code (such as ``"E_INVALID"``), ``text`` is the rest of the frame, and ``address`` is
-    nsqd's address.  ``closes_connection``: nsqd or this client closes the connection after the error (ERR-2).
+    nsqd's address.  ``closes_connection`` is True if nsqd or this client closes the connection after the error (ERR-2).
     """
 
     closes_connection = True
@@ -345,7 +349,7 @@ class TLSRequiredError(InvalidError):
 
 
 class BadProtocolError(NsqdError, codes="E_BAD_PROTOCOL"):
-    """nsqd does not support the protocol version in the first four bytes."""
+    """nsqd does not support the protocol version that the client sent in its first four bytes."""
 
 
 class BadBodyError(NsqdError, codes="E_BAD_BODY"):
@@ -365,11 +369,11 @@ class BadMessageError(NsqdError, codes="E_BAD_MESSAGE"):
 
 
 class PubFailedError(NsqdError, codes="E_PUB_FAILED E_PUB_TOO_MUCH_WAITING"):
-    """nsqd could not store the message.  It exits, its disk is full, or (Youzan) too many publishes wait."""
+    """nsqd could not store the message: nsqd is exiting, its disk is full, or (Youzan) too many publishes wait."""
 
 
 class MpubFailedError(NsqdError, codes="E_MPUB_FAILED"):
-    """nsqd could not store the batch, because nsqd exits or its disk is full."""
+    """nsqd could not store the batch: nsqd is exiting, or its disk is full."""
 
 
 class DpubFailedError(NsqdError, codes="E_DPUB_FAILED"):
@@ -381,7 +385,7 @@ class SubFailedError(
 ):
     """nsqd refuses the subscription, for example because the channel has too many consumers.
 
-    Youzan's nsqd also refuses an unknown channel, and an extend_support that does not match the topic.
+    Youzan's nsqd also refuses an unknown channel, and a value of ``extend_support`` that does not fit the topic.
     """
 
 
@@ -450,8 +454,7 @@ class ExtNotSupportedError(NonFatalError, codes="E_EXT_NOT_SUPPORT E_INVALID_JSO
 def error_for(body: bytes, address: str | None = None) -> NsqdError:
     """Return the exception for an error frame with *body*, which may be any bytes (ERR-3).
 
-    The error keeps up to MAX_TEXT bytes of the server's text.  The function escapes control characters and invalid
-    UTF-8, so that the text can be logged.
+    The error keeps up to MAX_TEXT bytes of the server's text, with escaped control characters and invalid UTF-8.
     """
     text = escape(body[:MAX_TEXT].decode("utf-8", "backslashreplace")) + mark(len(body), MAX_TEXT)
     code, _, rest = text.partition(" ")
