@@ -1,11 +1,11 @@
 """The message that a handler receives.  A message is answered once, with FIN or REQ, through its connection.
 
 The Reader finishes a message when its handler returns, and requeues the message when the handler raises (MSG-1).  A
-handler may also answer by itself: at once or, after :meth:`Message.enable_async`, later and from any thread or greenlet
-(MSG-2).  The library never sends TOUCH by itself (MSG-3).
+handler may also answer its message itself.  After :meth:`Message.enable_async` any thread or greenlet may answer the
+message, also when the handler has returned (MSG-2).  The library itself never sends TOUCH (MSG-3).
 
 An answer deletes the message's token.  A token can be deleted only once, so a message has only one answer.  Only this
-file and the C part (see :mod:`gnsq_lite._core`) delete tokens.  All other code uses :func:`is_open`,
+file and the C part (see :mod:`gnsq_lite._core`) delete tokens.  All other code calls :func:`is_open`,
 :func:`is_expired`, :func:`finish_new` and :func:`unless_answered`.
 """
 
@@ -33,8 +33,8 @@ class Requeue(Exception):
     """Raised by a handler to requeue its message.
 
     Args:
-        delay: Seconds until nsqd sends the message again; None: the Reader's delay for this number of attempts.
-        backoff: False: the requeue does not count as a failure, so the Reader does not back off (BACK-5).
+        delay: Seconds until nsqd sends the message again.  None means the Reader's delay for this number of attempts.
+        backoff: Whether the requeue counts as a failure, after which the Reader backs off (BACK-5).
     Raises:
         OptionError: *delay* is negative or not finite.
     """
@@ -49,7 +49,7 @@ class GiveUp(Exception):
 
     Args:
         why: Reason for the log and the dead letter.
-        backoff: True: the Reader backs off, as after other failures.
+        backoff: Whether the Reader backs off, as after other failures.
     """
 
     def __init__(self, why: str = "", backoff: bool = False) -> None:
@@ -58,9 +58,10 @@ class GiveUp(Exception):
 
 
 class TimeLimitExceeded(BaseException):
-    """Raised in a handler that exceeds ``time_limit``.  ``except Exception`` does not catch this BaseException.
+    """Raised once in a handler that runs in a greenlet and exceeds ``time_limit``.
 
-    The Reader requeues the message or gives it up, as after any failure.  ``seconds`` is the limit.
+    ``except Exception`` does not catch this BaseException.  The Reader requeues the message or gives it up, as after
+    any failure.  ``seconds`` is the limit.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -77,9 +78,9 @@ def checked_delay(delay: float | None) -> float | None:
 
 
 class Answers(Protocol):
-    """Interface of a connection for its messages.  Call the methods in any thread or greenlet."""
+    """Interface of a connection for its messages.  Any thread or greenlet may call the methods."""
 
-    #: Collection of FINs to send for handlers that returned; None: ``handled`` is called instead.
+    #: Collects the FINs for handlers that returned.  If it is None, ``handled`` is called instead.
     fins: Any
     topic: str
     channel: str
@@ -93,7 +94,7 @@ class Answers(Protocol):
     def finish(self, message: Message) -> None: ...
 
     def handled(self, message: Message) -> None:
-        """Finish a message whose handler has returned; the FIN may be sent together with other FINs."""
+        """Finish a message whose handler has returned.  The FIN may be sent together with other FINs."""
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None: ...
 
@@ -102,10 +103,10 @@ class Answers(Protocol):
     def touch(self, message: Message) -> None: ...
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Handle that the handler of *message* returned without an answer."""
+        """Note that the handler of *message* returned without an answer."""
 
     def skipped(self, message: Message) -> None:
-        """Handle that *message* expired before a handler began it."""
+        """Note that *message* expired before a handler was called with it."""
 
 
 class Message:
@@ -116,7 +117,7 @@ class Message:
         id: The message's id, 16 bytes.
         attempts: Number of times nsqd has sent the message, including this time; 1 to 65535.
         timestamp_ns: Time of publishing by nsqd's clock, in nanoseconds since 1970.
-        partition, trace_id, internal_id, headers: Only in Youzan's NSQ, else None.
+        partition, trace_id, internal_id, headers: Values of Youzan's NSQ.  With plain NSQ they are None.
     """
 
     # Only one thread can delete the slot "_token", so a message gets only one answer, without a lock.
@@ -138,7 +139,7 @@ class Message:
 
     @property
     def raw_body(self) -> bytes:
-        """Body as nsqd sent it: compressed if a client of Youzan's NSQ compressed it.  ``body`` is decompressed."""
+        """Body as nsqd sent it.  With Youzan's NSQ it may be compressed; ``body`` is always decompressed."""
         return self.body
 
     @property
@@ -201,8 +202,8 @@ class Message:
         """Send REQ: nsqd sends the message again.
 
         Args:
-            delay: Seconds until nsqd sends the message again, at most nsqd's --max-req-timeout; None: the Reader's
-                delay for this number of attempts (requeue_delay).
+            delay: Seconds until nsqd sends the message again, at most nsqd's ``--max-req-timeout``.  None means the
+                Reader's delay for this number of attempts (``requeue_delay``).
             backoff: Whether the requeue counts as a failure, after which the Reader backs off.
         Raises:
             AlreadyAnswered, OptionError: No REQ was sent.
@@ -214,9 +215,9 @@ class Message:
             self._connection.requeue(self, delay, backoff)
 
     def touch(self) -> None:
-        """Send TOUCH: nsqd restarts msg_timeout, but never extends it beyond max_msg_timeout after delivery.
+        """Send TOUCH: nsqd restarts the message's ``msg_timeout``.  Raises AlreadyAnswered.
 
-        Raises AlreadyAnswered.
+        The new deadline is at most nsqd's ``--max-msg-timeout`` after the delivery.
         """
         if self.has_responded:
             raise AlreadyAnswered(f"touch: message {self.id!r} has already been answered")
@@ -233,7 +234,7 @@ class Message:
         self._token = LATE_ASYNC if self._claim("enable_async") >= EXPIRED else ASYNC
 
     def _expire(self) -> bool:
-        """Mark the message as timed out at nsqd; return False if it was answered.  Called in the loop's thread."""
+        """Mark the message as timed out at nsqd.  Return False if it was answered.  The loop's thread calls this."""
         try:
             self._token = LATE_ASYNC if self._claim("expire") in (ASYNC, LATE_ASYNC) else EXPIRED
         except AlreadyAnswered:
@@ -263,7 +264,7 @@ def is_expired(message: Message) -> bool:
 
 
 def claim(message: Message) -> bool:
-    """Claim a message for an answer; return False if it had timed out, so that it no longer counts as in flight."""
+    """Claim a message for an answer.  Return False if it had timed out: it then no longer counts as in flight."""
     try:
         return message._claim("claim") < EXPIRED
     except AlreadyAnswered:
@@ -271,9 +272,9 @@ def claim(message: Message) -> bool:
 
 
 def finish_new(message: Message) -> bool:
-    """Finish a message whose handler has returned without an answer.
+    """Finish a message whose handler has returned, unless the handler answered it.
 
-    Return False if the message was kept open by enable_async(), or has timed out.
+    Return False, without an answer, if enable_async() kept the message open or if the message has timed out.
     """
     try:
         if message._token != NEW:
