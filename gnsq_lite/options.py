@@ -1,8 +1,8 @@
 """Declares each option once, with name, type, default, range and documentation.
 
 Durations are seconds, as floats.  A value out of range or a contradiction raises :class:`~gnsq_lite.errors.OptionError`
-at construction, before a connection is opened (CFG-1).  The docs and the command line are generated from these fields,
-so no default is written twice.
+at construction, before a connection is opened (CFG-1).  The documentation, and flags of the command line, are generated
+from these fields.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class BackoffOptions:
     longest: float = duration(120.0, 0.0, 86400.0, "longest pause; 0 turns backoff off")
     failure_ratio: float | None = share(
         None,
-        "backoff starts when at least this share of the last 20 messages failed, of at least 10 messages; 0: at each"
-        " failure; None: 0 in a Reader, 0.5 in a Worker",
+        "backoff starts when at least this share of the last 20 messages failed, and at least 10 messages were handled;"
+        " 0: backoff starts at each failure; None: 0 in a Reader, 0.5 in a Worker",
     )
     strategy: Literal["exponential", "full-jitter"] = documented(
         "exponential", "'exponential', or 'full-jitter': a random part of the exponential pause"
@@ -91,7 +91,7 @@ class HandlerOptions:
 
     time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run before its message is requeued")
     rate_limit: str | None = documented(
-        None, "limit of the messages passed to the handler", unit="messages", span="such as '5/s', '5/m', '5/h'"
+        None, "most messages that are passed to the handler", unit="messages", span="such as '5/s', '5/m', '5/h'"
     )
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ class TLSOptions:
 
     ca_file: str | None = documented(None, "PEM file of the CAs to trust instead of the system's")
     cert_file: str | None = documented(None, "PEM file of the client certificate (chain)")
-    key_file: str | None = documented(None, "PEM file of the client certificate's key; None: it is in cert_file")
+    key_file: str | None = documented(None, "PEM file of the client certificate's key; None: the key is in cert_file")
     server_hostname: str | None = documented(None, "host name to verify and to send as SNI; None: the address's host")
     verify: bool = documented(True, "False accepts any certificate; for tests only")
 
@@ -170,7 +170,7 @@ class TLSOptions:
     def context(self) -> ssl.SSLContext:
         """Return a client-side SSLContext with these options.
 
-        The context does not include ``server_hostname``: pass it when you wrap the socket.  Raises OptionError if a
+        The context does not contain ``server_hostname``: pass the name to ``wrap_socket()``.  Raises OptionError if a
         file cannot be read or contains no certificate.
         """
         try:
@@ -192,7 +192,7 @@ class TLSOptions:
 
 
 def is_host_name(name: object) -> bool:
-    """Return whether *name* is a valid host name; for ".." gevent's resolver would print a traceback."""
+    """Return whether *name* is a valid host name.  For an invalid name, gevent's resolver would print a traceback."""
     try:
         return isinstance(name, str) and name.isprintable() and bool(name.encode("idna"))
     except UnicodeError:
@@ -261,7 +261,7 @@ class ConnectionOptions:
         span="-1 or 0.001 to 3600",
     )
     sample_rate: int = count(
-        0, 0, 99, "percent", "percentage of the messages to receive; nsqd sends one percentage point more; 0: all"
+        0, 0, 99, "percent", "percentage of the messages that nsqd sends; nsqd adds one percentage point; 0: all"
     )
     msg_timeout: float | None = duration(
         None, 1.0, 86400.0, "time after which nsqd requeues an unanswered message; None: nsqd's default (60)"
@@ -335,7 +335,8 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
 def parse_url(text: str, *, option: str) -> tuple[SplitResult, Address]:
     """Parse the http or https URL of a server; return its parts and (host, port).  Raises OptionError.
 
-    urlsplit() drops newlines.  It ends the host at a "/", "?" or "#" in a password, and an "@" follows later.
+    urlsplit() drops newlines.  It takes a password with "/", "?" or "#" for the end of the host: then an "@" is in the
+    path, the query or the fragment.
     """
     shown = shown_address(text)
     try:
