@@ -47,7 +47,7 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 def log_give_up(message: Message) -> None:
-    """Log an ERROR with the metadata of a message that the Reader gives up.  The default ``on_give_up`` (MSG-4)."""
+    """Log the metadata of a message that the Reader gives up, as an error.  The default of ``on_give_up`` (MSG-4)."""
     log_safely(
         log,
         logging.ERROR,
@@ -71,11 +71,11 @@ class Reader:
     Args:
         topic, channel: Names that nsqd accepts.
         handler: Called with a :class:`~gnsq_lite.Message`, or with a list of messages if *batch_size* is set.
-        options: Keywords; the page Options of the documentation lists them with defaults, units and ranges.  Durations
-            are seconds.
+        options: Keyword arguments.  The page Options of the documentation lists their defaults, units and ranges.
+            Durations are seconds.
 
     Raises:
-        InvalidName, OptionError: An argument is invalid; no connection was opened.
+        InvalidName, OptionError: An argument is invalid.  No connection was opened.
     """
 
     @overload
@@ -158,8 +158,8 @@ class Reader:
             )
         if settings.pool == "thread" and is_patched():
             warnings.warn(
-                "handler_pool='thread' in a monkey-patched process: handlers run in native threads, in which gevent's"
-                " locks can hang, also locks of logging, queue and threading (see the documentation, Handlers)",
+                "handler_pool='thread' in a monkey-patched process: handlers run in native threads, in which patched"
+                " locks of logging, queue and threading can hang (see the page Handlers of the documentation)",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -171,12 +171,13 @@ class Reader:
 
         With ``block=True``, return when the Reader has ended: by :meth:`close`, Ctrl-C, SIGTERM, or an error that no
         retry can fix (CLOSE-1).  The first signal closes every Reader of the process gracefully.  A second signal
-        closes them at once.
+        closes all Readers at once.
 
         Raises:
             ClosedError: The Reader was already started or closed.
-            NSQError: The system cannot start the I/O thread; call start() again.  Or, with ``block=True``, the error
-                that ended the Reader before its first subscription, such as :class:`~gnsq_lite.errors.TLSNotGranted`.
+            NSQError: The system could not start the I/O thread, and the program may call start() again.  With
+                ``block=True``, also the error that ended the Reader before its first subscription, such as
+                :class:`~gnsq_lite.errors.TLSNotGranted`.
         """
         look_for_fork()
         loop = core = None
@@ -201,9 +202,9 @@ class Reader:
         Handlers have *timeout* seconds to return; then their unanswered messages are requeued.  A second call can
         shorten this time.  If close() is called before start(), the Reader cannot be started.
 
-        With ``wait=False``, which signal handlers must use, return at once and close in the background; :meth:`join`
-        and ``start(block=True)`` return after the close.  A call in a handler or hook of this Reader, or in gevent's
-        hub, always returns at once.
+        With ``wait=False``, which signal handlers must use, return at once and close in the background.  :meth:`join`
+        and ``start(block=True)`` then return after the Reader has closed.  A call in a handler or hook of this Reader,
+        or in gevent's hub, always returns at once.
         """
         look_for_fork()
         core, loop = self._claim(_NEVER, None), self._loop
@@ -211,7 +212,7 @@ class Reader:
             core.close_from_anywhere(timeout, wait=wait)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait at most *timeout* seconds (None: no limit) for the Reader's end; return whether the Reader has ended.
+        """Wait until the Reader has ended, at most *timeout* seconds (None: no limit); return whether it has ended.
 
         If the main thread waits and the program does not handle SIGTERM, SIGTERM closes every Reader of the process
         gracefully.  join() then returns when all Readers have ended, even after *timeout*.
@@ -262,14 +263,18 @@ class Reader:
             run_or_leave(core.loop, core.flow.set_paused, paused)
 
     def set_max_in_flight(self, count: int) -> None:
-        """Set max_in_flight to *count* messages; 0 pauses (RDY-8).  Raises OptionError; ClosedError before start()."""
+        """Set ``max_in_flight`` to *count* messages; 0 stops the delivery (RDY-8).
+
+        Raises OptionError for an invalid *count*, and ClosedError if the Reader was not started.
+        """
         core = self._started()
         run_or_leave(core.loop, core.set_max_in_flight, check_number("max_in_flight", count, 0, 2**31 - 1, whole=True))
 
     def is_starved(self) -> bool:
-        """Return whether a connection has 85 % of its RDY in flight, so that few further messages arrive (RDY-7).
+        """Return whether a connection has at least 85 % of its RDY in flight (RDY-7).
 
-        Handlers that collect batches use it to process a batch.  Raises ClosedError before start().
+        nsqd then sends few further messages, so a handler that collects messages should process its batch.  Raises
+        ClosedError if the Reader was not started.
         """
         return self._started().flow.allocator.is_starved()
 
@@ -277,8 +282,8 @@ class Reader:
         """Return counts and the state of each connection.
 
         Raises:
-            TimeoutError: The I/O loop does not respond within *timeout* seconds, because a greenlet of a monkey-patched
-                process blocks it.
+            TimeoutError: The I/O loop did not respond within *timeout* seconds.  In a monkey-patched process a greenlet
+                may block the loop.
             ClosedError: The Reader was not started, or was started in the parent process.
         """
         core = self._started()
@@ -286,12 +291,12 @@ class Reader:
         return stats
 
     def after_fork(self) -> None:
-        """Drop the parent's connections, in a forked child."""
+        """Drop the parent's connections.  The library calls this in a forked child."""
         if isinstance(self._core, Consumer):
             self._core.abandon()
 
     def _claim(self, core: Any, loop: Loop | None) -> Any:
-        """Set the Reader's core to *core* if it has none; return its core.  Atomic, because setdefault() is."""
+        """Set the Reader's core to *core* if the Reader has no core; return its core.  setdefault() is atomic."""
         self._core, self._loop = self._claims.setdefault("first", (core, loop))
         return self._core
 
