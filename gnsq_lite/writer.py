@@ -1,4 +1,4 @@
-"""The Writer: publishes messages and waits for nsqd's answers."""
+"""The Writer: publishes messages, and waits for nsqd's answers."""
 
 from __future__ import annotations
 
@@ -45,13 +45,14 @@ class Writer:
     lost, and reconnects to this nsqd (PUB-4).
 
     Args:
-        nsqd_tcp_addresses: nsqds to publish to: ``"host:port"``, a list, or a comma-separated string.  If neither nsqds
-            nor nsqlookupds are given: ``NSQ_LOOKUPD_HTTP_ADDRESSES``, else ``NSQD_TCP_ADDRESSES``, else 127.0.0.1:4150.
-        options: Keywords; the page Options of the documentation lists them with defaults, units and ranges.  Durations
-            are seconds.
+        nsqd_tcp_addresses: nsqds to publish to: ``"host:port"``, a list, or a comma-separated string.  Without nsqds
+            and nsqlookupds the Writer uses the environment variable ``NSQ_LOOKUPD_HTTP_ADDRESSES``, else
+            ``NSQD_TCP_ADDRESSES``, else 127.0.0.1:4150.
+        options: Keyword arguments.  The page Options of the documentation lists their defaults, units and ranges.
+            Durations are seconds.
 
     Raises:
-        OptionError: An option is invalid; no connection was opened.
+        OptionError: An argument is invalid.  No connection was opened.
     """
 
     def __init__(self, nsqd_tcp_addresses: Addresses | None = None, **options: Unpack[WriterArguments]) -> None:
@@ -72,7 +73,7 @@ class Writer:
         )
         #: Maximum bytes of a body: nsqd also counts the bytes that the dialect adds.
         self._max_size = own.max_msg_size - self._dialect.batch_extra
-        #: The core in the loop, once a publish needs it.
+        #: The core in the loop; None until a publish needs the loop.
         self._core: WriterCore | None = None
         self._made: list[WriterCore] = []
         self._pool = self._make_pool()
@@ -104,15 +105,15 @@ class Writer:
 
         Args:
             defer: Seconds until nsqd delivers the message; sent as whole milliseconds, rounded up.
-            timeout: Seconds for connecting, writing and the answer together; None: the Writer's publish_timeout.
+            timeout: Seconds for connecting, writing and the answer together.  None means ``publish_timeout``.
             key, partition, trace_id, headers: Only for Youzan's NSQ.
         Returns:
             The :class:`~gnsq_lite.PublishReceipt` if the publish is traced (Youzan's NSQ); otherwise None.
         Raises:
             InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError: Nothing was sent.
-            ClosedError: The Writer was closed; nothing was sent.
-            NotSent: No nsqd could be reached in time; nothing was sent.
-            OutcomeUnknown, PublishTimeout: nsqd did not answer, and may have the message; a retry may duplicate it.
+            ClosedError: The Writer was closed.  Nothing was sent.
+            NotSent: No nsqd could be reached in time.  Nothing was sent.
+            OutcomeUnknown, PublishTimeout: nsqd did not answer, and may have the message.  A retry may duplicate it.
             NsqdError: nsqd refused the message.
         """
         if getpid() != self._pid:
@@ -156,7 +157,7 @@ class Writer:
 
         Raises:
             InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError, ClosedError: Nothing was queued.
-            BacklogFull: More than *max_pending* bytes would be unanswered; nothing was queued.
+            BacklogFull: More than ``max_pending`` bytes would be unanswered.  Nothing was queued.
         """
         if getpid() != self._pid:
             look_for_fork()
@@ -178,15 +179,16 @@ class Writer:
     ) -> PublishReceipt | None:
         """Publish a batch and return when nsqd has accepted all messages.
 
-        nsqd accepts or refuses an MPUB as a whole (WIRE-8).  A batch of more than *max_body_size* bytes is split into
-        several MPUBs, each with its own outcome; the call ends when every MPUB has its outcome.
+        nsqd accepts or refuses an MPUB as a whole (WIRE-8).  The Writer splits a batch of more than ``max_body_size``
+        bytes into several MPUBs, each with its own outcome.  The call ends when every MPUB has its outcome.
 
         Args:
-            timeout: Seconds for all MPUBs together; None: the Writer's publish_timeout.
-            headers, trace_ids: One for each body (Youzan's NSQ); a batch with headers has no receipt.
+            timeout: Seconds for all MPUBs together.  None means ``publish_timeout``.
+            headers, trace_ids: One item for each body (Youzan's NSQ).  A batch with headers has no receipt.
         Raises:
-            NSQError: As for :meth:`publish`.  If the batch was split, the error is that of the first MPUB that failed.
-                nsqd has confirmed ``taken`` of its ``total`` messages, not always the first ones.
+            NSQError: An error as of :meth:`publish`.  If the batch was split, this is the error of the first failed
+                MPUB.  Its ``taken`` is the number of confirmed messages, which need not be the first of the batch, and
+                ``total`` is the number of all messages.
         """
         head, listed = commands.multipublish_head(topic), commands.listed(bodies)
         whole = b""
@@ -245,7 +247,8 @@ class Writer:
     def close(self, timeout: float = 30.0, *, wait: bool = True) -> None:
         """Refuse new publishes, wait at most *timeout* seconds for unfinished publishes, and disconnect.
 
-        With ``wait=False`` (for signal handlers), and in gevent's hub, return at once and close in the background.
+        With ``wait=False``, which signal handlers must use, return at once and close in the background.  A call in
+        gevent's hub always does so.
         """
         look_for_fork()
         self._closed = True  # before the read of _core: _start() sets _core and then reads _closed
@@ -257,14 +260,14 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has been published yet, so that no connection was opened."""
+        """Whether the Writer has published nothing yet, and has opened no connection."""
         return self._core is None and not self._pool.is_used
 
     def stats(self, timeout: float | None = None) -> WriterStats:
         """Return counts and the state of each connection.  Before the first publish, the Writer's state is "idle".
 
-        Raises TimeoutError if the I/O loop does not respond within *timeout* seconds, because a greenlet of a
-        monkey-patched process blocks the loop.
+        Raises TimeoutError if the I/O loop does not respond within *timeout* seconds.  In a monkey-patched process a
+        greenlet may block the loop.
         """
         look_for_fork()
         core, pool = self._core, self._pool
@@ -284,17 +287,18 @@ class Writer:
     def _make_pool(self) -> Pool:
         pool = Pool(self._settings)
         settings = self._settings
-        #: Whether each publish goes to a leader; whether the loop publishes: for discovery, routing or coalescing.
+        #: Whether the dialect's router chooses the endpoint of each publish.
         self._is_routed = settings.dialect.is_routed
+        #: Whether discovery, routing or coalescing requires that the loop publishes.
         self._needs_loop = bool(settings.coalesce or settings.lookupds or self._is_routed)
         if not self._needs_loop:
             pool.add(settings.endpoints)
         return pool
 
     def _uses_pool(self, core: WriterCore | None) -> bool:
-        """Return whether the calling thread publishes with a connection of the pool to any node.
+        """Return whether the calling thread publishes through a connection of the pool, to any node.
 
-        While a ``publish_nowait`` is unanswered, the loop does all publishes, in order.
+        While a ``publish_nowait`` is unanswered, the loop does all publishes, to keep their order.
         """
         if not is_plain_thread():
             return False
@@ -303,13 +307,13 @@ class Writer:
         return not (self._settings.coalesce or self._is_routed or core.has_backlog())
 
     def _core_if_needed(self, seconds: float) -> WriterCore | None:
-        """Return the core, started; None if the calling thread needs no core.  Raises NotSent, ClosedError."""
+        """Return the started core, or None if the calling thread needs no core.  Raises NotSent, ClosedError."""
         if self._core is None and self._uses_pool(None) and not self._closed:
             return None
         return self._running_core(seconds)
 
     def _carry_and_wait(self, publish: Publish) -> Any:
-        """Do a checked publish and return its receipt.  Raises its error."""
+        """Do a checked publish; return its receipt or raise its error."""
         core = self._core_if_needed(publish.timeout)
         outcome: Any = Left(publish.retries)
         if self._uses_pool(core):
@@ -330,7 +334,7 @@ class Writer:
     def _start(self, seconds: float, *, wait: bool = True) -> WriterCore:
         try:
             if not (self._closed or self._made):
-                # If two threads make a core, the first is used; the other opens nothing.
+                # If two threads create a core at the same time, the first core is used.  The other opens nothing.
                 self._made.append(WriterCore(io_loop(), self._settings, SYSTEM_CLOCK, self._pool))
             core = self._core = self._made[0] if self._made else None
             if core is not None and not self._closed:
@@ -387,7 +391,7 @@ class Writer:
         return bytes(memoryview(body))
 
     def after_fork(self) -> None:
-        """Drop the parent's connections in a forked child, and start with fresh state."""
+        """Drop the parent's connections, and start with fresh state.  The library calls this in a forked child."""
         core, self._core = self._core, None
         self._pool.abandon()
         self._made, self._pid, self._pool = [], getpid(), self._make_pool()
