@@ -1,1 +1,1 @@
-"""Benchmarks of gnsq_lite beside its peers; ``python -m benchmarks`` runs them, README.rst says how and what for."""
+"""Benchmarks of gnsq_lite and other NSQ clients.  ``python -m benchmarks`` runs them; README.rst has the method."""

@@ -1,7 +1,7 @@
-"""``python -m benchmarks``: measure gnsq_lite beside other clients and write tables.
+"""``python -m benchmarks`` measures gnsq_lite and other clients, and writes tables.
 
-``python -m benchmarks versions OTHER_CHECKOUT`` compares this checkout with another one;
-``python -m benchmarks spark`` measures the Spark source and sink.  Each has ``--help``.
+``python -m benchmarks versions OTHER_CHECKOUT`` compares this checkout with another one.
+``python -m benchmarks spark`` measures the Spark source and sink.  Each command has ``--help``.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def parser() -> argparse.ArgumentParser:
         "python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     out.add_argument("--only", type=_names, metavar="KIND,..", help="consume publish latency")
-    out.add_argument("--impl", type=_names, metavar="NAME,..", help="clients; gnsq_lite means each way of using it")
-    out.add_argument("--case", help="only cases with this in their title")
+    out.add_argument("--impl", type=_names, metavar="NAME,..", help="clients; gnsq_lite means all gnsq_lite-* clients")
+    out.add_argument("--case", help="only cases whose title contains this text")
     out.add_argument("--rounds", type=int, default=5)
-    out.add_argument("--seconds", type=float, default=0.8, help="about what a measurement takes, without its start")
+    out.add_argument("--seconds", type=float, default=0.8, help="approximate duration of a measurement")
     out.add_argument("--messages", type=int, help="messages of a measurement, instead of --seconds")
     out.add_argument("--no-pin", action="store_true", help="let the system choose cores, for clients and servers")
-    out.add_argument("--quick", action="store_true", help="one tiny round without peers: does it work?")
+    out.add_argument("--quick", action="store_true", help="one tiny round without peers, to check that it works")
     out.add_argument("--out", type=Path, default=OUT, help="folder of the results (default benchmarks/out)")
     out.add_argument("--update-readme", action="store_true", help="put the tables into README.rst")
     out.add_argument("--list", action="store_true", help="list cases and clients, and measure nothing")
@@ -70,7 +70,7 @@ def chosen_cases(args: argparse.Namespace) -> list[Case]:
 
 
 def run_case(bench: Bench, case: Case, clients: list[Implementation], rounds: int) -> report.Result:
-    """Measure one case: every client once, then all again, so that noise meets them alike."""
+    """Measure one case.  Each round runs every client once, so that other load affects all clients equally."""
     result: report.Result = {"kind": case.kind, "title": case.title, "server": bench.server_name, "rounds": rounds}
     result.update(rows={}, failed={})
     for _round in range(rounds):
@@ -89,7 +89,7 @@ def run_case(bench: Bench, case: Case, clients: list[Implementation], rounds: in
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; return 1 where gnsq_lite failed, 0 otherwise."""
+    """Run the command line.  Return 1 if gnsq_lite failed in a case, else 0."""
     args = parser().parse_args(argv)
     clients, cases = chosen_clients(args), chosen_cases(args)
     if args.list:

@@ -11,22 +11,22 @@ CODECS = ("plain", "snappy", "deflate")
 
 @dataclass(frozen=True)
 class Implementation:
-    """One client, in one way of using it."""
+    """A client with one configuration."""
 
     name: str
     driver: str
-    """File under ``peers/``; ``go`` is a Go program."""
+    """File under ``peers/``.  ``go`` is a Go program."""
     environment: str = ""
-    """Name of its own virtual environment; empty: that of the benchmark."""
+    """Name of the client's virtual environment.  Empty means the environment of the benchmark."""
     kinds: frozenset[str] = frozenset({"consume", "publish", "latency"})
     codecs: frozenset[str] = frozenset(CODECS)
     pace: int = 100_000
-    """Messages per second to expect where nsqd can keep up, roughly: it decides how many are measured."""
+    """Expected messages per second if nsqd is not the limit.  Determines the number of messages to measure."""
     job: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ours(self) -> bool:
-        """Whether it is gnsq_lite itself."""
+        """Whether the client is gnsq_lite."""
         return self.driver == "gnsq_lite_driver.py"
 
 
@@ -56,29 +56,29 @@ IMPLEMENTATIONS = (
 
 @dataclass(frozen=True)
 class Case:
-    """One column of a table: everything but the client."""
+    """One column of a table: a job that all clients do."""
 
     kind: str
-    """The driver's function, and what ``--only`` names."""
+    """Name of the driver's function, and argument of ``--only``."""
     title: str
     job: dict[str, Any] = field(default_factory=dict)
     slow: float = 1.0
-    """Share of the client's pace to expect here."""
+    """Expected share of the client's pace in this case."""
     rate: int = 400_000
-    """Messages per second that the server can do here, roughly, whatever the client can."""
+    """Approximate messages per second at which the server is the limit."""
     delayed: bool = False
     """Whether a proxy adds a round trip of two milliseconds."""
     quick: bool = False
-    """Whether ``--quick`` includes it."""
+    """Whether ``--quick`` includes the case."""
 
     def takes(self, implementation: Implementation) -> bool:
-        """Whether *implementation* can do this at all."""
+        """Return whether *implementation* can do this case."""
         crowded = self.job.get("callers", 1) > 1 or not implementation.job.get("coalesce")
         return self.kind in implementation.kinds and self.job.get("codec", "plain") in implementation.codecs and crowded
 
 
 def all_cases() -> Iterator[Case]:
-    """Yield every case, a kind after the other."""
+    """Yield every case, ordered by kind."""
     for in_flight in (1, 200, 2500):
         slow, rate = (0.2, 6_000) if in_flight == 1 else (1.0, 250_000)
         yield _case("consume", f"{in_flight:,}", max_in_flight=in_flight, slow=slow, rate=rate, quick=in_flight == 200)

@@ -1,4 +1,4 @@
-"""The environments the clients run in: one virtual environment per peer, and the Go program, built on first use."""
+"""Builds the environments of the clients at their first use: a virtual environment per peer, and the Go program."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PEERS = HERE / "peers"
 
 
 class Unavailable(Exception):
-    """A client cannot be measured here; the text says why."""
+    """A client cannot be measured on this machine.  The text has the reason."""
 
 
 def command(implementation: Implementation) -> list[str]:
-    """Return the command that runs *implementation*'s driver, building its environment first.  Raises Unavailable."""
+    """Build the environment of *implementation*, and return the command of its driver.  Raises Unavailable."""
     if implementation.driver in ("go", "youzan"):
         return [str(_go(implementation.name, PEERS / implementation.driver))]
     python = Path(sys.executable) if not implementation.environment else _venv(implementation.environment)
@@ -28,7 +28,7 @@ def command(implementation: Implementation) -> list[str]:
 
 
 def _venv(name: str) -> Path:
-    """Return the Python of peer *name*'s environment; its packages are pinned in ``peers/requirements``."""
+    """Return the Python of the peer's environment, with the packages that ``peers/requirements`` pins."""
     place = OUT / "envs" / name
     pins = PEERS / "requirements" / f"{name}.txt"
     stamp = place / "built-from.txt"
@@ -63,12 +63,12 @@ def _run(argv: list[str], name: str, cwd: Path | None = None) -> None:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment variables of a driver: those of this process, and this checkout on the path."""
+    """Return the variables of this process, with this checkout on PYTHONPATH, for a driver."""
     return {**os.environ, "PYTHONPATH": str(HERE.parent), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that decide the figures: Python, the packages below gnsq_lite, the peers, Go."""
+    """Return the versions that affect the figures: Python, gnsq_lite's dependencies, the peers, Go."""
     from importlib import metadata
 
     found = {"python": sys.version.split()[0]}

@@ -1,4 +1,4 @@
-"""One measurement: a server, its load, one process of one client, and the check that the work was done."""
+"""Runs one measurement: starts nsqd and the client's process, publishes, and checks that the client did its work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.cases import Case, Implementation
 from benchmarks.environments import Unavailable, command, variables
 from benchmarks.server.processes import CLIENT_CORES, SERVER_CORES, Nsqd, delayed, find_nsqd, on_cores
 
-#: What the bodies are made of: text like a log line's, so that compression has ordinary work.
+#: Text of the bodies.  It resembles a log line, so that it compresses as usual.
 _WORDS = (
     '{"ts":"2026-01-17T09:31:04.117Z","host":"web-14","user":48213,"path":"/cart/items?sku=A-7719","ms":12.4,'
     '"status":200,"ref":"https://shop.example/list?page=3&sort=price","agent":"Mozilla/5.0 (X11; Linux x86_64)"}\n'
@@ -32,24 +32,24 @@ class Failed(Exception):
 
 @dataclasses.dataclass
 class Settings:
-    """What the command line decides."""
+    """Settings from the command line."""
 
     seconds: float = 0.8
-    """Seconds that the measured part should take, about, where it counts messages."""
+    """Approximate seconds of the measured part, except for latency."""
     messages: int | None = None
-    """Messages measured, instead."""
+    """Number of messages to measure.  None means that :attr:`seconds` determines it."""
     latency_seconds: float = 2.0
     """Seconds for which latency is measured."""
     linger: float = 0.25
-    """Seconds a client gets to send its last answers."""
+    """Seconds that a client has to send its last answers."""
     patience: float = 60.0
-    """Seconds to wait for a result, beside those the work needs."""
+    """Seconds to wait for a result, in addition to the expected duration."""
     pin: bool = True
-    """Whether client and server get cores of their own."""
+    """Whether client and server have separate cores."""
 
 
 def pace(implementation: Implementation, case: Case) -> float:
-    """Return the messages per second to expect, roughly."""
+    """Return the approximate messages per second of a client in a case."""
     return min(implementation.pace * case.slow, case.rate)
 
 
@@ -59,7 +59,7 @@ def text_of(size: int) -> str:
 
 
 class Bench:
-    """Runs measurements and keeps the servers they share."""
+    """Runs measurements, and keeps the nsqds that the measurements share."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -73,7 +73,7 @@ class Bench:
             nsqd.close()
 
     def _cores(self, case: Case, cores: Collection[int]) -> AbstractContextManager[None]:
-        """Start on *cores* while inside; latency is best where the system may move a process out of another's way."""
+        """Start processes on *cores* inside the block, or on any core to measure latency, which is lower then."""
         return on_cores(cores if self.settings.pin and case.kind != "latency" else None)
 
     def _nsqd(self, name: str, queue: int) -> Nsqd:
@@ -86,12 +86,12 @@ class Bench:
         return self._nsqds[name]
 
     def measure(self, implementation: Implementation, case: Case) -> dict[str, Any]:
-        """Return one result.  Raises Failed, and Unavailable where the client cannot be run."""
+        """Return one result.  Raises Failed, and Unavailable if the client cannot run on this machine."""
         try:
             return self._measure(implementation, case)
         except (Failed, Unavailable):
             raise
-        except Exception as error:  # of a server that died, say: the run goes on with the next
+        except Exception as error:  # for example because the server died; the run continues with the next client
             raise Failed(f"{implementation.name}: {type(error).__name__}: {error}") from error
 
     def _job(self, implementation: Implementation, case: Case) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _wait(
 
 
 def _check(stats: dict[str, Any], case: Case, implementation: Implementation, total: int, job: dict[str, Any]) -> None:
-    """Raise Failed where nsqd has not seen the work done; ours must have left nothing behind at all."""
+    """Raise Failed if nsqd's statistics lack messages.  gnsq_lite must leave no message unfinished."""
     if case.kind == "publish":
         if stats and stats["published"] < total:
             raise Failed(f"{implementation.name}: nsqd got {stats['published']} of {total}")
@@ -188,7 +188,7 @@ def _check(stats: dict[str, Any], case: Case, implementation: Implementation, to
 
 
 def _publish_at_rate(nsqd: Nsqd, job: dict[str, Any], driver: subprocess.Popen[str]) -> None:
-    """Publish stamped messages evenly, from a plain socket, once the client has subscribed."""
+    """Publish messages with a time stamp at a steady rate, from a plain socket, after the client has subscribed."""
     deadline = time.monotonic() + 20
     while not nsqd.channel(job["topic"]).get("clients"):
         if time.monotonic() > deadline or driver.poll() is not None:
@@ -203,7 +203,7 @@ def _publish_at_rate(nsqd: Nsqd, job: dict[str, Any], driver: subprocess.Popen[s
 
 
 def publish_stamped(sock: socket.socket, job: dict[str, Any]) -> None:
-    """Publish at a steady rate; what is late goes at once, and no answer is waited for."""
+    """Publish at a steady rate without waiting for answers.  Late messages are published at once."""
     size, count, rate = job["body"], job["messages"], job["per_second"]
     head = b"PUB %s\n" % job["topic"].encode() + struct.pack(">I", size)
     answers = threading.Thread(target=_receive, args=(sock, 10 * count))
@@ -226,7 +226,7 @@ def _receive(sock: socket.socket, count: int) -> None:
 
 
 def machine() -> dict[str, str]:
-    """Describe the machine, as far as it can be told."""
+    """Return the CPU's model, the cores, the kernel and the load of this machine."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""Results to plain text, JSON and the tables of README.rst."""
+"""Writes results as JSON, as plain text and as the tables of README.rst."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
-"""A case: kind, title, server, rounds, rows: {client: [measured, ...]}, failed: {client: why}."""
+"""A case: kind, title, server, rounds, rows as {client: [measured, ...]}, failed as {client: reason}."""
 
 
 def number(value: float) -> str:
@@ -29,7 +29,7 @@ def _latency(measured: list[Result]) -> str:
     return f"{number(p50)} ({number(p99)})"
 
 
-#: kind -> its tables: title, and the function that makes the text of a cell.
+#: kind -> the tables of this kind, as (title, function that returns the text of a cell).
 TABLES: dict[str, list[tuple[str, Callable[[list[Result]], str]]]] = {
     "consume": [("Consume: messages per CPU-second, by max_in_flight", _median("value"))],
     "publish": [("Publish: messages per CPU-second", _median("value"))],
@@ -38,7 +38,7 @@ TABLES: dict[str, list[tuple[str, Callable[[list[Result]], str]]]] = {
 
 
 def tables(results: Iterable[Result]) -> Iterable[tuple[str, list[list[str]]]]:
-    """Yield each table as (title, rows): a row for each client, a column for each case."""
+    """Yield each table as (title, rows), with a row for each client and a column for each case."""
     found = list(results)
     for kind, made in TABLES.items():
         cases = [result for result in found if result["kind"] == kind]

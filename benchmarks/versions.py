@@ -1,4 +1,4 @@
-"""Compare this checkout with another one, case by case, in interleaved pairs on one nsqd.
+"""Compares this checkout with another one in interleaved pairs on the same nsqd.
 
 ::
 
@@ -6,7 +6,7 @@
 
 Both checkouts must have their C extension built in place.  Each measurement runs in a new process.  Each pair runs the
 other checkout and this one, in alternating order.  The table shows the median of the pairs' ratios (this / other) and
-the median of each checkout.  CASE selects the cases whose names begin so.
+the median of each checkout.  CASE selects the cases whose names begin with this text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 BODY = b"x" * 100
-#: name -> (figure, direction, job).  cpu: microseconds of the process per message; rate: messages a second; p: ms.
+#: name -> (figure, direction, job).  Units: cpu in us per message, rate in messages per second, p50 etc. in ms.
 CASES: dict[str, dict[str, Any]] = {
     **{f"publish, {n} threads": {"do": "publish_threads", "n": n, "count": 24_000} for n in (1, 4, 10, 50, 100)},
     **{
@@ -62,11 +62,11 @@ def cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-# What the measured processes run.  Only names that both checkouts have.
+# Code of the measured processes.  It uses only names that both checkouts have.
 
 
 def publish_threads(job: dict[str, Any]) -> dict[str, float]:
-    """Publish from n native threads; return CPU, rate and tail of the latency."""
+    """Publish from n native threads, and return CPU, rate and high percentiles of the latency."""
     from gnsq_lite import Writer
 
     each, n = job["count"] // job["n"], job["n"]
@@ -137,7 +137,7 @@ def mpub(job: dict[str, Any]) -> dict[str, float]:
 
 
 def consume(job: dict[str, Any]) -> dict[str, float]:
-    """Consume what is in the channel with a handler that only counts."""
+    """Consume the channel's messages with a handler that only counts."""
     import itertools
 
     from gnsq_lite import Reader
@@ -171,7 +171,7 @@ def consume(job: dict[str, Any]) -> dict[str, float]:
 
 
 def latency(job: dict[str, Any]) -> dict[str, float]:
-    """Return how long a message takes from its publish, in another process, to the handler."""
+    """Return the time from a publish in another process to the handler."""
     from gnsq_lite import Reader
 
     took: list[float] = []
@@ -197,7 +197,7 @@ def latency(job: dict[str, Any]) -> dict[str, float]:
 
 
 def steady(job: dict[str, Any]) -> None:
-    """Publish at a steady rate from a bare socket that waits for no answer."""
+    """Publish at a steady rate on a bare socket, without waiting for answers."""
     import socket
     import struct
 
@@ -216,7 +216,7 @@ def steady(job: dict[str, Any]) -> None:
 
 
 def import_(job: dict[str, Any]) -> dict[str, float]:
-    """Return how long importing the package takes."""
+    """Return the duration of the package's import."""
     began = time.perf_counter()
     import gnsq_lite
 
@@ -224,7 +224,7 @@ def import_(job: dict[str, Any]) -> dict[str, float]:
 
 
 def first_publish(job: dict[str, Any]) -> dict[str, float]:
-    """Return how long importing the package and the first publish take together."""
+    """Return the duration of the package's import and the first publish together."""
     began = time.perf_counter()
     from gnsq_lite import Writer
 
@@ -243,7 +243,7 @@ DO: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
 }
 
 
-# What compares them.
+# Code of the comparison.
 
 
 def measure(tree: Path, job: dict[str, Any]) -> dict[str, float]:
@@ -264,7 +264,7 @@ def measure(tree: Path, job: dict[str, Any]) -> dict[str, float]:
 
 
 def child(job: dict[str, Any]) -> None:
-    """Do *job*, print its figures, and end at once: closing is not measured."""
+    """Run *job*, print its figures, and exit without closing, because closing is not measured."""
     if job.get("patched"):
         from gevent import monkey
 
@@ -274,7 +274,7 @@ def child(job: dict[str, Any]) -> None:
 
 
 def compare(other: Path, pairs: int, wanted: list[str]) -> None:
-    """Print a line for each case and figure: the ratio, both medians."""
+    """Print a line with the ratio and both medians for each case and figure."""
     from benchmarks.server.processes import Nsqd, delayed, find_nsqd
 
     program = find_nsqd()

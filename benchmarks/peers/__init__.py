@@ -1,5 +1,5 @@
-"""One program per client: takes a job as JSON in ``argv[1]``, prints a result as JSON.
+"""One driver per client.  A driver gets a job as JSON in ``argv[1]``, and prints a result as JSON.
 
-Each runs as a script in an environment of its own, so none imports this package; all share :mod:`meter`, which needs
-nothing but the standard library.
+A driver runs as a script in its own environment, so it does not import this package.  All drivers import :mod:`meter`,
+which needs only the standard library.
 """

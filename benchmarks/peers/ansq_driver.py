@@ -1,6 +1,6 @@
-"""ansq, as its documentation has it: asyncio, messages from an async generator.
+"""Driver of ansq, used as its documentation shows: asyncio, messages from an async generator.
 
-Its Reader always has RDY 1, so max_in_flight is given to the connection below it.  It has no compression.
+ansq's Reader always has RDY 1, so the driver uses ansq's connection class with max_in_flight.  ansq has no compression.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def _subscribed(job: dict[str, Any], address: str) -> Any:
 
 
 async def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """A loop that only counts and finishes."""
+    """Measure a loop that only counts and finishes messages."""
     done = asyncio.Event()
     count = meter.Meter(job, done.set)
     tick, marks, mark = count.tick, count.marks, count.mark
@@ -38,7 +38,7 @@ async def consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def latency(job: dict[str, Any]) -> dict[str, Any]:
-    """How old each message is when the loop has it."""
+    """Measure the age of each message when the loop receives it."""
     ages: list[float] = []
     connection = await _subscribed(job, job["addresses"][0])
     async for message in connection.messages():
@@ -51,7 +51,7 @@ async def latency(job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def publish(job: dict[str, Any]) -> dict[str, Any]:
-    """``callers`` tasks, each awaits its answer."""
+    """Measure ``callers`` tasks that publish and await the answer."""
     writer = await ansq.create_writer(nsqd_tcp_addresses=job["addresses"])
     count, topic, body, batch = meter.Meter(job), job["topic"], meter.body_of(job), job["batch"]
     bodies = [body] * batch

@@ -1,4 +1,4 @@
-"""gnsq, as its documentation has it: gevent, a signal handler per message."""
+"""Driver of gnsq, used as its documentation shows: gevent, and a signal's handler for messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _consumer(job: dict[str, Any], handler: Any) -> Any:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """A handler that only counts."""
+    """Measure a handler that only counts messages."""
     done = Event()
     count = meter.Meter(job, done.set)
     tick, marks, mark = count.tick, count.marks, count.mark
@@ -47,7 +47,7 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def latency(job: dict[str, Any]) -> dict[str, Any]:
-    """How old each message is when its handler runs."""
+    """Measure the age of each message when its handler runs."""
     ages: list[float] = []
     done = Event()
 
@@ -64,7 +64,7 @@ def latency(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def publish(job: dict[str, Any]) -> dict[str, Any]:
-    """``callers`` greenlets, each waits for its answer."""
+    """Measure ``callers`` greenlets that publish and wait for the answer."""
     producer = gnsq.Producer(job["addresses"], **_connection(job))
     producer.start()
     count, topic, body, batch = meter.Meter(job), job["topic"], meter.body_of(job), job["batch"]

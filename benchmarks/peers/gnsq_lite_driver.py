@@ -1,4 +1,4 @@
-"""gnsq_lite by its public API.  ``patched`` in the job: in a monkey-patched process; otherwise in a plain one."""
+"""Driver of gnsq_lite's public API.  If the job has ``patched``, the process is monkey-patched."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _reader(job: dict[str, Any], handler: Any, **more: Any) -> Any:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """A handler that only counts."""
+    """Measure a handler that only counts messages."""
     done = threading.Event()
     count = meter.Meter(job, done.set)
     tick, marks, mark = count.tick, count.marks, count.mark
@@ -52,7 +52,7 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def latency(job: dict[str, Any]) -> dict[str, Any]:
-    """Return how old each message is when its handler runs."""
+    """Measure the age of each message when its handler runs."""
     ages: list[float] = []
     done = threading.Event()
 
@@ -69,7 +69,7 @@ def latency(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def publish(job: dict[str, Any]) -> dict[str, Any]:
-    """``callers`` threads, or greenlets where patched, share a Writer; each waits for its answer."""
+    """Measure ``callers`` threads, or greenlets if patched, that share a Writer and wait for each answer."""
     options: dict[str, Any] = {"coalesce": True} if job.get("coalesce") else {}
     if job["codec"] != "plain":
         options["compression"] = job["codec"]

@@ -1,6 +1,6 @@
-"""Measure a client from inside its process: CPU, wall clock and memory between two messages.
+"""Measures a client inside its process: CPU, wall clock and memory between two messages.
 
-Needs nothing but the standard library: it also runs in the peers' environments.
+Needs only the standard library, because the module also runs in the peers' environments.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _PAGE = resource.getpagesize()
 
 
 def rss() -> int:
-    """Bytes of this process that are in memory now."""
+    """Return the bytes of this process that are in memory."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * _PAGE
 
 
 def cpu() -> float:
-    """CPU seconds this process has used, all its threads, user and system."""
+    """Return the user and system CPU seconds of all threads of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 class Meter:
-    """Counts messages; the first *warmup* of them are not measured.
+    """Counts messages, and measures all but the first *warmup* messages.
 
-    A handler does ``if tick() in marks: mark()``: two C calls a message, the same for every client, safe in threads.
-    A loop without a handler calls :meth:`start` and :meth:`stop` itself.
+    A handler runs ``if tick() in marks: mark()``.  These are two C calls for each message, thread-safe and the same for
+    every client.  A loop without a handler calls :meth:`start` and :meth:`stop` itself.
     """
 
     def __init__(self, job: dict[str, Any], done: Callable[[], object] | None = None) -> None:
@@ -52,20 +52,20 @@ class Meter:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin: everything before was warm-up."""
+        """Begin the measurement after the warm-up."""
         self.result["rss_start"] = rss()
         self._started = True
         self._at = cpu(), time.perf_counter()
 
     def stop(self) -> None:
-        """End, and call *done*."""
+        """End the measurement, and call *done*."""
         used, wall = cpu(), time.perf_counter()
         self.result.update(messages=self.messages, cpu=used - self._at[0], wall=wall - self._at[1], rss_end=rss())
         if self._done is not None:
             self._done()
 
     def around(self, work: Callable[[int], object]) -> dict[str, Any]:
-        """Have *work* do the messages of the warm-up, then those that count; return the result."""
+        """Call *work* for the warm-up, then for the measured messages, and return the result."""
         work(self._first)
         self.start()
         work(self.messages)
@@ -73,7 +73,7 @@ class Meter:
         return self.result
 
     def mark(self) -> None:
-        """The count has reached the end of the warm-up, or the last message; maybe in two threads."""
+        """Start after the warm-up, or stop after the last message.  Two threads may call this method at once."""
         with self._lock:
             if self._started:
                 self.stop()
@@ -82,7 +82,7 @@ class Meter:
 
 
 def percentiles(seconds: list[float]) -> dict[str, Any]:
-    """Return count and p50, p90, p99 and max of *seconds*, in seconds."""
+    """Return the number, p50, p90, p99 and maximum of *seconds*."""
     ordered = sorted(seconds)
 
     def at(share: float) -> float:
@@ -92,19 +92,19 @@ def percentiles(seconds: list[float]) -> dict[str, Any]:
 
 
 def stamp_age(body: bytes) -> float:
-    """Seconds since the monotonic nanoseconds at the head of *body* (the same clock in every process of a machine)."""
+    """Return the seconds since the time stamp at the head of *body*.  All processes share the monotonic clock."""
     return (time.monotonic_ns() - int(body[:20])) / 1e9
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print *result* and leave at once: how long a client takes to close is not measured."""
+    """Print *result* and exit without closing the client, because closing is not measured."""
     sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
     os._exit(0)
 
 
 def job() -> dict[str, Any]:
-    """Return what this process is to do."""
+    """Return the job of this process."""
     loaded: dict[str, Any] = json.loads(sys.argv[1])
     return loaded
 

@@ -1,6 +1,6 @@
-"""nsq-py, as its documentation has it: a loop in the caller's thread.  It has no handlers and no compression.
+"""Driver of nsq-py, used as its documentation shows: a loop in the caller's thread, without handlers and compression.
 
-Its publisher waits for one answer at a time; for many callers the driver queues on the connection below, and reads.
+nsq-py's publisher waits for one answer at a time.  For many callers the driver sends on nsq-py's connection, and reads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _flush(reader: Any, seconds: float) -> None:
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """A loop that only counts and finishes."""
+    """Measure a loop that only counts and finishes messages."""
     done: list[bool] = []
     count = meter.Meter(job, lambda: done.append(True))
     tick, marks, mark = count.tick, count.marks, count.mark
@@ -49,7 +49,7 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def latency(job: dict[str, Any]) -> dict[str, Any]:
-    """How old each message is when the loop has it."""
+    """Measure the age of each message when the loop receives it."""
     ages: list[float] = []
     reader = _reader(job)
     for message in reader:
@@ -62,7 +62,7 @@ def latency(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def publish(job: dict[str, Any]) -> dict[str, Any]:
-    """One at a time through the client; many at once through its connection."""
+    """Measure publishes: one at a time through the client, or many at once through its connection."""
     client = Client(nsqd_tcp_addresses=job["addresses"])
     connection = client.connections()[0]
     count, topic, body = meter.Meter(job), job["topic"].encode(), meter.body_of(job)

@@ -1,7 +1,7 @@
-"""pynsq, as its documentation has it: Tornado callbacks.
+"""Driver of pynsq, used as its documentation shows: Tornado callbacks.
 
-Its compressed reading stops on current Tornado (an OSError without errno where the loop waits for BlockingIOError);
-for those cases, and only there, the driver repairs it, which the tables call "patched".
+pynsq's reading of compressed data fails with current Tornado, because pynsq raises an OSError without errno if Tornado
+expects a BlockingIOError.  The driver repairs this for the cases with compression.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _reader(job: dict[str, Any], handler: Any) -> Any:
 
 
 async def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """A handler that only counts."""
+    """Measure a handler that only counts messages."""
     done = asyncio.Event()
     count = meter.Meter(job, done.set)
     tick, marks, mark = count.tick, count.marks, count.mark
@@ -69,7 +69,7 @@ async def consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def latency(job: dict[str, Any]) -> dict[str, Any]:
-    """How old each message is when its handler runs."""
+    """Measure the age of each message when its handler runs."""
     ages: list[float] = []
     done = asyncio.Event()
 
@@ -87,11 +87,11 @@ async def latency(job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def publish(job: dict[str, Any]) -> dict[str, Any]:
-    """``callers`` chains of callbacks, each publishes again when its answer is there."""
+    """Measure ``callers`` chains of callbacks.  A callback publishes again after the answer."""
     writer = nsq.Writer(job["addresses"])
     while not any(conn.connected() and conn.last_recv_timestamp for conn in writer.conns.values()):
         await asyncio.sleep(0.05)
-    await asyncio.sleep(0.3)  # it counts as connected before IDENTIFY is answered
+    await asyncio.sleep(0.3)  # pynsq reports a connection before nsqd has answered IDENTIFY
     count, topic, body, batch = meter.Meter(job), job["topic"], meter.body_of(job), job["batch"]
     bodies = [body] * batch
 

@@ -1,6 +1,7 @@
-"""Bare loops: a socket and what any client must do, without a framework.  ``gevent`` in the job takes gevent's socket.
+"""Driver of bare loops on one socket.  If the job has ``gevent``, the socket is gevent's.
 
-They are the practical limit of Python: parse, FIN and RDY; PUB and its answer; no handlers, no errors, no reconnect.
+The loops show the practical limit of Python.  They parse messages and send FIN and RDY, or send PUB and read answers,
+without handlers, error handling and reconnects.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _BEAT = b"\0\0\0\x0f\0\0\0\0_heartbeat_"
 
 
 class Wire:
-    """A connected socket behind IDENTIFY, with or without compression."""
+    """A connected socket after IDENTIFY, with or without compression."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         if job.get("gevent"):
@@ -68,21 +69,21 @@ class Wire:
         self.send = lambda data: send(pack(data))
 
     def expect(self, wanted: bytes) -> None:
-        """Read exactly *wanted*."""
+        """Read exactly *wanted* bytes."""
         data = b""
         while len(data) < len(wanted):
             data += self.recv(len(wanted) - len(data) if self.recv == self.socket.recv else _READ)
         assert data == wanted, data
 
     def frame(self) -> bytes:
-        """Read one frame and not a byte more, uncompressed."""
+        """Read exactly one uncompressed frame."""
         data = b""
         while len(data) < 4 or len(data) < 4 + SIZE.unpack_from(data)[0]:
             data += self.recv(1)
         return data[8:]
 
     def await_answers(self, count: int) -> None:
-        """Read *count* OKs; and heartbeats, which are answered."""
+        """Read *count* OKs, and answer heartbeats."""
         missing, got = len(_OK) * count, b""
         while missing:
             got = self.recv(_READ)
@@ -95,7 +96,7 @@ class Wire:
 
 
 def parse(buffer: bytes, answers: list[bytes], bodies: list[bytes]) -> int:
-    """Append the FINs and bodies of *buffer*'s whole frames; return where the rest begins."""
+    """Append the FINs and bodies of *buffer*'s complete frames, and return the offset of the first incomplete frame."""
     at, end, unpack = 0, len(buffer), _HEAD.unpack_from
     while end - at >= 34:
         size, kind, _timestamp, _attempts, ident = unpack(buffer, at)
@@ -118,12 +119,12 @@ def parse(buffer: bytes, answers: list[bytes], bodies: list[bytes]) -> int:
 def _control(data: bytes, answers: list[bytes]) -> None:
     if data == b"_heartbeat_":
         answers.append(b"NOP\n")
-    elif data != b"OK" and not data.startswith(b"E_FIN_FAILED"):  # Youzan's nsqd sends some twice at once
+    elif data != b"OK" and not data.startswith(b"E_FIN_FAILED"):  # Youzan's nsqd may send a message twice
         raise RuntimeError(f"unexpected frame {data!r}")
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """Receive and finish; every body is cut out, none is looked at."""
+    """Receive and finish messages.  Copies each body, and does not read it."""
     wire, count = Wire(job), meter.Meter(job)
     ready, left = b"RDY %d\n" % job["max_in_flight"], job["max_in_flight"]
     low, warm, total = left // 4, job["warmup"], job["warmup"] + job["messages"]
@@ -152,7 +153,7 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def latency(job: dict[str, Any]) -> dict[str, Any]:
-    """Receive stamped messages; return how old each was when it could be handled."""
+    """Measure the age of each message after parsing."""
     wire, rest = Wire(job), b""
     ages: list[float] = []
     wire.send(b"SUB %s %s\nRDY %d\n" % (job["topic"].encode(), job["channel"].encode(), job["max_in_flight"]))
@@ -168,7 +169,7 @@ def latency(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def publish(job: dict[str, Any]) -> dict[str, Any]:
-    """Publish ``callers`` at once and wait for that many answers; ``batch`` bodies in each MPUB, or PUB."""
+    """Send ``callers`` publishes at once, as MPUBs of ``batch`` bodies or as PUBs, and wait for their answers."""
     wire, count = Wire(job), meter.Meter(job)
     topic: bytes = job["topic"].encode()
     callers, batch = job["callers"], job["batch"]

@@ -1,1 +1,1 @@
-"""The servers a client is measured against: a real nsqd, or the frame pump written for this."""
+"""The servers of the measurements: nsqd or the embedded broker, and a proxy that delays."""

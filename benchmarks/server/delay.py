@@ -1,4 +1,4 @@
-"""A proxy that takes a millisecond in each direction: ``python delay.py HOST:PORT``; it prints its own address."""
+"""A proxy that delays each direction by a millisecond: ``python delay.py HOST:PORT``.  It prints its own address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def proxy(target: str) -> None:
-    """Forward connections to *target*; every chunk arrives a millisecond later.  One thread, so it is no bottleneck."""
+    """Forward connections to *target*, and delay every chunk by a millisecond.  Uses a single thread."""
     host, _, port = target.rpartition(":")
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     print(f"127.0.0.1:{listener.getsockname()[1]}", flush=True)

@@ -1,4 +1,4 @@
-"""Start the servers: a real nsqd where one is found, or the embedded broker; and a proxy that delays."""
+"""Starts the servers: nsqd if it is installed, or else the embedded broker; and a proxy that delays."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")
 
 
 _CORES = sorted(os.sched_getaffinity(0))
-#: The client gets a core of its own and servers the others: where the two share a core by chance, waking costs a
-#: third, and figures of one message at a time have two peaks.
+#: The client has one core, and servers have the others.  If both shared a core by chance, wake-ups would cost a third,
+#: and the figures of one message at a time would have two peaks.
 CLIENT_CORES = frozenset(_CORES[-1:])
 SERVER_CORES = frozenset(_CORES[:-1] or _CORES)
 
 
 @contextmanager
 def on_cores(cores: Collection[int] | None) -> Iterator[None]:
-    """Start processes on *cores* while inside; None: wherever the system puts them."""
+    """Start processes on *cores* inside the block.  None means any core."""
     if cores is None:
         yield
         return
@@ -44,12 +44,12 @@ def on_cores(cores: Collection[int] | None) -> Iterator[None]:
 
 
 def find_nsqd() -> str | None:
-    """Return the real nsqd: ``GNSQ_NSQD``, or ``nsqd`` on PATH, or None."""
+    """Return the path of nsqd from ``GNSQ_NSQD`` or PATH, or None."""
     return os.environ.get("GNSQ_NSQD") or shutil.which("nsqd")
 
 
 def multipublish(sock: socket.socket, where: bytes, messages: int, body: bytes) -> None:
-    """Publish *messages* by the thousand on a new connection; *where* is the topic, with its partition if it has."""
+    """Publish *messages* in batches of a thousand on a new connection.  *where* is a topic, or topic and partition."""
     one = struct.pack(">I", len(body)) + body
     step = 1000
     sock.sendall(b"  V2")
@@ -64,7 +64,7 @@ def multipublish(sock: socket.socket, where: bytes, messages: int, body: bytes) 
 
 
 class Nsqd:
-    """A real nsqd on free loopback ports, with queues in memory; without *program* the embedded broker."""
+    """An nsqd on free loopback ports, with queues in memory.  Without *program* it is the embedded broker."""
 
     def __init__(self, program: str | None, queue: int) -> None:
         self.queue = queue
@@ -100,33 +100,33 @@ class Nsqd:
         raise RuntimeError(f"nsqd does not start:\n{Path(self._log.name).read_text()[-2000:]}")
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether nsqd runs."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Kill it: nothing in it is worth writing to disk."""
+        """Kill nsqd, so that it does not write its queues to the disk."""
         self._process.kill()
         self._process.wait()
         self._log.close()
         self._data.cleanup()
 
     def cpu(self) -> float:
-        """Return the CPU seconds that its threads have used."""
+        """Return the CPU seconds that nsqd's threads have used."""
         tasks = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
     def http(self, path: str, body: bytes | None = None) -> Any:
-        """Call nsqd's HTTP interface; POST where there is a body."""
+        """Call nsqd's HTTP interface, with POST if there is a body."""
         with urllib.request.urlopen(f"http://{self._http}{path}", data=body, timeout=30) as answer:
             text = answer.read()
         return json.loads(text) if text.startswith(b"{") else text
 
     def version(self) -> str:
-        """Return nsqd's own version."""
+        """Return nsqd's version."""
         return str(self.http("/info")["version"])
 
     def new_topic(self, *, keep: bool) -> str:
-        """Make a topic; *keep*: with a channel that collects; otherwise one that drops what is above its queue."""
+        """Create a topic with a channel or, if *keep* is false, an ephemeral topic, which drops excess messages."""
         self._topics += 1
         topic = f"bench{self._topics}" + ("" if keep else "#ephemeral")
         if keep:
@@ -135,12 +135,12 @@ class Nsqd:
         return topic
 
     def connect(self) -> socket.socket:
-        """Return a plain socket to its TCP port."""
+        """Return a plain socket connected to nsqd's TCP port."""
         host, port = self.address.rsplit(":", 1)
         return socket.create_connection((host, int(port)))
 
     def fill(self, topic: str, messages: int, body: bytes) -> None:
-        """Put *messages* into the topic, and wait until they are in its channel."""
+        """Publish *messages* to the topic, and wait until they are in its channel."""
         with self.connect() as sock:
             multipublish(sock, topic.encode(), messages, body)
         deadline = time.monotonic() + 60
@@ -149,7 +149,7 @@ class Nsqd:
             time.sleep(0.02)
 
     def channel(self, topic: str) -> dict[str, Any]:
-        """Return the statistics of the topic's one channel, and the topic's ``message_count``."""
+        """Return the statistics of the topic's only channel, and the topic's ``message_count``."""
         wanted = topic.replace("#", "%23")
         found = self.http(f"/stats?format=json&topic={wanted}")["topics"]
         if not found:
@@ -158,16 +158,16 @@ class Nsqd:
         return {**channels[0], "published": found[0]["message_count"]}
 
     def delete(self, topic: str) -> None:
-        """Forget the topic and what is in it."""
+        """Delete the topic and its messages."""
         try:
             self.http(f"/topic/delete?topic={topic.replace('#', '%23')}", b"")
-        except OSError:  # an ephemeral topic may have gone by itself
+        except OSError:  # nsqd may have deleted an ephemeral topic already
             pass
 
 
 @contextmanager
 def delayed(address: str) -> Iterator[str]:
-    """Start a proxy process that delays each direction by a millisecond; yield its address."""
+    """Start a proxy process that delays each direction by a millisecond, and yield its address."""
     with subprocess.Popen([sys.executable, str(DELAY), address], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -1,1 +1,1 @@
-"""Benchmarks of ``format("nsq")``: see README.rst here."""
+"""Benchmarks of ``format("nsq")``.  ``benchmarks/README.rst`` has the method and the figures."""

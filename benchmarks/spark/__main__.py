@@ -1,7 +1,7 @@
-"""Measure ``format("nsq")`` against a real nsqd: ``python -m benchmarks.spark [--quick] [--only NAME ...]``.
+"""Measures ``format("nsq")`` with a real nsqd: ``python -m benchmarks.spark [--quick] [--only NAME ...]``.
 
-The cases take turns, round by round; each checks its work, and the first round of all of them is a warm-up that is
-thrown away.  Shown are the median of the rounds, the least and the most, as JSON and as the README's table.
+Each round runs every case, and each case checks its result.  The first round warms up, and its figures are discarded.
+Prints the median, the minimum and the maximum of the rounds as JSON and as the README's table.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 from benchmarks.spark import cases, session_cases
 from tests import servers
 
-README = Path(__file__).with_name("README.rst")
+README = Path(__file__).parent.parent / "README.rst"
 BEGIN, END = ".. table-begin\n", ".. table-end\n"
 _numbers = itertools.count(1)
 Case = Callable[[], dict[str, float]]
 
 
 def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[], Any]) -> dict[str, Case]:
-    """Return the cases by name; each call makes a topic and a directory of its own."""
+    """Return the cases by name.  Each run of a case creates a new topic and a new directory."""
 
     def fresh() -> tuple[str, Path]:
         number = next(_numbers)
@@ -77,7 +77,7 @@ def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[
 
 
 def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
-    """Return median, least and most of each figure."""
+    """Return the median, the minimum and the maximum of each figure."""
     return {
         name: {
             "median": round(statistics.median(values), 2),
@@ -119,14 +119,14 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def write_readme(text: str) -> None:
-    """Put *text* between the README's marks."""
+    """Replace the table between the README's markers by *text*."""
     page = README.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     README.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def sessions() -> Iterator[Any]:
-    """Yield the one session, made at its first use."""
+    """Yield the same session each time, created at its first use."""
     from gnsq_lite.spark import session
 
     conf = {"spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.ui.showConsoleProgress": "false"}
@@ -137,7 +137,7 @@ def sessions() -> Iterator[Any]:
 
 
 def take_turns(every: dict[str, Case], rounds: int, warm_up: bool, until: float) -> dict[str, list[dict[str, float]]]:
-    """Run the cases, round by round, and return each one's figures; no round begins after *until*."""
+    """Run the cases, round by round, and return the figures of each case.  No round begins after *until*."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in every}
     for number in range(0 if warm_up else 1, rounds + 1):
         if number > 1 and time.monotonic() > until:
@@ -154,11 +154,11 @@ def take_turns(every: dict[str, Case], rounds: int, warm_up: bool, until: float)
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rows, one round: does it work?")
-    parser.add_argument("--rows", type=int, help="rows of every case; 500000")
-    parser.add_argument("--rounds", type=int, help="5")
-    parser.add_argument("--minutes", type=float, default=15.0, help="begin no round after so many; 15")
-    parser.add_argument("--only", nargs="*", default=[], help="cases whose name contains one of these")
+    parser.add_argument("--quick", action="store_true", help="few rows and one round, to check that it works")
+    parser.add_argument("--rows", type=int, help="rows of every case (default 500000)")
+    parser.add_argument("--rounds", type=int, help="measured rounds (default 5)")
+    parser.add_argument("--minutes", type=float, default=15.0, help="begin no round after this time (default 15)")
+    parser.add_argument("--only", nargs="*", default=[], help="only cases whose name contains one of these texts")
     parser.add_argument("--readme", action="store_true", help="write the table into README.rst")
     given = parser.parse_args()
     until = time.monotonic() + 60 * given.minutes

@@ -1,4 +1,4 @@
-"""The cases that need no Spark session: recording, reading a recording, and a plain Reader for comparison."""
+"""Cases without a Spark session: recording, reading a recording, and a plain Reader for comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gnsq_lite.recording.schema import arrow_schema, to_batch
 
 
 def prepare(server: Any, topic: str, messages: int, size: int) -> None:
-    """Make *topic* with the channel "c" and publish to it."""
+    """Create *topic* with the channel "c", and publish messages."""
     server.http("POST", f"/topic/create?topic={topic}")
     server.http("POST", f"/channel/create?topic={topic}&channel=c")
     with Writer(server.tcp_address) as writer:
@@ -38,7 +38,7 @@ def options(server: Any, topic: str, directory: Path, **more: str) -> dict[str, 
 
 
 def receive(server: Any, topic: str, directory: Path, messages: int, size: int) -> dict[str, float]:
-    """Record: messages per second, and this process's CPU time for each."""
+    """Measure a recorder: messages per second, and CPU time of this process per message."""
     prepare(server, topic, messages, size)
     given = RecorderOptions(topic=topic, channel="c", client={"nsqd_tcp_addresses": [server.tcp_address]})
     recording = Recording(str(directory))
@@ -58,7 +58,7 @@ def receive(server: Any, topic: str, directory: Path, messages: int, size: int) 
 
 
 def plain_reader(server: Any, topic: str, directory: Path, messages: int, size: int) -> dict[str, float]:
-    """What one would write without Spark: a Reader whose handler gathers rows and writes Parquet, then finishes."""
+    """Measure a Reader without Spark, whose handler writes a list of messages to Parquet and then finishes them."""
     when = pa.timestamp("ns", tz="UTC")
     prepare(server, topic, messages, size)
     directory.mkdir(parents=True)
@@ -103,7 +103,7 @@ def plain_reader(server: Any, topic: str, directory: Path, messages: int, size: 
 
 
 class Row:
-    """A message for :func:`read_segments`, made without a network."""
+    """A message for :func:`read_segments` that no nsqd sent."""
 
     topic, channel, nsqd_address = "clicks", "c", "127.0.0.1:4150"
     partition = internal_id = trace_id = headers = None
@@ -113,7 +113,7 @@ class Row:
 
 
 def read_segments(directory: Path, rows: int, size: int, per_flush: int = 1000) -> dict[str, float]:
-    """Read a recording as a task does: rows per second on one core."""
+    """Measure how many rows per second one core reads from a recording, in the same way as a task."""
     recording = Recording(str(directory))
     recording.create("clicks", "c")
     writer = recording.take()

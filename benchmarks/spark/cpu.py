@@ -1,4 +1,4 @@
-"""CPU seconds of the processes a benchmark has started, by what they are; reads /proc, so Linux alone."""
+"""Reads from /proc (Linux) the CPU seconds of the processes that a benchmark has started, by kind of process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-#: What a command line says -> what the process is; the first that fits.
+#: Text in a command line -> kind of process.  The first text that occurs decides.
 _KINDS = (("python_streaming_source_runner", "source"), ("pyspark", "workers"), ("nsqd", "nsqd"))
 
 
 def seconds() -> dict[tuple[str, int], float]:
-    """Return the CPU seconds of every descendant of this process so far: (kind, pid) -> seconds."""
+    """Return the CPU seconds of every descendant of this process, as (kind, pid) -> seconds."""
     spent = _processes()
     return {(_kind(pid), pid): spent[pid][1] for pid in below(os.getpid(), spent)}
 
@@ -29,14 +29,14 @@ def below(ancestor: int, processes: dict[int, tuple[int, float]] | None = None) 
 
 
 def _processes() -> dict[int, tuple[int, float]]:
-    """Return pid -> its parent's pid and the CPU seconds it has used."""
+    """Return pid -> (pid of the parent, CPU seconds) for all processes."""
     found: dict[int, tuple[int, float]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(") ")[2].split()
             except OSError:
-                continue  # it ended meanwhile
+                continue  # the process has ended
             found[int(entry.name)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / _TICKS
     return found
 
@@ -53,7 +53,7 @@ def _kind(pid: int) -> str:
 
 
 def since(before: dict[tuple[str, int], float]) -> dict[str, float]:
-    """Return the CPU seconds spent since *before* by processes that are still there, by kind."""
+    """Return the CPU seconds since *before* of the processes that still run, by kind."""
     result: dict[str, float] = {}
     for (kind, pid), used in seconds().items():
         result[kind] = result.get(kind, 0.0) + used - before.get((kind, pid), 0.0)

@@ -1,10 +1,10 @@
-"""Measure the rate of one, two and four recorders, each limited to the same share of a core.
+"""Measures the rate of one, two and four recorders, each limited to the same share of a core.
 
-``GNSQ_NSQD=/path/to/nsqd python -m benchmarks.spark.scale``; needs a cgroup of version 1 that this user may write.
-With ``--query``: how far a Spark query is behind two recorders.
+``GNSQ_NSQD=/path/to/nsqd python -m benchmarks.spark.scale`` needs a cgroup of version 1 that this user may write.
+With ``--query``, it measures how many rows a Spark query is behind two recorders.
 
-A round fills a topic, starts the recorders on the paused channel, limits each, resumes the channel and counts rows for
-some seconds.  The rounds take turns.
+A round fills a topic, starts the recorders on the paused channel, limits each recorder, resumes the channel and counts
+rows for some seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @contextmanager
 def cgroup(name: str, share: float | None) -> Iterator[Path]:
-    """Make a cgroup whose processes have *share* of a core, and are first in turn; None: without a limit."""
+    """Create a cgroup with a high CPU priority, and with *share* of a core.  None means no limit."""
     folder = CGROUPS / f"gnsq-scale-{os.getpid()}-{name}"
     folder.mkdir()
     try:
@@ -57,7 +57,7 @@ def cpu(pid: int) -> float:
 
 @contextmanager
 def recorders(count: int, share: float, rows: int, size: int) -> Iterator[tuple[Recording, list[int], int]]:
-    """Run *count* limited recorders on a full topic; yield the recording, the recorders' pids and nsqd's."""
+    """Run *count* limited recorders on a full topic, and yield the recording, the recorders' pids and nsqd's pid."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(servers.real_nsqd(folder, mem_queue_size=10_000_000))
@@ -87,7 +87,7 @@ def recorders(count: int, share: float, rows: int, size: int) -> Iterator[tuple[
 
 
 def run(count: int, share: float, rows: int, seconds: float, size: int) -> tuple[float, float, float]:
-    """Return (rows a second of *count* recorders, CPU us of a recorder for a row, CPU us of nsqd)."""
+    """Return rows per second of *count* recorders, and CPU us per row of a recorder and of nsqd."""
     with recorders(count, share, rows, size) as (recording, pids, nsqd):
         before, begun = stored(recording), time.perf_counter()
         used, served = sum(map(cpu, pids)), cpu(nsqd)
@@ -141,12 +141,12 @@ def position_of(report: Any) -> int:
 def main() -> None:
     """Print a line for each number of recorders."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--share", type=float, default=0.1, help="share of a core that each recorder has")
+    parser.add_argument("--share", type=float, default=0.1, help="share of a core for each recorder")
     parser.add_argument("--rows", type=int, default=400_000, help="rows published for each recorder")
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--query", action="store_true", help="two recorders and a query that reads their rows")
+    parser.add_argument("--query", action="store_true", help="measure a query that reads the rows of two recorders")
     given = parser.parse_args()
     if given.query:
         spark = next(sessions())

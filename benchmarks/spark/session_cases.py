@@ -1,4 +1,4 @@
-"""The cases that run in a Spark session, local[2]."""
+"""Cases that run in a Spark session with ``local[2]``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from benchmarks.spark import cpu
 from benchmarks.spark.cases import options, prepare
 from gnsq_lite import Writer
 
-#: A setting of a session: checkpoints on a local disk with Hadoop's .crc beside each file, as is usual, or without.
+#: Setting of a session for checkpoints on a local disk.  Hadoop's default writes a .crc file beside each file.
 FILE_SYSTEM = "fs.AbstractFileSystem.file.impl"
 RAW, WITH_CRC = "org.apache.hadoop.fs.local.RawLocalFs", "org.apache.hadoop.fs.local.LocalFs"
 
 
 def run_query(frame: Any, directory: Path, rows: int, sink: str = "noop", **more: str) -> dict[str, float]:
-    """Run a streaming query until *rows* rows have passed.
+    """Run a streaming query until it has processed *rows* rows.
 
-    The clock runs from the query's first trigger, in which a receiver connects, to the end of the last batch.  CPU
-    seconds are those of nsqd, the source's process, the JVM and its workers from before the start to that end.
+    Time is measured from the query's first trigger, in which a receiver connects, to the end of the last batch.  CPU
+    seconds of nsqd, the source's process, the JVM and its workers are measured from before the start to that end.
     """
     before = cpu.seconds()
     checkpoint = str(directory / "checkpoint")
@@ -44,12 +44,12 @@ def span(reports: list[Any]) -> float:
 
 
 def moment(report: Any) -> float:
-    """Return when a trigger began, seconds since 1970."""
+    """Return the time at which a trigger began, in seconds since 1970."""
     return datetime.fromisoformat(report["timestamp"].replace("Z", "+00:00")).timestamp()
 
 
 def per_row(spent: dict[str, float], rows: int) -> dict[str, float]:
-    """Return CPU microseconds a row, by kind of process and in all."""
+    """Return the CPU microseconds per row of each kind of process, and of all processes."""
     kinds = {f"cpu_us_{kind}": spent.get(kind, 0.0) / rows * 1e6 for kind in ("nsqd", "source", "jvm", "workers")}
     return {**kinds, "cpu_us": sum(kinds.values())}
 
@@ -57,7 +57,7 @@ def per_row(spent: dict[str, float], rows: int) -> dict[str, float]:
 def through_spark(
     spark: Any, server: Any, topic: str, directory: Path, messages: int, size: int, **more: str
 ) -> dict[str, float]:
-    """Topic -> no-op sink: rows per second, receiving included."""
+    """Measure a topic to Spark's noop sink, including receiving."""
     prepare(server, topic, messages, size)
     frame = spark.readStream.format("nsq").options(**options(server, topic, directory / "spool", **more)).load()
     result = run_query(frame, directory, messages)
@@ -66,7 +66,7 @@ def through_spark(
 
 
 def to_parquet(spark: Any, server: Any, topic: str, directory: Path, messages: int, size: int) -> dict[str, float]:
-    """Topic -> Parquet files, receiving included; what is stored is counted."""
+    """Measure a topic to Parquet files, including receiving, and count the stored rows."""
     prepare(server, topic, messages, size)
     frame = spark.readStream.format("nsq").options(**options(server, topic, directory / "spool")).load()
     stored = str(directory / "stored")
@@ -77,19 +77,19 @@ def to_parquet(spark: Any, server: Any, topic: str, directory: Path, messages: i
 
 
 def rate_source(spark: Any, directory: Path, rows: int, sink: str = "noop", **more: str) -> dict[str, float]:
-    """Spark's own source of rows made up in the JVM, for comparison: what a query costs without anything to read."""
+    """Measure Spark's rate source, which creates rows in the JVM, to show the cost of a query without reading."""
     directory.mkdir(parents=True)
     frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows // 4).load()
     return run_query(frame, directory, rows // 4 * 4, sink, **more)
 
 
 def rate_to_parquet(spark: Any, directory: Path, rows: int) -> dict[str, float]:
-    """Those rows, of two numbers, into Parquet files."""
+    """Measure the rate source, whose rows have two numbers, to Parquet files."""
     return rate_source(spark, directory, rows, "parquet", path=str(directory / "stored"))
 
 
 def files_to_parquet(spark: Any, directory: Path, rows: int, size: int, files: int = 8) -> dict[str, float]:
-    """Spark's own file source and sink over rows such as format("nsq") has: what of a path to Parquet is Spark's."""
+    """Measure Spark's file source and sink with the columns of format("nsq"), to show Spark's share of the cost."""
     source = directory / "rows"
     columns = [
         "'t' AS topic",
@@ -106,7 +106,7 @@ def files_to_parquet(spark: Any, directory: Path, rows: int, size: int, files: i
 
 
 def lines(directory: Path, messages: int, size: int) -> Path:
-    """Write *messages* lines as text files, 50,000 a file, and return their directory."""
+    """Write *messages* lines to text files of 50,000 lines, and return the directory."""
     source = directory / "lines"
     source.mkdir(parents=True)
     for number in range(0, messages, 50_000):
@@ -118,7 +118,7 @@ def lines(directory: Path, messages: int, size: int) -> Path:
 
 
 def text_files(spark: Any, directory: Path, messages: int, size: int) -> dict[str, float]:
-    """Spark's own file source over lines of the same size, for comparison: the data are on disk already."""
+    """Measure Spark's file source with lines of the same size, for comparison."""
     frame = spark.readStream.format("text").load(str(lines(directory, messages, size)))
     return run_query(frame, directory, messages)
 
@@ -126,7 +126,7 @@ def text_files(spark: Any, directory: Path, messages: int, size: int) -> dict[st
 def streaming_sink(
     spark: Any, server: Any, topic: str, directory: Path, messages: int, size: int, files: int = 8
 ) -> dict[str, float]:
-    """Parquet files -> topic, streaming: rows per second."""
+    """Measure the streaming sink: Parquet files to a topic."""
     source = bodies(spark, directory, messages, size, files)
     server.http("POST", f"/topic/create?topic={topic}")
     stream = spark.readStream.schema("body BINARY").parquet(source)
@@ -137,7 +137,7 @@ def streaming_sink(
 
 
 def bodies(spark: Any, directory: Path, messages: int, size: int, files: int) -> str:
-    """Write Parquet files of *messages* bodies, and return their directory."""
+    """Write *messages* bodies to Parquet files, and return the directory."""
     source = str(directory / "rows")
     frame = spark.range(messages, numPartitions=files).selectExpr(f"cast(lpad(id, {size}, 'x') AS binary) AS body")
     frame.write.parquet(source)
@@ -147,7 +147,7 @@ def bodies(spark: Any, directory: Path, messages: int, size: int, files: int) ->
 def batch_sink(
     spark: Any, server: Any, topic: str, directory: Path, messages: int, size: int, files: int = 8
 ) -> dict[str, float]:
-    """The same files -> topic, as one batch."""
+    """Measure the batch sink: the same files to a topic, in one batch."""
     source = bodies(spark, directory, messages, size, files)
     server.http("POST", f"/topic/create?topic={topic}")
     before, begun = cpu.seconds(), time.perf_counter()
@@ -162,7 +162,7 @@ def batch_sink(
 def latency(
     spark: Any, server: Any, topic: str, directory: Path, rate: int, seconds: int, file_system: str
 ) -> dict[str, float]:
-    """Publish -> foreachBatch at *rate* messages per second: milliseconds, median and 99th percentile."""
+    """Measure the latency from publish to foreachBatch at *rate* messages per second: p50 and p99 in milliseconds."""
     prepare(server, topic, 1, 20)
     spark.conf.set(FILE_SYSTEM, file_system)
     seen: list[float] = []
@@ -191,7 +191,7 @@ def latency(
 
 
 def publish_steadily(server: Any, topic: str, rate: int, seconds: int) -> int:
-    """Publish the time of publishing, *rate* times a second; return how many."""
+    """Publish the present time *rate* times a second, and return the number of publishes."""
     sent = 0
     with Writer(server.tcp_address) as writer:
         begun = time.time()
