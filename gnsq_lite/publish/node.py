@@ -41,8 +41,6 @@ _STALE = 0.001
 _REROUTED = (NotLeaderError, NotWritableError)
 #: nsqd's OK to a publish, as a frame.
 _OK_FRAME = b"\0\0\0\6\0\0\0\0OK"
-#: Minimum seconds between two warnings about a node if its connection is lost again for the same reason.
-_BETWEEN = 60.0
 
 
 def count_oks(data: bytes) -> int:
@@ -191,7 +189,6 @@ class Node:
         #: Sent publishes, the oldest first.  An expired publish stays, because nsqd may still answer it.
         self.unanswered: deque[Publish] = deque()
         self.error: NSQError | None = None
-        self._last_logged, self._log_again_at = "", 0.0
         self.task: Any = None
         #: Whether the node is silent, and so gets no publishes; its oldest publish at the last check (PUB-4).
         self.silent = False
@@ -276,9 +273,9 @@ class Node:
         the others is unknown.  If nsqd closed the connection because of a publish (for example because its disk is
         full) and no other nsqd answers, the node reconnects soon.  In all other cases its pauses grow.
         """
-        again = str(reason) == str(self.error) or self._is_logged(str(reason))  # log a repeated loss once
+        is_news = str(reason) != str(self.error)
         self.error = reason
-        self._owner.error_log.add(reason, is_news=not again, extra={"nsqd": str(self.endpoint)})
+        self._owner.error_log.add(reason, is_news=is_news, extra={"nsqd": str(self.endpoint)})
         publishes = deque(self.unanswered)
         self.unanswered.clear()
         is_refusal = isinstance(reason, NsqdError)
@@ -301,14 +298,6 @@ class Node:
             self._owner.on_refused(refused, reason, self.endpoint)  # before on_lost(): this publish is the oldest
         self._owner.on_lost(self, reason, unsent)
         return Again.SOON if refused is not None and not self._owner.has_other(self) else Again.LATER
-
-    def _is_logged(self, why: str) -> bool:
-        """Return whether *why* was logged in the last minute, because nsqd may close the connection at each publish."""
-        now = self._owner.clock.now()
-        if why == self._last_logged and now < self._log_again_at:
-            return True
-        self._last_logged, self._log_again_at = why, now + _BETWEEN
-        return False
 
     def start(self) -> None:
         """Start the greenlet that connects."""

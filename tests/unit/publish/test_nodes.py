@@ -253,19 +253,6 @@ def test_an_nsqd_that_refused_a_publish_is_asked_again_soon_where_no_other_is_th
     assert bench.lose(bench.nodes[0], error) is again
 
 
-def test_an_nsqd_that_closes_at_each_publish_is_told_of_once_in_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(nodes=1)
-    full, lost = errors.PubFailedError("E_PUB_FAILED disk full", "nsqd"), errors.ConnectionLost("nsqd", "closed")
-    told = []
-    for error, later in ((full, 0.1), (full, 59.8), (full, 0.2), (full, 0.0), (lost, 0.0), (full, 0.0)):
-        caplog.clear()
-        bench.lose(bench.nodes[0], error)
-        told.append(len(caplog.records))
-        bench.open(bench.nodes[0])
-        bench.clock.advance(later)
-    assert told == [1, 0, 0, 1, 1, 1]
-
-
 @pytest.mark.rule("PUB-2")
 def test_an_nsqd_that_says_nothing_from_the_start_is_named_by_what_could_not_be_sent() -> None:
     bench = Bench(nodes=2)
