@@ -16,9 +16,8 @@ If an nsqlookupd fails, its last good answer stays valid (DISC-6), but causes no
 each failed query reconnects the nsqds in the last answer of that nsqlookupd.  Without this rule an nsqd that restarts
 during an outage of all nsqlookupds would have no consumers until the outage ends.
 
-If the dialect has a ``lookupds_path``, each nsqlookupd lists the others (YZ-1).  An nsqlookupd that fails is queried
-again at once.  If the second query fails too, discovery does not query this nsqlookupd for a minute, unless all fail.
-Listed nsqlookupds are queried by plain HTTP without a token, and are ignored if a configured address is https.
+If the dialect has a ``lookupds_path``, each nsqlookupd lists the others (YZ-1).  Listed nsqlookupds are queried by
+plain HTTP without a token, and are ignored if a configured address is https.
 """
 
 from __future__ import annotations
@@ -57,8 +56,6 @@ _LOOK_EVERY = 1.0
 _MOST_LOGGED = 1_000
 #: Maximum nsqds, partitions or channels in one answer.
 MAX_LISTED = 10_000
-#: Seconds for which an nsqlookupd of Youzan's cluster is not queried after two failures in a row.
-REST = 60.0
 #: Maximum nsqlookupds that are queried.
 MAX_LOOKUPDS = 100
 
@@ -72,8 +69,6 @@ class _Lookupd:
     """One nsqlookupd: its client, the query under way, and its last answers."""
 
     client: LookupdClient | None = None
-    #: After two failures, time before which this nsqlookupd is not queried (YZ-1).
-    rests_until: float = 0.0
     task: Task | None = None
     ok: bool | None = None
     error: str | None = None
@@ -132,7 +127,7 @@ class Discovery:
         self._lookupds = {
             name: _Lookupd(None if fetch else _open_client(address, options)) for name, address in given.items()
         }
-        self._configured = {_server(address): address for address in self._lookupds}
+        self._configured = {_server(address) for address in self._lookupds}
         self._finds_lookupds = bool(dialect.lookupds_path) and not any(each.startswith("https://") for each in given)
         self._polls, self._publish_waits = PollTimes(options, clock, rng), publish_waits
         self._next_listing = 0.0
@@ -161,10 +156,8 @@ class Discovery:
                 self.poll()
 
     def poll(self) -> None:
-        """Start to query each nsqlookupd, unless a query is under way or it is not due after failures."""
-        now = self._clock.now()
-        due = [each for each in self._lookupds.items() if each[1].rests_until <= now]
-        for address, lookupd in due or list(self._lookupds.items()):
+        """Start to query each nsqlookupd, unless a query is under way."""
+        for address, lookupd in list(self._lookupds.items()):
             if lookupd.task is None:
                 lookupd.task = Task(self._query, address, lookupd)
                 lookupd.task.name = f"gnsq_lite-lookupd {address}"
@@ -202,26 +195,23 @@ class Discovery:
     def _query(self, address: str, lookupd: _Lookupd) -> None:
         """Look up the topic, and handle the answer.  Once per interval, also query the list of nsqlookupds."""
         try:
-            failed = self._look_up(address, lookupd)
-            if failed is not None and self._dialect.lookupds_path and not self._stopped:
-                failed = self._look_up(address, lookupd)
-            if failed is not None:
-                self._failed(address, lookupd, failed)
+            self._look_up(address, lookupd)
             if self._finds_lookupds and lookupd.ok and not self._stopped and self._clock.now() >= self._next_listing:
                 self._next_listing = self._clock.now() + self._options.lookupd_poll_interval
                 self._list_others(address, lookupd)
         finally:
             lookupd.task = None
 
-    def _look_up(self, address: str, lookupd: _Lookupd) -> NSQError | None:
-        """Look the topic up and handle a good answer; return the error of a failure."""
+    def _look_up(self, address: str, lookupd: _Lookupd) -> None:
+        """Look the topic up, and handle the answer or the failure."""
         try:
             lookup = self._fetch(address, lookupd, self._path, self._parse)
         except NSQError as error:
-            return error
+            if not self._stopped:
+                self._failed(address, lookupd, error)
+            return
         if not self._stopped:
             self._answered(address, lookupd, lookup)
-        return None
 
     def _list_others(self, address: str, lookupd: _Lookupd) -> None:
         """Request the list of nsqlookupds from *lookupd* (YZ-1).  A failure does not change the health of *lookupd*."""
@@ -231,7 +221,10 @@ class Discovery:
         except NSQError as error:
             log_safely(log, logging.DEBUG, "nsqlookupd %s cannot list other nsqlookupds: %s", address, error)
             return
-        if not self._stopped and self._add([format_address(each) for each in named if self._may_query_lookupd(each)]):
+        known = len(self._lookupds)
+        for each in () if self._stopped else named:
+            self._add(each)
+        if len(self._lookupds) > known:
             self.poke()
 
     def _fetch(self, address: str, lookupd: _Lookupd, path: str, parse: Callable[[Any], Any]) -> Any:
@@ -263,20 +256,18 @@ class Discovery:
             lookupd.client = _open_client(address, self._options, found=True)
         return lookupd.client.get(path).json()
 
-    def _add(self, addresses: Iterable[str]) -> bool:
-        """Add the listed nsqlookupds; return whether any is new (YZ-1)."""
-        named = dict.fromkeys(self._configured.get(_server(address), address) for address in addresses)
-        new = [address for address in named if address not in self._lookupds]
-        found = new[: max(0, MAX_LOOKUPDS - len(self._lookupds))]
-        for address in found:
-            log_safely(log, logging.INFO, "nsqlookupd %s was found", address)
-            self._lookupds[address] = _Lookupd()
-        return bool(found)
+    def _add(self, address: Address) -> None:
+        """Add a listed nsqlookupd if it is new and ``allowed_addresses`` allows it (YZ-1)."""
+        name = format_address(address)
+        if _server(name) in self._configured or name in self._lookupds or len(self._lookupds) >= MAX_LOOKUPDS:
+            return
+        if self._is_allowed(address, f"an nsqlookupd names the nsqlookupd {name}"):
+            log_safely(log, logging.INFO, "nsqlookupd %s was found", name)
+            self._lookupds[name] = _Lookupd()
 
     # -- answers
 
     def _answered(self, address: str, lookupd: _Lookupd, lookup: Lookup) -> None:
-        lookupd.rests_until = 0.0
         lookup = lookupd.lookup = self._filtered(lookup)
         self._has_found = self._has_found or bool(lookup.endpoints)
         lookupd.endpoints = dict.fromkeys(self._without_direct(lookup.endpoints))
@@ -287,10 +278,6 @@ class Discovery:
         self._forget([key for key, is_up in self._known.items() if not is_up and key not in listed])
 
     def _failed(self, address: str, lookupd: _Lookupd, error: NSQError) -> None:
-        if self._stopped:
-            return
-        if self._dialect.lookupds_path:
-            lookupd.rests_until = self._clock.now() + REST
         self._set_health(address, lookupd, str(error))
         if not any(each.ok for each in self._lookupds.values()):
             self._connect_to(address, lookupd)
@@ -364,12 +351,6 @@ class Discovery:
         if text not in self._logged and len(self._logged) < _MOST_LOGGED:
             self._logged.add(text)
             log_safely(log, logging.WARNING if error is None else logging.ERROR, form, text, exc_info=error)
-
-    def _may_query_lookupd(self, named: Address) -> bool:
-        """Return whether the nsqlookupd at *named* is known, or ``allowed_addresses`` allows it."""
-        name = format_address(named)
-        is_known = self._configured.get(_server(name), name) in self._lookupds
-        return is_known or self._is_allowed(named, f"an nsqlookupd names the nsqlookupd {name}")
 
     # -- connections
 
