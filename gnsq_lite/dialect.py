@@ -44,13 +44,6 @@ class Endpoint:
         return where if self.partition is None else f"{where}/{self.partition}"
 
 
-class LookupMeta(Protocol):
-    """Data of a lookup that a dialect keeps in addition to the endpoints."""
-
-    def only(self, allowed: Callable[[Endpoint], bool]) -> LookupMeta:
-        """Return a copy without the endpoints that *allowed* refuses."""
-
-
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """Reply of an nsqlookupd about a topic.
@@ -60,21 +53,13 @@ class Lookup:
     """
 
     endpoints: tuple[Endpoint, ...]
-    meta: LookupMeta | None = None
+    meta: Any = None
     left_out: tuple[str, ...] = ()
-
-    def only(self, allowed: Callable[[Endpoint], bool]) -> Lookup:
-        """Return a copy of this Lookup and of ``meta`` without the endpoints that *allowed* refuses."""
-        meta = None if self.meta is None else self.meta.only(allowed)
-        return Lookup(tuple(filter(allowed, self.endpoints)), meta, self.left_out)
 
 
 @dataclass(slots=True, kw_only=True)
 class PublishRequest:
-    """Checked arguments of one publish: names are valid, bodies are bytes of allowed size.
-
-    Treat it as immutable; the class is not frozen, because that would more than double the time to choose a leader.
-    """
+    """Checked arguments of one publish: names are valid, bodies are bytes of allowed size."""
 
     topic: str
     bodies: Sequence[bytes]
@@ -115,24 +100,14 @@ class RoutedPublish(Protocol):
     def command_behind(self, head: bytes) -> bytes: ...
 
 
-class Timer(Protocol):
-    """A timer that calls a function once."""
-
-    def close(self) -> None: ...
-
-
 class Lookups(Protocol):
     """The lookups of one topic."""
 
     def poke(self) -> None:
         """Query the nsqlookupds now."""
 
-    @property
-    def answers(self) -> Mapping[str, Lookup]:
-        """Last successful reply of each nsqlookupd, by its address."""
-
-    def health(self) -> Mapping[str, Any]:
-        """Return the state of each nsqlookupd by its address; ``ok`` is False while it fails."""
+    def answers(self) -> list[Lookup]:
+        """Return the last reply of each nsqlookupd that does not fail now."""
 
 
 class RouterHost(Protocol):
@@ -147,8 +122,8 @@ class RouterHost(Protocol):
     def look_up(self, topic: str, on_lookup: Callable[[Lookup], None], on_outage: Callable[[], None]) -> Lookups | None:
         """Start to look up a topic; return None without nsqlookupds.  While all nsqlookupds fail, call *on_outage*."""
 
-    def call_later(self, seconds: float, act: Callable[[], None]) -> Timer:
-        """Call *act* once, *seconds* from now."""
+    def call_later(self, seconds: float, act: Callable[[], None]) -> Any:
+        """Call *act* once, *seconds* from now; return the timer, which has ``close()``."""
 
     def avoids(self, endpoint: Endpoint) -> bool:
         """Return whether the endpoint is silent or unreachable.  Thread-safe."""
@@ -170,12 +145,8 @@ class Router(Protocol):
     def send(self, publish: RoutedPublish) -> None:
         """Send a publish, or hold it."""
 
-    def refused(self, publish: RoutedPublish, error: NSQError, leader: Endpoint) -> None:
-        """Resend a publish that an endpoint refused and another endpoint may accept."""
-        return
-
     def put_back(self, publishes: Iterable[Any], lost: Endpoint) -> None:
-        """Resend publishes that the lost endpoint did not confirm."""
+        """Resend publishes that the lost endpoint did not confirm, or that another endpoint may accept."""
 
     def look_again(self, endpoint: Endpoint) -> None:
         """Look up the topics of a silent endpoint, because its partitions may have another leader."""
@@ -191,11 +162,11 @@ class Router(Protocol):
         """Drop held publishes that already have an outcome."""
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
-        """Return the known reason why no endpoint can accept a publish.  Thread-safe."""
+        """Return the known reason why no endpoint can accept a held publish."""
         return None
 
     def not_sent(self, publish: RoutedPublish, error: NotSent) -> NotSent:
-        """Add the partition to the error of a publish that timed out before it was sent.  Thread-safe."""
+        """Add the partition to the error of a publish that timed out before it was sent."""
         return error
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ import logging
 import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -261,7 +261,7 @@ class Discovery:
         name = format_address(address)
         if _server(name) in self._configured or name in self._lookupds or len(self._lookupds) >= MAX_LOOKUPDS:
             return
-        if self._is_allowed(address, f"an nsqlookupd names the nsqlookupd {name}"):
+        if self._is_allowed(address, "an nsqlookupd names the nsqlookupd"):
             log_safely(log, logging.INFO, "nsqlookupd %s was found", name)
             self._lookupds[name] = _Lookupd()
 
@@ -319,19 +319,18 @@ class Discovery:
         """Remove the endpoints that ``allowed_addresses`` refuses; log them and unusable entries of the answer."""
         for reason in lookup.left_out:
             self._log_once("an nsqlookupd lists %s; it is left out", reason)
-        return lookup.only(
-            lambda each: self._is_allowed(each.address, f"an nsqlookupd lists {format_address(each.address)}")
-        )
+        allowed = tuple(each for each in lookup.endpoints if self._is_allowed(each.address, "an nsqlookupd lists"))
+        return replace(lookup, endpoints=allowed)
 
-    def _is_allowed(self, address: Address, finding: str) -> bool:
-        """Return whether ``allowed_addresses`` allows *address*; log *finding* if not."""
+    def _is_allowed(self, address: Address, found: str) -> bool:
+        """Return whether ``allowed_addresses`` allows *address*; if not, log it after the words *found*."""
         try:
             allowed = self._allowed is None or bool(self._allowed(*address))
         except Exception as error:
             self._log_once("allowed_addresses failed on %s, which is ignored", format_address(address), error)
             return False
         if not allowed:
-            self._log_once("%s, which allowed_addresses refuses", finding)
+            self._log_once("%s, which allowed_addresses refuses", f"{found} {format_address(address)}")
         return allowed
 
     def _without_direct(self, endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
@@ -373,10 +372,9 @@ class Discovery:
         """The union of the last good answers, each endpoint once (DISC-2)."""
         return tuple(dict.fromkeys(key for lookupd in self._lookupds.values() for key in lookupd.endpoints))
 
-    @property
-    def answers(self) -> Mapping[str, Lookup]:
-        """The last good answer of each nsqlookupd by its address, including nsqlookupds that fail now."""
-        return {name: each.lookup for name, each in self._lookupds.items() if each.lookup is not None}
+    def answers(self) -> list[Lookup]:
+        """Return the last answer of each nsqlookupd that does not fail now."""
+        return [each.lookup for each in self._lookupds.values() if each.ok and each.lookup is not None]
 
     def health(self) -> dict[str, Health]:
         """Return the state of each nsqlookupd by its address.  Thread-safe."""

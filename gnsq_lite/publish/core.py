@@ -303,8 +303,9 @@ class WriterCore:
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
         """Handle a refusal: send to the new leader, send an MPUB's messages one by one, or fail the publish."""
-        if not publish._done and self.settings.dialect.should_reroute(error):
-            self.router.refused(publish, error, endpoint)
+        if not publish._done and self.settings.lookupds and self.settings.dialect.should_reroute(error):
+            publish.last_error, publish.sent = error, publish.in_doubt
+            self.router.put_back([publish], endpoint)
         elif publish.count > 1 and isinstance(publish, Gathering) and isinstance(error, ONE_OF_MANY):
             for each in publish.split(error):  # one bad message must not fail the others
                 self.outcomes.add(each)

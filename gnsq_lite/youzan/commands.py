@@ -11,7 +11,6 @@ from functools import lru_cache
 from struct import Struct
 from typing import Literal
 
-from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.wire.commands import check_bodies, check_body, listed, multipublish_body, multipublish_packed
 from gnsq_lite.wire.names import check_channel, check_topic
@@ -43,12 +42,6 @@ class StartOffset:
     kind: Literal["timestamp", "msgcount", "virtual_queue", "special"]
     value: int
 
-    def __post_init__(self) -> None:
-        if self.kind not in ("timestamp", "msgcount", "virtual_queue", "special"):
-            raise OptionError("start_offset", self.kind, "must be made by one of StartOffset's class methods")
-        low = {"msgcount": 1, "special": -1}.get(self.kind, 0)
-        check_number("start_offset", self.value, low, -1 if self.kind == "special" else _INT64, whole=True)
-
     @classmethod
     def at_time(cls, seconds: float) -> StartOffset:
         """Start at the first message published at *seconds* since 1970 or later.  *seconds* is rounded down."""
@@ -57,12 +50,12 @@ class StartOffset:
     @classmethod
     def at_message(cls, number: int) -> StartOffset:
         """Start at the *number*-th message of the partition; the first is 1."""
-        return cls("msgcount", number)
+        return cls("msgcount", check_number("start_offset", number, 1, _INT64, whole=True))
 
     @classmethod
     def at_byte(cls, offset: int) -> StartOffset:
         """Start at the message that begins at byte *offset* (``PublishReceipt.queue_offset``), or the next message."""
-        return cls("virtual_queue", offset)
+        return cls("virtual_queue", check_number("start_offset", offset, 0, _INT64, whole=True))
 
     @classmethod
     def end(cls) -> StartOffset:
@@ -92,14 +85,12 @@ def subscribe_advanced(
     """Encode SUB_ADVANCED: messages carry their queue offset; *start* moves a channel without consumers (YZ-17).
 
     With *start* the server ignores the partition (protocol_v2.go:1034 counts four words) and chooses a partition that
-    the node leads, so the node must lead only one partition of the topic.  Raises InvalidName, OptionError.
+    the node leads, so the node must lead only one partition of the topic.  *partition* may then be None.  Raises
+    InvalidName, OptionError.
     """
-    line = subscribe(topic, channel, partition, b"SUB_ADVANCED")
     if start is None:
-        return line
-    if partition is None:
-        raise OptionError("partition", None, "a start offset needs a partition")
-    return line[:-1] + b" " + start.encode() + b"\n"
+        return subscribe(topic, channel, partition, b"SUB_ADVANCED")
+    return subscribe(topic, channel, partition or 0, b"SUB_ADVANCED")[:-1] + b" " + start.encode() + b"\n"
 
 
 # -- publishing -------------------------------------------------------------------------------------------------------
@@ -119,12 +110,7 @@ def publish(
         verb, before = b"PUB_EXT", _u16(len(header)) + header
     elif trace_id is not None:
         verb, before = b"PUB_TRACE", _u64(check_trace_id(trace_id))
-    return _head(verb, topic, partition) + _size(len(before) + len(body)) + before + body
-
-
-def publish_head(topic: str, partition: int | None) -> bytes:
-    """Encode the command line of a PUB, without the body's size and the body.  Raises InvalidName, OptionError."""
-    return _head(b"PUB", topic, partition)
+    return command_line(verb, topic, partition) + _size(len(before) + len(body)) + before + body
 
 
 def multipublish(
@@ -146,12 +132,13 @@ def multipublish(
     elif trace_ids is not None:
         verb, before = b"MPUB_TRACE", [_u64(check_trace_id(each)) for each in trace_ids]
     else:
-        return multipublish_packed(_head(b"MPUB", topic, partition), listed(bodies))
+        return multipublish_packed(command_line(b"MPUB", topic, partition), listed(bodies))
     parts = [head + body for head, body in zip(before, check_bodies(bodies), strict=True)]
-    return _head(verb, topic, partition) + multipublish_body(parts)
+    return command_line(verb, topic, partition) + multipublish_body(parts)
 
 
 @lru_cache(10_000, typed=True)  # typed: True equals 1, but is not a valid partition
-def _head(verb: bytes, topic: str, partition: int | None) -> bytes:
+def command_line(verb: bytes, topic: str, partition: int | None) -> bytes:
+    """Encode the command line of a publish.  Raises InvalidName, OptionError."""
     line = verb + b" " + check_topic(topic)
     return line + b"\n" if partition is None else line + b" %d\n" % check_partition(partition)

@@ -18,10 +18,10 @@ MAX_HEADER_BYTES: Final = 65535 - 29
 HEADER_EXTRA: Final = 3
 #: Bytes of queue offset (8) and raw size (4), which follow a message's id after SUB_ADVANCED or SUB_ORDERED.
 TAIL_LENGTH: Final = 12
-#: Ext versions: no header; the tag of an old server (same length field as JSON); JSON.  internal/ext/ext.go
+#: Ext versions: no header; a header of an old server; JSON.  All headers have the same length field.
+#: internal/ext/ext.go
 EXT_NONE: Final = 0
-EXT_TAG: Final = 2
-EXT_JSON: Final = 4
+EXT_VERSIONS: Final = (EXT_NONE, 2, 4)
 
 #: Ext keys that the server itself reads.  internal/ext/ext.go:13
 TRACE_ID_KEY: Final = "##trace_id"

@@ -28,9 +28,9 @@ from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
 from gnsq_lite.youzan.constants import HEADER_EXTRA, TRACE_ID_LENGTH
-from gnsq_lite.youzan.headers import check_trace_id, encode_headers, has_trace_id
+from gnsq_lite.youzan.headers import check_trace_id, encode_headers
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
-from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
+from gnsq_lite.youzan.messages import message_factory, parse_trace_reply
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.partitions import MOVED, check_place, should_reroute
 from gnsq_lite.youzan.router import LeaderRouter
@@ -68,7 +68,8 @@ class YouzanDialect(Dialect):
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
         """Parse *data*; return one endpoint for each partition to read, or for each writable partition (YZ-3)."""
-        layout = self._steady(topic, parse_layout(data))
+        left_out: dict[str, None] = {}
+        layout = self._steady(topic, parse_layout(data, left_out))
         if layout.has_meta or topic not in self._layouts:
             self._layouts[topic] = layout
         endpoints = layout.endpoints()
@@ -76,7 +77,7 @@ class YouzanDialect(Dialect):
         if role == "read" and chosen is not None:
             endpoints = tuple(self._chosen(layout, chosen))
             self._log_absent(topic, layout.partition_num, chosen)
-        return Lookup(endpoints, layout, layout.left_out)
+        return Lookup(endpoints, layout, tuple(left_out))
 
     def _steady(self, topic: str, layout: TopicLayout) -> TopicLayout:
         """Replace a partition count below the known count, because a smaller count would move keys (YZ-5).
@@ -132,7 +133,8 @@ class YouzanDialect(Dialect):
 
     def is_ordered(self, topic: str) -> bool:
         """Return whether *topic* is consumed in order (YZ-6)."""
-        return self.options.is_ordered(topic, self.layout_of(topic).ordered)
+        wanted = self.options.ordered
+        return self.layout_of(topic).ordered if wanted is None else wanted
 
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> bytes:
         """Return SUB_ORDERED (YZ-6), SUB_ADVANCED (YZ-17) or SUB (YZ-3).
@@ -148,16 +150,15 @@ class YouzanDialect(Dialect):
             if len(led) > 1:
                 why = f"{endpoint} leads {len(led)} partitions of {topic}; set the offset with this nsqd's HTTP API"
                 raise OptionError("start_offset", start, why)
-            return commands.subscribe_advanced(topic, channel, partition or 0, start)
-        if self.options.positions:
-            return commands.subscribe_advanced(topic, channel, partition)
+        if start is not None or self.options.positions:
+            return commands.subscribe_advanced(topic, channel, partition, start)
         return commands.subscribe(topic, channel, partition)
 
     def message_factory(self, topic: str, endpoint: Endpoint, negotiated: Any) -> MessageFactory:
         """Return the message factory for the layout, which depends on the topic and the SUB command (YZ-10, YZ-15)."""
         tail = self.is_ordered(topic) or self.options.positions or self.options.start_offset is not None
         most = self.options.max_decompressed_size if self.options.decompress else None
-        return message_factory(Layout(ext=self._has_headers(topic), tail=tail), endpoint.partition, most)
+        return message_factory(endpoint.partition, most, ext=self._has_headers(topic), tail=tail)
 
     def calls_for_lookup(self, error: NSQError) -> bool:
         """Return whether *error* may mean a new leader.  A former leader may disconnect without an error frame."""
@@ -206,19 +207,18 @@ class YouzanDialect(Dialect):
         return encoded, None, HEADER_EXTRA
 
     def _encoded(self, headers: Mapping[str, Any] | None, trace_id: int | None) -> bytes:
-        if trace_id is None and self.options.trace and not has_trace_id(headers):
+        if trace_id is None and self.options.trace:
             trace_id = next(self._trace_ids)
         return b"" if headers is None and trace_id is None else encode_headers(headers or {}, trace_id)
 
-    def prepare(self, request: PublishRequest) -> PublishRequest:
-        """Return *request* with a trace id.  Each attempt sends the same id, so duplicates can be recognized."""
-        trace_id = self._trace_id(request)
-        return request if trace_id == request.trace_id else replace(request, trace_id=trace_id)
-
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
-        """Encode PUB, PUB_TRACE, PUB_EXT or their batch form (YZ-4, YZ-9, YZ-15).  Raises OptionError."""
+        """Encode PUB, PUB_TRACE, PUB_EXT or their batch form (YZ-4, YZ-9, YZ-15).  Raises OptionError.
+
+        Keep a new trace id in *request*, so that each attempt sends the same id and consumers can recognize duplicates.
+        """
         topic, partition, headers = request.topic, endpoint.partition, request.batch_headers
         trace_id, trace_ids = self._trace_id(request), request.trace_ids
+        request.trace_id = trace_id
         if not request.batch:
             header = None if headers is None else headers[0]
             return commands.publish(topic, request.bodies[0], partition, trace_id=trace_id, header=header)
@@ -237,7 +237,7 @@ class YouzanDialect(Dialect):
     def _trace_id(self, request: PublishRequest) -> int | None:
         if request.trace_id is not None or request.batch_headers is not None or request.trace_ids is not None:
             return request.trace_id
-        return next(self._trace_ids) if self.options.trace and not has_trace_id(request.headers) else None
+        return next(self._trace_ids) if self.options.trace else None
 
     def receipt(self, request: PublishRequest, body: bytes) -> Any:
         """Return the :class:`PublishReceipt` of a traced publish (YZ-9), or None for OK.  Raises ProtocolError."""

@@ -47,14 +47,13 @@ def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> b
     for key in named:
         if not isinstance(key, str):
             raise OptionError("headers", key, "its keys must be str")
-        if key.startswith(RESERVED) and key not in (TRACE_ID_KEY, TAG_KEY):
-            raise OptionError("headers", key, f"names that start with {RESERVED!r} are reserved for the server")
+        if key.startswith(RESERVED) and key != TAG_KEY:
+            why = f"names that start with {RESERVED!r} are reserved for the server; pass a trace id as trace_id="
+            raise OptionError("headers", key, why)
     if TAG_KEY in named:
         check_tag(named[TAG_KEY], f"headers[{TAG_KEY!r}]")
     if trace_id is not None:
         named[TRACE_ID_KEY] = str(check_trace_id(trace_id))
-    elif TRACE_ID_KEY in named:
-        _check_trace_text(named[TRACE_ID_KEY])
     try:
         data = json.dumps(named, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:  # a UnicodeError is a ValueError
@@ -66,13 +65,3 @@ def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> b
         if max(levels) > _MAX_LEVELS:
             raise OptionError("headers", f"<{len(data)} bytes of JSON>", f"must have at most {_MAX_LEVELS} levels")
     return data
-
-
-def _check_trace_text(text: object) -> None:
-    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or int(text[:21]) > MAX_UINT64:
-        raise OptionError(TRACE_ID_KEY, text, "must be a str of decimal digits, at most 2**64 - 1")
-
-
-def has_trace_id(headers: Mapping[str, Any] | None) -> bool:
-    """Return whether *headers* contain a trace id.  If so, the server answers PUB_EXT with a trace reply."""
-    return headers is not None and TRACE_ID_KEY in headers

@@ -6,8 +6,8 @@ unusable partitions and nodes.  If all entries are unusable, and for all other e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -23,7 +23,7 @@ class TopicLayout:
 
     ``partition_num`` is the number of partitions, also counting partitions that are not listed because they have no
     leader or are not writable.  It is 0 if the server is in no cluster, or if the request was without metainfo.
-    ``lists_partitions``: whether the server listed any partition, usable or not.  ``left_out``: the unusable entries.
+    ``lists_partitions``: whether the server listed any partition, usable or not.
     """
 
     partition_num: int = 0
@@ -33,18 +33,11 @@ class TopicLayout:
     producers: tuple[Endpoint, ...] = ()
     has_meta: bool = False
     lists_partitions: bool = False
-    left_out: tuple[str, ...] = ()
 
     @property
     def has_partitions(self) -> bool:
         """Whether the topic has partitions.  If so, a publish must go to the leader of a partition."""
-        return self.has_meta or self.lists_partitions or bool(self.partitions)
-
-    def only(self, allowed: Callable[[Endpoint], bool]) -> TopicLayout:
-        """Return a copy without the endpoints for which *allowed* returns False.  Their partitions have no leader."""
-        partitions = {number: endpoint for number, endpoint in self.partitions.items() if allowed(endpoint)}
-        producers = tuple(filter(allowed, self.producers))
-        return replace(self, partitions=partitions, producers=producers, lists_partitions=self.has_partitions)
+        return self.has_meta or self.lists_partitions
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return one endpoint per listed partition, in order; if the topic has no partitions, return the nodes."""
@@ -69,14 +62,16 @@ def lookup_path(topic: str, role: Role) -> str:
     return f"/lookup?topic={quote(topic, safe='')}&access={access}&metainfo=true"
 
 
-def parse_layout(data: Any) -> TopicLayout:
-    """Parse the decoded answer of ``/lookup``.  Return an empty layout for null.  Raises HTTPResponseError."""
+def parse_layout(data: Any, left_out: dict[str, None]) -> TopicLayout:
+    """Parse the decoded answer of ``/lookup``; add errors of unusable entries to *left_out*.
+
+    Return an empty layout for null.  Raises HTTPResponseError.
+    """
     data = _value({"answer": data}, "answer", {})
     meta, listed, nodes = _value(data, "meta", {}), _value(data, "partitions", {}), _value(data, "producers", [])
     count = _value(meta, "partition_num", 0)
     if not 0 <= count <= MAX_PARTITIONS:
         raise _bad(f"partition_num is {str(count)[:40]}")
-    left_out: dict[str, None] = {}
     leaders = usable(listed.items(), _leader, left_out)
     producers = usable(nodes, node_endpoint, left_out)
     if left_out and not leaders and not producers:
@@ -89,7 +84,6 @@ def parse_layout(data: Any) -> TopicLayout:
         producers=tuple(dict.fromkeys(producers)),
         has_meta=bool(meta),
         lists_partitions=bool(listed),
-        left_out=tuple(left_out),
     )
 
 

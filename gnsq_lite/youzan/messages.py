@@ -7,7 +7,7 @@
     an ext topic               ext version (1); if it is not 0: length (2), JSON; then as above
 
 The layout depends on the SUB command and on extend_support in IDENTIFY (nsqd/message.go:191 @0.3.7-HA.1.13.0).  The
-frame does not show it, so each connection has a :class:`Layout`.
+frame does not show it, so each connection has its own factory of messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from gnsq_lite.errors import ProtocolError
 from gnsq_lite.message import Answers, Message
 from gnsq_lite.youzan.compression import CODEC_KEY, SIZE_KEY, codec_of, unpack
-from gnsq_lite.youzan.constants import EXT_JSON, EXT_NONE, EXT_TAG, PARTITION_SHIFT, TAG_KEY, TAIL_LENGTH
+from gnsq_lite.youzan.constants import EXT_NONE, EXT_VERSIONS, PARTITION_SHIFT, TAG_KEY, TAIL_LENGTH
 
 _ids = Struct(">QQ").unpack
 _tail = Struct(">qI").unpack_from
@@ -31,34 +31,24 @@ _trace = Struct(">2sQQqI")
 _COMPRESSED = CODEC_KEY.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Layout of the bytes after the id, in the messages of one connection."""
-
-    ext: bool = False
-    tail: bool = False
-
-
 class Content(NamedTuple):
     """Parts of a message after its id.  A missing header is None.  After a plain SUB, offset and size are None."""
 
     body: bytes
     header: bytes | None = None
-    header_version: int = EXT_NONE
     queue_offset: int | None = None
     raw_size: int | None = None
 
 
-def decode_content(data: bytes, layout: Layout) -> Content:
+def decode_content(data: bytes, *, ext: bool = False, tail: bool = False) -> Content:
     """Split *data*, the bytes after a message's id, into its parts.  Raises ProtocolError if bytes are missing."""
     at = 0
     header: bytes | None = None
-    version = EXT_NONE
-    if layout.ext:
+    if ext:
         if not data:
             raise ProtocolError("a message of an ext topic has no ext version")
         version, at = data[0], 1
-        if version not in (EXT_NONE, EXT_TAG, EXT_JSON):
+        if version not in EXT_VERSIONS:
             raise ProtocolError(f"unknown ext version {version}; was the topic changed while subscribed?")
         if version != EXT_NONE:
             start = 3
@@ -66,12 +56,12 @@ def decode_content(data: bytes, layout: Layout) -> Content:
             if len(data) < at:
                 raise ProtocolError(f"an ext header of {at - start} bytes in {max(len(data) - start, 0)}")
             header = data[start:at]
-    if not layout.tail:
-        return Content(data[at:], header, version)
+    if not tail:
+        return Content(data[at:], header)
     if len(data) < at + TAIL_LENGTH:
         raise ProtocolError(f"{len(data) - at} bytes for the queue offset and size, which have {TAIL_LENGTH}")
     offset, size = _tail(data, at)
-    return Content(data[at + TAIL_LENGTH :], header, version, offset, size)
+    return Content(data[at + TAIL_LENGTH :], header, offset, size)
 
 
 def split_id(message_id: bytes) -> tuple[int, int]:
@@ -109,10 +99,10 @@ class YouzanMessage(Message):
         content: Content,
         partition: int | None = None,
     ) -> None:
-        body, self.header_bytes, version, self.queue_offset, self.raw_size = content
+        body, self.header_bytes, self.queue_offset, self.raw_size = content
         super().__init__(connection, timestamp_ns, attempts, id, body)
         self.partition = partition_of_id(split_id(id)[0]) if partition is None else partition
-        self._headers = _tag_header(content) if version == EXT_TAG else None
+        self._headers: dict[str, Any] | None = None
 
     @property
     def internal_id(self) -> int:  # type: ignore[override]
@@ -185,13 +175,6 @@ class CompressedMessage(YouzanMessage):
         return {name: value for name, value in headers.items() if name not in (CODEC_KEY, SIZE_KEY)}
 
 
-def _tag_header(content: Content) -> dict[str, Any] | None:
-    # Some old servers send JSON with the version of a tag.  A tag contains no brace.
-    if content.header is None or content.header.startswith(b"{"):
-        return None
-    return {TAG_KEY: content.header.decode("utf-8", "replace")}
-
-
 def _parse_header(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
@@ -201,19 +184,20 @@ def _parse_header(data: bytes) -> dict[str, Any]:
 
 
 def message_factory(
-    layout: Layout, partition: int | None, most_unpacked: int | None = None
+    partition: int | None, most_unpacked: int | None = None, *, ext: bool = False, tail: bool = False
 ) -> Callable[[Any, int, int, bytes, bytes], YouzanMessage]:
     """Return the message factory of one connection.  The factory raises ProtocolError for a malformed message.
 
-    *most_unpacked* is the maximum size of a decompressed body in bytes.  If it is None, bodies stay compressed.
+    *most_unpacked* is the maximum size of a decompressed body in bytes.  If it is None, bodies stay compressed.  *ext*:
+    the messages have an ext version; *tail*: they have a queue offset and a raw size.
     """
-    if not layout.ext and not layout.tail:  # faster than decode_content()
+    if not ext and not tail:  # faster than decode_content()
         return lambda connection, ns, attempts, id, rest: YouzanMessage(
             connection, ns, attempts, id, Content(rest), partition
         )
 
     def make(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
-        content = decode_content(rest, layout)
+        content = decode_content(rest, ext=ext, tail=tail)
         if most_unpacked is not None and content.header is not None and _COMPRESSED in content.header:
             return CompressedMessage(most_unpacked, connection, ns, attempts, id, content, partition)
         return YouzanMessage(connection, ns, attempts, id, content, partition)

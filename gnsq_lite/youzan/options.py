@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,11 +38,6 @@ class ExtFilter:
             self._check_list()
         elif not _is_text(self.key) or not _is_text(self.value) or self.pairs:
             raise OptionError("key", self.key, f"a filter of kind {self.kind!r} has a key and a value, and no pairs")
-        elif self.kind == "regex":
-            try:
-                re.compile(str(self.value))
-            except re.error as error:
-                raise OptionError("value", self.value, f"is not a regular expression: {error}") from None
 
     def _check_list(self) -> None:
         if self.key is not None or self.value is not None or not self.pairs:
@@ -70,9 +64,7 @@ class YouzanOptions:
     """Options of a Reader or Writer for Youzan's NSQ.  The constructor checks them, and raises OptionError."""
 
     partitions: Collection[int] | None = documented(None, "partitions to read; None: all (YZ-3)")
-    ordered: bool | Mapping[str, bool] | None = documented(
-        False, "consume in order; a mapping of topics to True or False; None: as in the topic's metainfo (YZ-6)"
-    )
+    ordered: bool | None = documented(False, "consume in order; None: as in the topic's metainfo (YZ-6)")
     start_offset: StartOffset | None = documented(None, "first message for a channel without consumers (YZ-17)")
     positions: bool = documented(False, "messages carry queue_offset and raw_size (SUB_ADVANCED)")
     desired_tag: str | None = documented(None, "receive the messages with this tag only (YZ-16)")
@@ -91,11 +83,11 @@ class YouzanOptions:
                 raise OptionError("partitions", self.partitions, "must be None or a list of partitions")
             for partition in self.partitions:
                 check_partition(partition)
-        if not (self.ordered is None or isinstance(self.ordered, (bool, Mapping))):
-            raise OptionError("ordered", self.ordered, "must be True, False, None or a mapping of topics to them")
+        if not (self.ordered is None or isinstance(self.ordered, bool)):
+            raise OptionError("ordered", self.ordered, "must be True, False or None")
         if self.start_offset is not None and not isinstance(self.start_offset, StartOffset):
             raise OptionError("start_offset", self.start_offset, "must be a StartOffset")
-        if self.start_offset is not None and self.ordered not in (False, None):
+        if self.start_offset is not None and self.ordered:
             raise OptionError("start_offset", self.start_offset, "cannot be combined with ordered")
         if self.desired_tag is not None:
             check_tag(self.desired_tag, "desired_tag")
@@ -103,8 +95,3 @@ class YouzanOptions:
             raise OptionError("ext_filter", self.ext_filter, "must be an ExtFilter")
         check_ranges(self)
         check_choice("key_mapping", self.key_mapping, "go", "java")
-
-    def is_ordered(self, topic: str, in_meta: bool) -> bool:
-        """Return whether to consume *topic* in order; *in_meta* is the value of the topic's metainfo."""
-        chosen = self.ordered.get(topic) if isinstance(self.ordered, Mapping) else self.ordered
-        return in_meta if chosen is None else bool(chosen)

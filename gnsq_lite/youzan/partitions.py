@@ -57,25 +57,15 @@ def _java_hash(key: bytes) -> int:
 HASHES: dict[KeyMapping, Callable[[bytes], int]] = {"go": murmur3_32, "java": _java_hash}
 
 
-def partition_of(key: str | bytes, partition_num: int, mapping: KeyMapping = "go") -> int:
-    """Return the partition of *key*, from 0 to ``partition_num - 1``.
-
-    A str and its UTF-8 bytes have the same partition.  Raises OptionError for a *partition_num* below 1, and for bytes
-    that are not UTF-8 if the mapping is "java".
-    """
-    if not isinstance(key, (str, bytes)):
-        raise OptionError("key", key, "must be bytes or text")
-    if partition_num < 1:
-        raise OptionError("partition_num", partition_num, "must be at least 1")
-    if mapping not in HASHES:
-        raise OptionError("key_mapping", mapping, "must be 'go' or 'java'")
+def partition_of(key: bytes, partition_num: int, mapping: KeyMapping = "go") -> int:
+    """Return the partition of *key*.  Raises OptionError if the mapping is "java" and the key is not UTF-8 text."""
     try:
-        return HASHES[mapping](key if isinstance(key, bytes) else key.encode()) % partition_num
+        return HASHES[mapping](key) % partition_num
     except UnicodeError:
         raise OptionError("key", key, f"is not UTF-8 text, which the {mapping!r} mapping needs") from None
 
 
-def check_place(key: str | bytes | None, partition: int | None, mapping: KeyMapping) -> None:
+def check_place(key: bytes | None, partition: int | None, mapping: KeyMapping) -> None:
     """Raise OptionError for an invalid partition, for a key that cannot be hashed, and if both are given."""
     if partition is not None:
         check_partition(partition)
@@ -86,15 +76,14 @@ def check_place(key: str | bytes | None, partition: int | None, mapping: KeyMapp
 
 
 def partition_for(
-    topic: str, layout: TopicLayout, key: str | bytes | None, partition: int | None, mapping: KeyMapping = "go"
+    topic: str, layout: TopicLayout, key: bytes | None, partition: int | None, mapping: KeyMapping = "go"
 ) -> int:
-    """Return *partition*, or the partition of *key*; the caller gives exactly one of the two.
+    """Return *partition*, or the partition of *key*; the caller gives exactly one of the two, checked.
 
     Raises:
-        OptionError: the topic does not have *partition*, or :func:`check_place` refuses the arguments.
+        OptionError: the topic does not have *partition*.
         NotSent: *key* is given, but the number of partitions is unknown.
     """
-    check_place(key, partition, mapping)
     if partition is not None:
         if layout.partition_num and partition >= layout.partition_num:
             raise OptionError("partition", partition, f"{topic} has {layout.partition_num} partitions, numbered from 0")

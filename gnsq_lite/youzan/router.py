@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import Any
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.dialect import Endpoint, Lookup, Lookups, PublishRequest, RoutedPublish, RouterHost, Timer
+from gnsq_lite.dialect import Dialect, Endpoint, Lookup, Lookups, RoutedPublish, RouterHost
 from gnsq_lite.errors import NotSent, NSQError, PartitionUnavailable
-from gnsq_lite.youzan.commands import publish_head
+from gnsq_lite.youzan.commands import command_line
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.partitions import partition_for
@@ -29,14 +30,6 @@ _LOOK_AGAIN = 0.25
 _ANY, _UNKNOWN = -1, -2
 
 _NO_LEADER = "no leader is known that accepts writes, that allowed_addresses permits and that was not just lost"
-
-
-class Encoder(Protocol):
-    """The part of the dialect that encodes a request as a command."""
-
-    def prepare(self, request: PublishRequest) -> PublishRequest: ...
-
-    def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes: ...
 
 
 class _Topic:
@@ -58,7 +51,7 @@ class _Topic:
         self.held: dict[int, list[tuple[int, RoutedPublish]]] = {}
         #: Counter of the publishes without a key and partition, which chooses their endpoints in turn.  Thread-safe.
         self.turns = itertools.count()
-        self.timer: Timer | None = None
+        self.timer: Any = None
         self.asked_at = 0.0
 
     @property
@@ -93,12 +86,12 @@ class LeaderRouter:
     def __init__(
         self,
         host: RouterHost,
-        encoder: Encoder,
+        dialect: Dialect,
         clock: Clock,
         nsqds: Sequence[Endpoint],
         options: YouzanOptions,
     ) -> None:
-        self._host, self._encoder, self._clock, self._nsqds = host, encoder, clock, nsqds
+        self._host, self._dialect, self._clock, self._nsqds = host, dialect, clock, nsqds
         self._mapping, self._traces = options.key_mapping, options.trace
         self._topics: dict[str, _Topic] = {}
         self._numbers: Iterator[int] = itertools.count(1)
@@ -174,9 +167,9 @@ class LeaderRouter:
     def _command(self, topic: _Topic, publish: RoutedPublish, endpoint: Endpoint) -> bytes:
         number = endpoint.partition
         if publish.request is None and not (publish.batch or self._traces or number is None):
-            return publish.command_behind(publish_head(topic.name, number))
-        publish.request = request = self._encoder.prepare(publish.asked())  # a retry keeps the trace id
-        return self._encoder.encode(request, endpoint, topic.lookup)
+            return publish.command_behind(command_line(b"PUB", topic.name, number))
+        publish.request = request = publish.asked()  # kept for a retry, because encode() adds the trace id
+        return self._dialect.encode(request, endpoint, topic.lookup)
 
     def _try(self, topic: _Topic, publish: RoutedPublish, partition: int) -> bool:
         """Send or settle a publish; return False if it must wait."""
@@ -191,7 +184,7 @@ class LeaderRouter:
             if self._host.send_to(endpoint, publish):
                 return True
         if topic.lookups is None and not is_led:  # without nsqlookupds no leader will be found later
-            self._host.fail(publish, publish.last_error or self.not_sent(publish, NotSent(_NO_LEADER)))
+            self._host.fail(publish, self.not_sent(publish, NotSent(_NO_LEADER)))
             return True
         return False
 
@@ -232,7 +225,8 @@ class LeaderRouter:
         before = topic.layout.partition_num
         if answer.endpoints or topic.lookup is None:
             topic.lookup = answer
-        listed = list(dict.fromkeys(each for lookup in (*_answers(topic.lookups), answer) for each in lookup.endpoints))
+        answers = topic.lookups.answers() if topic.lookups is not None else []
+        listed = list(dict.fromkeys(each for lookup in (*answers, answer) for each in lookup.endpoints))
         if listed:
             numbers = {each.partition for each in listed if each.partition is not None}
             leaders = {number: self._choose(topic, number, listed, answer) for number in sorted(numbers)}
@@ -273,29 +267,15 @@ class LeaderRouter:
         """Query the nsqlookupds at once, or up to 50 ms later if the router has just queried them."""
         if topic.timer is None and topic.lookups is not None and not self._closed:
             pause = max(0.0, topic.asked_at + _PAUSE - self._clock.now())
-            topic.timer = self._host.call_later(pause, lambda: self._ask(topic))
+            topic.timer = self._host.call_later(pause, partial(self._ask, topic, topic.lookups))
 
-    def _ask(self, topic: _Topic) -> None:
-        if topic.timer is not None:
-            topic.timer.close()
-            topic.timer = None
-        if topic.lookups is None or self._closed:
-            return
-        topic.asked_at = self._clock.now()
-        topic.lookups.poke()
+    def _ask(self, topic: _Topic, lookups: Lookups) -> None:
+        topic.asked_at, topic.timer = self._clock.now(), None
+        lookups.poke()
         if topic.held:
-            topic.timer = self._host.call_later(_LOOK_AGAIN, lambda: self._ask(topic))
+            topic.timer = self._host.call_later(_LOOK_AGAIN, partial(self._ask, topic, lookups))
 
-    # -- lost nodes and refused publishes
-
-    def refused(self, publish: RoutedPublish, error: NSQError, leader: Endpoint) -> None:
-        """Hold a publish that *leader* refused because it does not lead the partition; send it to the new leader."""
-        topic = self._topic(publish.topic)
-        if topic.lookups is None:
-            self._host.fail(publish, error)
-            return
-        publish.last_error, publish.sent = error, publish.in_doubt
-        self.put_back([publish], leader)
+    # -- lost nodes
 
     def put_back(self, publishes: Iterable[RoutedPublish], lost: Endpoint) -> None:
         """Send *publishes* of the node *lost* again, in order."""
@@ -303,11 +283,7 @@ class LeaderRouter:
         changed: dict[_Topic, set[int]] = {}
         for publish in publishes:
             topic = self._topic(publish.topic)
-            try:
-                partition = self._partition(topic, publish)
-            except NSQError as error:  # the topic was created again, with fewer partitions
-                self._refuse(topic, publish, error)
-                continue
+            partition = self._partition(topic, publish)
             topic.hold(partition, publish)
             changed.setdefault(topic, set()).add(partition)
         for topic, partitions in changed.items():
@@ -348,15 +324,11 @@ class LeaderRouter:
                     del topic.held[partition]
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
-        """Return the reason why a publish has no leader; None if it has a leader, or if no nsqlookupd has answered."""
-        topic = self._topics.get(publish.topic)
-        if topic is None or (topic.lookup is None and topic.lookups is not None):
+        """Return why a held publish has no leader; None if it has a leader, or if no nsqlookupd has answered."""
+        topic = self._topic(publish.topic)
+        if topic.lookup is None and topic.lookups is not None:
             return None
-        try:
-            partition = self._partition(topic, publish)
-        except NSQError as error:
-            return error
-        if next(self._candidates(topic, publish, partition), None) is not None:
+        if next(self._candidates(topic, publish, self._partition(topic, publish)), None) is not None:
             return None
         if topic.lookup is not None and not topic.lookup.endpoints:
             why = "no nsqlookupd lists a writable partition that allowed_addresses permits; does the topic exist?"
@@ -365,11 +337,7 @@ class LeaderRouter:
 
     def not_sent(self, publish: RoutedPublish, error: NotSent) -> NotSent:
         """Convert the *error* of an unsent publish to PartitionUnavailable, if the partition is known."""
-        topic = self._topics.get(publish.topic)
-        try:
-            partition = _UNKNOWN if topic is None else self._partition(topic, publish)
-        except NSQError:
-            return error
+        partition = self._partition(self._topic(publish.topic), publish)
         if partition < 0:
             return error
         unavailable = PartitionUnavailable(publish.topic, partition, str(error))
@@ -382,11 +350,3 @@ class LeaderRouter:
         for topic in self._topics.values():
             if topic.timer is not None:
                 topic.timer.close()
-
-
-def _answers(lookups: Lookups | None) -> list[Lookup]:
-    """Return the last answers of the nsqlookupds that do not fail at present."""
-    if lookups is None:
-        return []
-    failing = {address for address, each in lookups.health().items() if each.ok is False}
-    return [lookup for address, lookup in lookups.answers.items() if address not in failing]

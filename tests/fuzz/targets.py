@@ -6,6 +6,7 @@ was found.  What a target asserts beyond "no other exception" is said in its tex
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.wire.compress import MAX_PIECE, DeflateCodec, SnappyCodec
 from gnsq_lite.wire.frames import FrameDecoder
 from gnsq_lite.wire.identify import parse_identify_reply
-from gnsq_lite.youzan.messages import Layout, message_factory, parse_trace_reply
+from gnsq_lite.youzan.messages import message_factory, parse_trace_reply
 from tests.fakes import decode_message
 
 LIMIT = 4096
@@ -132,9 +133,9 @@ def lookup(data: bytes) -> None:
 
 def youzan(data: bytes) -> None:
     """Every layout; the headers of what is taken are None or a dict."""
-    for layout in (Layout(), Layout(tail=True), Layout(ext=True), Layout(ext=True, tail=True)):
+    for ext, tail in itertools.product((False, True), repeat=2):
         try:
-            made = message_factory(layout, None)(Somebody(), 1, 1, data[:16], data[16:])
+            made = message_factory(None, ext=ext, tail=tail)(Somebody(), 1, 1, data[:16], data[16:])
         except ProtocolError:
             continue
         assert made.headers is None or isinstance(made.headers, dict)

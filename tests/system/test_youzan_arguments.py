@@ -42,7 +42,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a header that is no number": {"headers": {"a": float("nan")}},
     "a header of the server": {"headers": {"##other": 1}},
     "a bad tag": {"headers": {"##client_dispatch_tag": "a b"}},
-    "a bad trace id in a header": {"headers": {"##trace_id": "+5"}},
+    "a trace id in a header": {"headers": {"##trace_id": "5"}},
     "headers of 65,507 bytes": {"headers": header_bytes(65_507)},
     "headers with 301 levels": {"headers": nested(301)},
 }

@@ -90,7 +90,7 @@ def test_a_publish_without_a_key_avoids_a_node_that_cannot_be_reached(ways: Ways
 
 @pytest.mark.rule("YZ-5")
 def test_a_key_of_a_silent_partition_goes_nowhere_else(ways: Ways) -> None:
-    key = next(str(n) for n in range(100) if partition_of(str(n), 2) == 0)
+    key = next(str(n) for n in range(100) if partition_of(b"%d" % n, 2) == 0)
     with ways.writer(publish_timeout=1.0, retries=3) as writer:
         for _ in range(4):
             writer.publish("t", b"x")
@@ -146,3 +146,12 @@ def _places(data: bytes, what: bytes) -> list[int]:
         found.append(at)
         at = data.find(what, at + 1)
     return found
+
+
+@pytest.mark.rule("YZ-8")
+@pytest.mark.parametrize("nowait", [True, False])
+def test_without_nsqlookupd_a_refusal_of_the_given_nsqd_is_raised(ways: Ways, nowait: bool) -> None:
+    ways.broker.youzan.set_writable("t", 0, False)
+    writer = Writer(ways.of_partition[0].address, dialect="youzan", publish_timeout=5.0)
+    with writer, pytest.raises(errors.NotWritableError):
+        writer.publish_nowait("t", b"x", partition=0).result() if nowait else writer.publish("t", b"x", partition=0)

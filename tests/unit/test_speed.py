@@ -18,7 +18,7 @@ from gnsq_lite import _core
 from gnsq_lite.errors import AlreadyAnswered, ProtocolError
 from gnsq_lite.message import NEW, Message
 from gnsq_lite.wire.frames import FrameDecoder
-from gnsq_lite.youzan.messages import Layout, YouzanMessage, message_factory
+from gnsq_lite.youzan.messages import YouzanMessage, message_factory
 
 ID = b"0123456789abcdef"
 FIELDS = ("_connection", "timestamp_ns", "attempts", "id", "body", "_received_at", "_token")
@@ -99,7 +99,7 @@ def test_both_ways_skip_the_same_answered_messages(answered: list[bool], at: int
 
 
 def test_messages_of_a_subclass_are_skipped_too_and_any_other_object_is_for_python() -> None:
-    youzan = message_factory(Layout(), None)(FakeConnection(), 1, 1, ID, b"")
+    youzan = message_factory(None)(FakeConnection(), 1, 1, ID, b"")
     assert _core.skip_answered([youzan], 0) == 0
     del youzan._token
     assert _core.skip_answered([youzan], 0) == 1
@@ -134,7 +134,7 @@ def test_a_subclass_is_made_by_its_own_constructor() -> None:
 
     found: list[Any] = []
     _core.scan(message(b"a"), 0, 1000, Loud, FakeConnection(), found)
-    _core.scan(message(b"a"), 0, 1000, message_factory(Layout(), None), FakeConnection(), found)
+    _core.scan(message(b"a"), 0, 1000, message_factory(None), FakeConnection(), found)
     assert found[0].loud == b"A"
     assert isinstance(found[1], YouzanMessage)
 

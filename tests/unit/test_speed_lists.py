@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gnsq_lite import _core
 from gnsq_lite._core import Fins
 from gnsq_lite.message import ASYNC, EXPIRED, LATE_ASYNC, NEW, Message, finish_all, finish_all_new, finish_new, keep_all
-from gnsq_lite.youzan.messages import Layout, message_factory
+from gnsq_lite.youzan.messages import message_factory
 
 ANSWERED = -1
 TOKENS = st.sampled_from([NEW, ASYNC, EXPIRED, LATE_ASYNC, ANSWERED])
@@ -96,7 +96,7 @@ def test_a_youzan_message_and_another_object_in_a_list_are_finished_too() -> Non
             self.finished += 1
 
     connection = Connection(Fins(lambda: None))
-    youzan = message_factory(Layout(), None)(connection, 1, 1, b"y" * 16, b"")
+    youzan = message_factory(None)(connection, 1, 1, b"y" * 16, b"")
     other = Other()
     finish_all([youzan, other, Message(connection, 1, 1, b"m" * 16, b"")])  # type: ignore[list-item, arg-type]
     assert answered(connection) == {b"y" * 16, b"m" * 16}

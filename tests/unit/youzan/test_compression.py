@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gnsq_lite.errors import CompressedBodyError, OptionError
 from gnsq_lite.youzan.compression import CODEC_KEY, SIZE_KEY, unpack
 from gnsq_lite.youzan.dialect import YouzanDialect
-from gnsq_lite.youzan.messages import Layout, YouzanMessage, message_factory
+from gnsq_lite.youzan.messages import YouzanMessage, message_factory
 from gnsq_lite.youzan.tail import to_tail
 from tests.unit.youzan.test_messages import OWNER
 
@@ -50,7 +50,7 @@ def message(body: bytes, headers: dict[str, Any], most: int | None = 1 << 20, ta
     header = json.dumps(headers).encode()
     place = b"\0" * 12 if tail else b""
     content = b"\x04" + len(header).to_bytes(2, "big") + header + place + body
-    return message_factory(Layout(ext=True, tail=tail), 0, most)(OWNER, 0, 1, b"\0" * 16, content)
+    return message_factory(0, most, ext=True, tail=tail)(OWNER, 0, 1, b"\0" * 16, content)
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -161,7 +161,7 @@ def test_trace_is_switched_on_per_writer_and_per_call() -> None:
     assert first.startswith(b"PUB_TRACE ")
     assert first != second  # each has an id of its own
     assert writer.encode(request(trace_id=7), at, None).endswith((7).to_bytes(8, "big") + b"x")
-    assert b'"##trace_id":"9"' in writer.encode(writer.check(request(headers={"##trace_id": "9"}), 100), at, None)
+    assert b'"##trace_id":"9"' in writer.encode(writer.check(request(headers={}, trace_id=9), 100), at, None)
     assert YouzanDialect().encode(request(), at, None).startswith(b"PUB ")
     (reply,) = [data for kind, data in conversation("pub_trace").frames() if kind == 0]
     assert isinstance(writer.receipt(request(), reply), PublishReceipt)

@@ -16,7 +16,6 @@ from gnsq_lite.errors import ProtocolError
 from gnsq_lite.message import finish_new
 from gnsq_lite.youzan.messages import (
     Content,
-    Layout,
     PublishReceipt,
     YouzanMessage,
     decode_content,
@@ -32,8 +31,8 @@ TRACE = 0x1122334455667788
 OWNER = SimpleNamespace(read_at=0.0, topic="t", channel="c", address="a:1", msg_timeout=60.0, max_msg_timeout=900.0)
 
 
-def messages_of(name: str, layout: Layout, partition: int | None = None) -> list[YouzanMessage]:
-    make = message_factory(layout, partition)
+def messages_of(name: str, partition: int | None = None, **layout: bool) -> list[YouzanMessage]:
+    make = message_factory(partition, **layout)
     return [make(OWNER, *decode_message(data)) for kind, data in conversation(name).frames() if kind == 2]
 
 
@@ -43,7 +42,7 @@ def replies_of(name: str) -> list[bytes]:
 
 @pytest.mark.rule("YZ-10")
 def test_a_plain_message_has_both_halves_of_its_id() -> None:
-    (message,) = messages_of("sub_plain", Layout(), 0)
+    (message,) = messages_of("sub_plain", 0)
     assert (message.body, message.attempts, message.trace_id, message.partition) == (b"hello", 1, TRACE, 0)
     assert message.internal_id == split_id(message.id)[0] > 0
     assert (message.queue_offset, message.raw_size, message.headers, message.tag) == (None, None, None, None)
@@ -51,13 +50,13 @@ def test_a_plain_message_has_both_halves_of_its_id() -> None:
 
 @pytest.mark.rule("YZ-10")
 def test_the_partition_is_in_the_internal_id() -> None:
-    (message,) = messages_of("sub_partition_1", Layout())
+    (message,) = messages_of("sub_partition_1")
     assert message.body == b"one"
     assert message.partition == partition_of_id(message.internal_id) == 1
 
 
 def test_sub_advanced_tells_the_place_in_the_queue() -> None:
-    (message,) = messages_of("sub_advanced", Layout(tail=True))
+    (message,) = messages_of("sub_advanced", tail=True)
     receipt = parse_trace_reply(replies_of("sub_advanced")[1])
     assert message.body == b"adv"
     assert (message.queue_offset, message.raw_size) == (receipt.queue_offset, receipt.raw_size)
@@ -66,7 +65,7 @@ def test_sub_advanced_tells_the_place_in_the_queue() -> None:
 
 @pytest.mark.parametrize("name", ["sub_advanced", "sub_ordered"])
 def test_a_message_of_a_known_partition_is_like_any_other(name: str) -> None:
-    known, told = messages_of(name, Layout(tail=True), 0), messages_of(name, Layout(tail=True))
+    known, told = messages_of(name, 0, tail=True), messages_of(name, tail=True)
     slots = [
         slot for kind in YouzanMessage.__mro__ for slot in getattr(kind, "__slots__", ()) if slot != "_extended_to"
     ]
@@ -75,39 +74,32 @@ def test_a_message_of_a_known_partition_is_like_any_other(name: str) -> None:
 
 @pytest.mark.rule("YZ-6")
 def test_an_ordered_message_comes_again_before_any_later_one() -> None:
-    messages = messages_of("sub_ordered", Layout(tail=True))
+    messages = messages_of("sub_ordered", tail=True)
     assert [(m.body, m.attempts) for m in messages[:3]] == [(b"first", 1), (b"first", 2), (b"second", 1)]
 
 
 @pytest.mark.rule("YZ-15")
-@pytest.mark.parametrize(("name", "layout"), [("sub_ext", Layout(ext=True)), ("sub_ext_advanced", Layout(True, True))])
-def test_ext_headers_are_on_the_message_and_a_message_without_has_none(name: str, layout: Layout) -> None:
-    first, second = messages_of(name, layout)
+@pytest.mark.parametrize(("name", "tail"), [("sub_ext", False), ("sub_ext_advanced", True)])
+def test_ext_headers_are_on_the_message_and_a_message_without_has_none(name: str, tail: bool) -> None:
+    first, second = messages_of(name, ext=True, tail=tail)
     assert (first.body, first.headers, first.header_bytes) == (b"withext", {"k": "v"}, b'{"k": "v"}')
     assert (second.body, second.headers, second.header_bytes) == (b"noext", None, None)
-    assert (first.queue_offset is not None) is layout.tail
+    assert (first.queue_offset is not None) is tail
 
 
 def test_an_ordered_ext_topic_has_the_header_before_the_place() -> None:
-    (message,) = messages_of("sub_ext_ordered", Layout(True, True))
+    (message,) = messages_of("sub_ext_ordered", ext=True, tail=True)
     assert (message.body, message.headers, message.raw_size) == (b"withext", {"k": "v"}, 50)
 
 
 @pytest.mark.rule("YZ-16")
 def test_a_tag_is_read_from_the_headers() -> None:
-    (message,) = messages_of("sub_tag", Layout(ext=True))
+    (message,) = messages_of("sub_tag", ext=True)
     assert (message.body, message.tag) == (b"tagged", "tagA")
 
 
 def content(version: int, header: bytes, body: bytes = b"body") -> Content:
-    return decode_content(bytes([version]) + len(header).to_bytes(2, "big") + header + body, Layout(ext=True))
-
-
-def test_an_old_servers_tag_is_the_tag() -> None:
-    message = YouzanMessage(OWNER, 0, 1, b"\0" * 16, content(2, b"tagA"))
-    assert (message.tag, message.headers) == ("tagA", {"##client_dispatch_tag": "tagA"})
-    message = YouzanMessage(OWNER, 0, 1, b"\0" * 16, content(2, b'{"a":1}'))
-    assert message.headers == {"a": 1}
+    return decode_content(bytes([version]) + len(header).to_bytes(2, "big") + header + body, ext=True)
 
 
 @pytest.mark.parametrize("header", [b"[1]", b"nope", b"", b"\xff", b"[" * 60000])
@@ -124,19 +116,19 @@ def test_a_tag_that_is_no_text_is_none() -> None:
 @pytest.mark.parametrize(
     ("data", "layout", "why"),
     [
-        (b"", Layout(ext=True), "no ext version"),
-        (b"\x01", Layout(ext=True), "unknown ext version 1"),
-        (b"\x04", Layout(ext=True), "an ext header"),
-        (b"\x04\x00", Layout(ext=True), "an ext header"),
-        (b"\x04\x00\x02a", Layout(ext=True), "header of 2 bytes in 1"),
-        (b"x" * 11, Layout(tail=True), "11 bytes for the queue offset"),
-        (b"\x00" + b"x" * 11, Layout(True, True), "11 bytes for the queue offset"),
-        (b"\x04\x00\x01{" + b"x" * 11, Layout(True, True), "11 bytes for the queue offset"),
+        (b"", {"ext": True}, "no ext version"),
+        (b"\x01", {"ext": True}, "unknown ext version 1"),
+        (b"\x04", {"ext": True}, "an ext header"),
+        (b"\x04\x00", {"ext": True}, "an ext header"),
+        (b"\x04\x00\x02a", {"ext": True}, "header of 2 bytes in 1"),
+        (b"x" * 11, {"tail": True}, "11 bytes for the queue offset"),
+        (b"\x00" + b"x" * 11, {"ext": True, "tail": True}, "11 bytes for the queue offset"),
+        (b"\x04\x00\x01{" + b"x" * 11, {"ext": True, "tail": True}, "11 bytes for the queue offset"),
     ],
 )
-def test_a_message_shorter_than_it_says_is_a_frame_error(data: bytes, layout: Layout, why: str) -> None:
+def test_a_message_shorter_than_it_says_is_a_frame_error(data: bytes, layout: dict[str, bool], why: str) -> None:
     with pytest.raises(ProtocolError, match=why):
-        message_factory(layout, 0)(OWNER, 0, 1, b"\0" * 16, data)
+        message_factory(0, **layout)(OWNER, 0, 1, b"\0" * 16, data)
 
 
 @given(
@@ -152,7 +144,7 @@ def test_what_is_laid_out_is_read_back(body: bytes, headers: Any, ext: bool, tai
         data = b"\0" if header is None else b"\4" + len(header).to_bytes(2, "big") + header
     if tail:
         data += (77).to_bytes(8, "big") + (5).to_bytes(4, "big")
-    got = decode_content(data + body, Layout(ext, tail))
+    got = decode_content(data + body, ext=ext, tail=tail)
     assert got.body == body
     assert got.header == (header if ext else None)
     assert (got.queue_offset, got.raw_size) == ((77, 5) if tail else (None, None))
@@ -161,7 +153,7 @@ def test_what_is_laid_out_is_read_back(body: bytes, headers: Any, ext: bool, tai
 @given(st.binary(max_size=60), st.booleans(), st.booleans())
 def test_any_bytes_give_a_message_or_a_frame_error(data: bytes, ext: bool, tail: bool) -> None:
     try:
-        message = message_factory(Layout(ext, tail), None)(OWNER, 0, 1, b"\0" * 16, data)
+        message = message_factory(None, ext=ext, tail=tail)(OWNER, 0, 1, b"\0" * 16, data)
     except ProtocolError:
         return
     assert data.endswith(message.body)
@@ -196,7 +188,7 @@ def test_an_id_of_another_length_is_a_frame_error(length: int) -> None:
 
 @pytest.mark.rule("YZ-15")
 def test_a_message_with_its_place_is_the_same_by_either_scan() -> None:
-    make = message_factory(Layout(tail=True), 5)
+    make = message_factory(5, tail=True)
     data = b"".join(
         struct.pack(">iIqH16s", 30 + len(rest), 2, 7, 3, b"i" * 16) + rest
         for rest in (struct.pack(">qI", 100, 40) + b"body", struct.pack(">qI", -1, 0))
@@ -215,7 +207,7 @@ def test_a_message_with_its_place_is_the_same_by_either_scan() -> None:
 
 @pytest.mark.rule("YZ-15")
 def test_a_frame_too_short_for_a_place_is_refused_by_either_scan() -> None:
-    make = message_factory(Layout(tail=True), 5)
+    make = message_factory(5, tail=True)
     data = struct.pack(">iIqH16s", 30 + 11, 2, 7, 3, b"i" * 16) + b"x" * 11
     for scan in (_core.scan, _core.pure_scan):
         with pytest.raises(ProtocolError, match="11 bytes for the queue offset"):

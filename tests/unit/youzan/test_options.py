@@ -42,7 +42,6 @@ def test_a_filter_is_what_identify_carries() -> None:
         {"value": "b"},
         {"key": "a", "value": ""},
         {"key": "a", "value": "b", "pairs": [("a", "b")]},
-        {"kind": "regex", "key": "a", "value": "("},
         {"kind": "list"},
         {"kind": "list", "key": "a", "pairs": [("a", "b")]},
         {"kind": "list", "pairs": ["ab"]},
@@ -77,12 +76,3 @@ def test_options_out_of_range_are_refused(name: str, value: Any) -> None:
 def test_an_ordered_subscription_has_no_start_offset() -> None:
     with pytest.raises(OptionError, match="cannot be combined with ordered"):
         YouzanOptions(ordered=True, start_offset=StartOffset.end())
-
-
-@pytest.mark.rule("YZ-6")
-def test_ordered_is_switched_per_reader_per_topic_or_by_the_topic() -> None:
-    assert YouzanOptions(ordered=True).is_ordered("t", False) is True
-    assert YouzanOptions().is_ordered("t", True) is False
-    assert YouzanOptions(ordered=None).is_ordered("t", True) is True
-    by_topic = YouzanOptions(ordered={"a": True, "b": False})
-    assert [by_topic.is_ordered(t, True) for t in ("a", "b", "c")] == [True, False, True]

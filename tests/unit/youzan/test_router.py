@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,35 +11,37 @@ import pytest
 from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.publish.publication import Publish
-from gnsq_lite.stats import Health
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.lookup import TopicLayout
 from tests.fakes import FakeClock
 
 LEADERS = (Endpoint("a", 1, 0), Endpoint("b", 1, 1))
-REFUSAL = errors.NotLeaderError("E_FAILED_ON_NOT_LEADER")
 
 
 class Lookups:
     """The nsqlookupds of a topic: what each has said last, and which fail."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Lookup] = {}
+        self.said: dict[str, Lookup] = {}
         self.failing: set[str] = set()
         self.polls = 0
 
     def poke(self) -> None:
         self.polls += 1
 
-    def health(self) -> Mapping[str, Any]:
-        return {name: Health(name not in self.failing, None, 0.0, 0, ()) for name in ("one", "other")}
+    def answers(self) -> list[Lookup]:
+        return [lookup for name, lookup in self.said.items() if name not in self.failing]
 
 
 class Timer:
     """Never due before the test calls it."""
 
     def __init__(self, act: Callable[[], None]) -> None:
-        self.act, self.closed = act, False
+        self._act, self.closed = act, False
+
+    def act(self) -> None:
+        self.close()
+        self._act()
 
     def close(self) -> None:
         self.closed = True
@@ -88,7 +90,7 @@ class Host:
         """An nsqlookupd lists these leaders."""
         partitions = {each.partition: each for each in leaders if each.partition is not None}
         layout = TopicLayout(partition_num=count, partitions=partitions, has_meta=True) if leaders else TopicLayout()
-        self.lookups.answers[name] = lookup = Lookup(leaders, layout)
+        self.lookups.said[name] = lookup = Lookup(leaders, layout)
         self.learn(lookup)
 
     def publish(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publish:
@@ -113,7 +115,7 @@ def test_a_thread_finds_the_leader_unless_a_publish_to_its_partition_waits() -> 
     assert publish.data == b"PUB t 1\n\0\0\0\1x"
     assert host.leader_of(2) is None  # which has none
     refused = host.publish(0)
-    host.router.refused(refused, REFUSAL, LEADERS[0])
+    host.router.put_back([refused], LEADERS[0])
     assert host.leader_of(0) is None
     assert host.leader_of(1) is LEADERS[1]
     host.says("one", *LEADERS)
@@ -148,7 +150,7 @@ def test_publishes_to_one_partition_keep_their_order_after_each_kind_of_retry() 
     sent = [host.publish(1, b"%d" % number) for number in range(6)]
     host.send(*sent[:4])
     host.sent.clear()
-    host.router.refused(sent[1], REFUSAL, LEADERS[1])
+    host.router.put_back([sent[1]], LEADERS[1])
     host.send(sent[4])
     host.router.put_back([sent[2], sent[3]], LEADERS[1])
     host.send(sent[5])
@@ -156,7 +158,7 @@ def test_publishes_to_one_partition_keep_their_order_after_each_kind_of_retry() 
     host.owed = {1}  # the first one is unanswered, and may be refused
     host.says("one", LEADERS[0], moved)
     assert host.sent == []
-    host.router.refused(sent[0], REFUSAL, LEADERS[1])
+    host.router.put_back([sent[0]], LEADERS[1])
     host.owed = set()
     host.says("one", LEADERS[0], moved)
     assert host.sent == [(moved, publish) for publish in sent]
@@ -239,7 +241,7 @@ def test_while_all_nsqlookupds_fail_the_leaders_that_they_listed_last_are_tried_
 @pytest.mark.rule("YZ-8")
 def test_a_publish_without_a_key_goes_to_another_leader_after_a_refusal() -> None:
     host = Host()
-    host.router.refused(refused := host.publish(), REFUSAL, LEADERS[0])
+    host.router.put_back([refused := host.publish()], LEADERS[0])
     assert host.sent == [(LEADERS[1], refused)]
     assert {host.router.leader(host.publish()) for _ in range(4)} == {LEADERS[1]}
 
@@ -327,5 +329,3 @@ def test_without_nsqlookupd_an_nsqd_is_sent_the_partition_that_was_named() -> No
     assert (any_.data, named.data) == (b"PUB t\n\0\0\0\1x", b"PUB t 2\n\0\0\0\1x")
     assert isinstance(keyed._error, errors.NotSent)
     assert "number of partitions" in str(keyed._error)
-    host.router.refused(named, REFUSAL, host.sent[1][0])
-    assert named._error is REFUSAL
