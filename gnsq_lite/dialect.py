@@ -48,8 +48,8 @@ class Endpoint:
 class Lookup:
     """Reply of an nsqlookupd about a topic.
 
-    ``meta`` has the dialect's data.  ``left_out`` has a printable error for each unusable entry of the reply, up to
-    :data:`MAX_LEFT_OUT`.
+    ``meta`` has the dialect's data.  ``left_out`` has a printable error for each unusable entry of the reply, but at
+    most :data:`MAX_LEFT_OUT` errors.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -89,7 +89,7 @@ class RoutedPublish(Protocol):
     leader: Endpoint | None
     #: Last error of an endpoint.
     last_error: NSQError | None
-    #: Whether an nsqd may have the message; whether an earlier attempt may have sent it.
+    #: Whether an nsqd may have the message, and whether an earlier attempt may have sent the message.
     sent: bool
     in_doubt: bool
 
@@ -114,13 +114,13 @@ class RouterHost(Protocol):
     """Interface of a Writer's core for a :class:`Router`."""
 
     def send_to(self, endpoint: Endpoint, publish: Any) -> bool:
-        """Send a publish; return False if the endpoint cannot accept it yet.  If the endpoint is new, connect to it."""
+        """Send a publish, or return False if the endpoint cannot accept it yet.  Connect to a new endpoint."""
 
     def fail(self, publish: Any, error: NSQError) -> None:
         """Settle a publish with an error."""
 
     def look_up(self, topic: str, on_lookup: Callable[[Lookup], None], on_outage: Callable[[], None]) -> Lookups | None:
-        """Start to look up a topic; return None without nsqlookupds.  While all nsqlookupds fail, call *on_outage*."""
+        """Start to look up a topic.  Return None without nsqlookupds.  Call *on_outage* while all nsqlookupds fail."""
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> Any:
         """Call *act* once, *seconds* from now; return the timer, which has ``close()``."""
@@ -129,17 +129,17 @@ class RouterHost(Protocol):
         """Return whether the endpoint is silent or unreachable.  Thread-safe."""
 
     def owes(self, topic: str, partition: int) -> bool:
-        """Return whether publishes to a partition are unanswered; disconnect silent nsqds that owe the answers."""
+        """Return whether a partition has unanswered publishes.  Disconnect its nsqd if the nsqd is silent."""
 
 
 class Router(Protocol):
     """Chooses the endpoint of each publish, and holds publishes that cannot be sent yet.
 
-    Call the methods in the loop's thread, unless they are thread-safe.  The method bodies here are for plain NSQ.
+    Call a method that is not thread-safe in the loop's thread.  The bodies of the methods are those for plain NSQ.
     """
 
     def leader(self, publish: RoutedPublish) -> Endpoint | None:
-        """Encode a publish's command; return its endpoint, or None if the loop must send it.  Thread-safe."""
+        """Encode a publish's command.  Return its endpoint, or None if the loop must send the publish.  Thread-safe."""
         return None
 
     def send(self, publish: RoutedPublish) -> None:
@@ -178,7 +178,7 @@ class Dialect:
     """Dialect of the servers.  This class is for nsqd 1.x; :class:`gnsq_lite.youzan.YouzanDialect` overrides it."""
 
     name = "nsq"
-    #: Path of the request that lists the nsqlookupds of a cluster (YZ-1); "": use only the configured nsqlookupds.
+    #: Path of the request that lists the nsqlookupds of a cluster (YZ-1), or "" to use only the configured nsqlookupds.
     lookupds_path = ""
     #: Whether :meth:`router` chooses the endpoint of each publish.
     is_routed = False
@@ -191,7 +191,7 @@ class Dialect:
     def lookup_path(self, topic: str, role: Role) -> str:
         """Return the path and query of the lookup request to each nsqlookupd.
 
-        To publish, look up all nsqds, because the first publish creates the topic (PUB-4).
+        A Writer looks up all nsqds, because the first publish creates the topic (PUB-4).
         """
         return "/nodes" if role == "write" else f"/lookup?topic={quote(topic, safe='')}"
 
@@ -205,7 +205,7 @@ class Dialect:
         return Lookup(endpoints, left_out=tuple(left_out))
 
     def named_endpoints(self, nsqds: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        """Return the endpoints to consume from *nsqds*, which are given by address and not looked up."""
+        """Return the endpoints from which a Reader consumes if the program gave the addresses of *nsqds*."""
         return nsqds
 
     def parse_lookupds(self, data: Any) -> tuple[Address, ...]:
@@ -244,22 +244,22 @@ class Dialect:
 
     # -- publishing
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> Router | None:
-        """Make the router that chooses the endpoint of each publish; None: round robin over the nsqds."""
+        """Make the router that chooses the endpoint of each publish, or return None for round robin over the nsqds."""
         return None
 
     def beside_bodies(
         self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
     ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
-        """Encode the headers or the trace ids of a batch, one for each body; return them and the bytes per message.
+        """Encode the headers or the trace ids of a batch, one item for each body.
 
-        Raises OptionError if the dialect cannot send them.
+        Return (headers, trace ids, bytes that they add to each message).  Raises OptionError: plain NSQ has neither.
         """
         name, given = ("trace_ids", trace_ids) if headers is None else ("headers", headers)
         raise OptionError(name, given, _NEEDS_YOUZAN)
 
     @property
     def batch_extra(self) -> int:
-        """Bytes of each message of a batch besides its body and the body's size field."""
+        """Bytes that each message of a batch has in addition to its body and the size of the body."""
         return 0
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
@@ -281,7 +281,7 @@ class Dialect:
         return commands.publish(request.topic, request.bodies[0])
 
     def receipt(self, request: PublishRequest, body: bytes) -> Any:
-        """Decode nsqd's reply to a publish into the caller's result; None for a plain OK.  Raises ProtocolError."""
+        """Return the receipt in nsqd's reply to a publish, or None for a plain OK.  Raises ProtocolError."""
         return None
 
     def should_reroute(self, error: NsqdError) -> bool:
