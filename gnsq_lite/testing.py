@@ -1,4 +1,4 @@
-"""Helpers for tests of handlers: messages without a broker, and the answer a Reader would send.
+"""Tests handlers without a broker: makes messages, and returns the answer that a Reader would send.
 
 ::
 
@@ -46,7 +46,7 @@ class Recorder:
     handled = finish
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
-        """Record REQ; a delay of None is the Reader's delay, which grows with the attempts."""
+        """Record REQ.  A delay of None means the Reader's delay for the message's number of attempts."""
         self.answers.append(("requeue", delay, backoff))
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
@@ -58,10 +58,10 @@ class Recorder:
         self.answers.append(("touch",))
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Do nothing: deliver() returns None for a message without an answer."""
+        """Do nothing, because deliver() returns None for a message without an answer."""
 
     def skipped(self, message: Message) -> None:
-        """Do nothing: recorded messages do not expire."""
+        """Do nothing, because recorded messages do not expire."""
 
 
 class RecordedMessage(Message):
@@ -92,8 +92,8 @@ def make_message(
     """Make a message without an nsqd.
 
     Args:
-        id: 16 bytes; None: a new unique id.
-        timestamp_ns: Time of publishing, in nanoseconds since 1970; None: now.
+        id: 16 bytes.  None means a new unique id.
+        timestamp_ns: Time of publishing, in nanoseconds since 1970.  None means now.
         msg_timeout, max_msg_timeout: Seconds from now to the deadline, and to the latest deadline after TOUCH.
     Raises:
         BodyTypeError, InvalidName: *body* is not bytes, or a name is invalid.
@@ -119,14 +119,14 @@ class _Outcomes:
 
 
 def deliver(handler: Callable[[Message], None], message: RecordedMessage) -> Answer | None:
-    """Call *handler* as a Reader does; return the answer a Reader would send, or None after ``enable_async``.
+    """Call *handler* as a Reader does.  Return the answer that a Reader would send, or None after ``enable_async``.
 
-    If the handler raises GiveUp, the answer is ("finish",).  For other errors it is ("requeue", delay, backoff), and
-    an error that is no Exception (KeyboardInterrupt, SystemExit) is raised too.  To deliver a message twice, as nsqd
-    may do, make a second message with the same ``id`` and one more attempt.
+    After GiveUp the answer is ("finish",), and after any other exception ("requeue", delay, backoff).  deliver() also
+    raises KeyboardInterrupt, SystemExit, and other exceptions of the handler that do not derive from Exception.  To
+    deliver a message twice, as nsqd may do, make a second message with the same ``id`` and one more attempt.
 
     Raises:
-        AlreadyAnswered: The message has already been answered; *handler* was not called.
+        AlreadyAnswered: The message has already been answered.  *handler* was not called.
     """
     if message.has_responded:
         raise AlreadyAnswered(
