@@ -72,8 +72,8 @@ def url_list(given: Addresses | None) -> list[str]:
 def _read_each(given: Addresses | None, read: Callable[[str | Address], T], option: str, wanted: str) -> list[T]:
     """Apply *read* to each address, and remove duplicates.
 
-    A password may contain a comma, which splits a URL into two addresses, the first without an "@".  So an error shows
-    an address only if no address contains "@", "?" or "#".
+    A comma in a password splits a URL into two addresses, and the first has no "@".  Therefore an error shows an
+    address only if no address contains "@", "?" or "#".
     """
     if given is None:
         return []
@@ -104,10 +104,10 @@ def check_callables(**given: Any) -> None:
 
 
 def check_runs(option: str, function: Callable[..., Any]) -> None:
-    """Raise OptionError for an ``async def`` or a generator function, because calling it does not run its body."""
+    """Raise OptionError for an ``async def`` or a generator function, because a call does not run their bodies."""
     for one in (function, type(function).__call__):
         if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
-            why = "is an async def, which the library does not await: pass a plain function; asyncio.run() may help"
+            why = "is an async def, which the library does not await: pass a function that calls asyncio.run()"
         elif inspect.isgeneratorfunction(one):
             why = "is a generator function (it contains yield): calling it does not run its body"
         else:
