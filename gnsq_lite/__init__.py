@@ -7,14 +7,14 @@
     with Writer("127.0.0.1:4150") as writer:
         writer.publish("clicks", b"hello")
 
-    def handle(message):          # returns: FIN.  raises: REQ with a delay, and backoff
+    def handle(message):          # after a return the Reader sends FIN, after an exception REQ
         print(message.body)
 
     Reader("clicks", "printer", handle, nsqd_tcp_addresses=["127.0.0.1:4150"]).start()
 
 A name of this module is imported when a program first uses it.  ``import gnsq_lite`` imports neither gevent nor ssl, so
-a program may monkey-patch afterwards.  Durations are seconds, floats; bodies are bytes.  All errors are in
-:mod:`gnsq_lite.errors`, under ``NSQError``.
+a program may monkey-patch afterwards.  Durations are floats, in seconds.  Bodies are bytes.  All errors derive from
+:class:`gnsq_lite.errors.NSQError`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m gnsq_lite``: the same program as ``gnsq-lite``."""
+"""Runs ``gnsq-lite`` as ``python -m gnsq_lite``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def _wants_patch(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether to monkey-patch this process.  A supervisor of workers is not patched; its children are."""
+    """Return whether to monkey-patch this process.  A supervisor is not patched, but its child processes are."""
     supervises = arguments[:1] == ["worker"] or arguments[:2] == ["--patch", "worker"]
     if supervises and "--no-supervise" not in arguments and "GNSQ_LITE_SUPERVISED" not in environ:
         return False

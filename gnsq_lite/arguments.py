@@ -1,7 +1,7 @@
 """Types of handlers, and of the keyword arguments of Reader, Writer and Worker, for type checkers and editors.
 
-This module has no code that runs.  ``python -m tests.keyword_types`` generates the classes below the line from the
-options in :mod:`gnsq_lite.options` and the settings modules; a test compares them.
+Programs do not import this module.  ``python -m tests.keyword_types`` generates the classes below the line from the
+options in :mod:`gnsq_lite.options` and the settings modules, and a test checks that the classes are current.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OneByOne = Callable[[Message], None]
 InBatches = Callable[[list[Message]], None]
 WithValue = Callable[[Any, Message], None]
 
-#: Exception classes after which a message is given up, at the first failure or at the given number of attempts.
+#: Exception classes after which a message is given up: at the first failure, or at the attempt that a mapping gives.
 GiveUpOn = Collection[type[BaseException]] | Mapping[type[BaseException], int]
 #: Delay of a failed message in seconds, or a function of (error, attempts) that returns the delay.
 Delay = float | Callable[[Any, int], float]

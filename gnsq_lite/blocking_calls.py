@@ -21,17 +21,17 @@ from greenlet import getcurrent
 
 T = TypeVar("T")
 
-#: Maximum native threads per hub; each is started on demand.  The hub's own pool is not used: it also resolves host
-#: names, and ten unreachable servers would occupy all its threads.
+#: Maximum native threads per hub.  Threads are started on demand.  The hub's own pool is not used, because it also
+#: resolves host names, and ten unreachable servers would occupy all its threads.
 POOL_SIZE = 64
 
-#: Id of the process that the pools and the hub belong to.
+#: Id of the process that created the pools and the hub.
 _pid = os.getpid()
 _pools: weakref.WeakKeyDictionary[Hub, ThreadPool] = weakref.WeakKeyDictionary()
 
 
 def call_cooperatively(call: Callable[..., T], *args: Any, timeout: float) -> T:
-    """Return ``call(*args)``; other greenlets of the thread keep running.
+    """Run *call* with *args* and return its result, while other greenlets of the thread keep running.
 
     Raises TimeoutError after *timeout* seconds.  In a thread without a hub only the call's own time limits apply.
     After a timeout, a call in a native thread continues in the background until its own limits end it.
@@ -72,10 +72,10 @@ def _pool_of(hub: Hub) -> ThreadPool:
 
 
 def after_fork() -> None:
-    """Replace pools and hub in a forked child; a second call in the same process does nothing.
+    """Replace pools and hub in a forked child.  A second call in the same process does nothing.
 
     The child has no pool threads, and after an unpatched os.fork() other threads cannot wake the hub.  Python's fork
-    hook calls this function; after a fork in C :mod:`gnsq_lite.net.io_thread` calls it.
+    hook calls this function.  After a fork in C :mod:`gnsq_lite.net.io_thread` calls this function.
     """
     global _pid
     if _pid == os.getpid():

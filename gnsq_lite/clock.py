@@ -1,4 +1,4 @@
-"""The clock of the policies; tests replace it by a fake clock.  Times are seconds, as floats."""
+"""Reads the time, in seconds as floats.  Tests use a fake clock instead."""
 
 from __future__ import annotations
 

@@ -36,12 +36,12 @@ def share(default: float | None, doc: str) -> Any:
 
 
 def documented(default: Any, doc: str, *, unit: str = "", span: str = "") -> Any:
-    """Declare a field that the dataclass itself checks; *span* describes its range."""
+    """Declare a field that its dataclass checks.  *span* describes the range of the field."""
     return dataclasses.field(default=default, metadata={"unit": unit, "span": span, "doc": doc})
 
 
 def hook(arguments: str, doc: str) -> Any:
-    """Declare an optional callback; *doc* gives the event and the thread of the call."""
+    """Declare an optional callback.  *doc* describes the event, and the thread in which the callback is called."""
     return dataclasses.field(default=None, metadata={"arguments": arguments, "doc": doc})
 
 
@@ -49,7 +49,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def per_second(name: str, value: Any) -> float | None:
-    """Convert ``"100/s"``, ``"5/m"`` or ``"1000/h"`` to messages per second; None stays None.  Raises OptionError."""
+    """Convert ``"100/s"``, ``"5/m"`` or ``"1000/h"`` to messages per second, and None to None.  Raises OptionError."""
     if value is None:
         return None
     number, _, unit = value.replace(" ", "").partition("/") if isinstance(value, str) else ("", "", "")
