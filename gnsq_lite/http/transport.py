@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import ssl
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -63,7 +64,10 @@ class _DeadlineReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int | None:
         self._sock.settimeout(remaining())
-        count: int | None = self._raw.readinto(buffer)
+        try:
+            count: int | None = self._raw.readinto(buffer)
+        except ssl.SSLError as error:  # urllib3's SSLError would mean that the request was not sent
+            raise ConnectionError(str(error)) from error
         return count
 
     def readall(self) -> bytes:
@@ -166,7 +170,8 @@ def translated(url: str, error: BaseException) -> HTTPError:
         if isinstance(error, theirs) or isinstance(cause, theirs):
             port = urllib3.util.parse_url(url).port
             # If an HTTP client connects to their TCP ports, nsqd and nsqlookupd close the connection.
-            hint = f"; is {port} a TCP port, and the HTTP port {port + 1}?" if port and "ended before" in why else ""
+            is_plain = url.startswith("http:") and port and "ended before" in why
+            hint = f"; is {port} a TCP port, and the HTTP port {port + 1}?" if is_plain else ""
             return ours(url, f"{why}: {_reason(cause)}{hint}")
     return HTTPError(url, _reason(cause))
 
