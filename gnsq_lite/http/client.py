@@ -139,7 +139,7 @@ class HTTPClient:
     def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: bytes | None = None) -> Reply:
         """Send one request; return the complete response.  Raises HTTPError.
 
-        Parameters that are None are omitted.  True and False are sent as ``true`` and ``false``.
+        A parameter that is None is omitted.  True and False are sent as ``true`` and ``false``.
         """
         given = {name: value for name, value in (params or {}).items() if value is not None}
         given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}

@@ -49,9 +49,11 @@ class LookupdClient(HTTPClient):
     ) -> LookupResult:
         """Return the nsqds of the topic.  For an unknown topic, ``found`` is False in the result.
 
+        The keywords are only for Youzan's nsqlookupd: *metainfo* requests the topic's configuration, and *partition*
+        requests only this partition.
+
         Args:
-            access: "r" for consumers or "w" for producers.  All keywords are only for Youzan's nsqlookupd.
-            metainfo, partition: Whether to include the topic's configuration; the only partition to return.
+            access: "r" for consumers or "w" for producers.
         """
         check_topic(topic)
         params = {"topic": topic, "access": access, "metainfo": metainfo, "partition": partition}
@@ -111,8 +113,8 @@ class LookupdClient(HTTPClient):
     def delete_topic(self, topic: str, *, force: bool | None = None) -> None:
         """Remove the topic and its channels from nsqlookupd.
 
-        A plain nsqlookupd only removes the registrations.  An nsqd that still has the topic may register the topic
-        again.  Youzan's nsqlookupd deletes all partitions and messages of the topic on the nsqds.
+        A plain nsqlookupd only removes the registrations, and an nsqd that still has the topic may register it again.
+        Youzan's nsqlookupd deletes all partitions and messages of the topic on the nsqds.
         """
         check_topic(topic)
         self.post("/topic/delete", {"topic": topic, "partition": "**", "force": force})
@@ -123,7 +125,7 @@ class LookupdClient(HTTPClient):
         nsqlookupd responds with OK even if it does not know the node.
 
         Args:
-            node: nsqd's ``broadcast_address:http_port``, or the same as a pair, such as :attr:`Node.http_address`.
+            node: nsqd's ``broadcast_address:http_port``, or a pair of these, such as :attr:`Node.http_address`.
             restore: Remove the tombstone (Youzan's nsqlookupd only).
         """
         check_topic(topic)

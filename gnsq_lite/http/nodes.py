@@ -54,7 +54,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicMeta:
-    """Configuration of a topic of Youzan's NSQ.  ``topics_meta()`` sets neither ``partition_num`` nor ``replica``."""
+    """Configuration of a topic of Youzan's NSQ.  ``topics_meta()`` does not set ``partition_num`` and ``replica``."""
 
     partition_num: int = 0
     replica: int = 0

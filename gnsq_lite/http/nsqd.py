@@ -66,7 +66,8 @@ class NsqdClient(HTTPClient):
         Args:
             defer: Seconds until nsqd delivers the message, rounded up to milliseconds.
 
-        After HTTPTimeout or HTTPConnectionLost, nsqd may have the message.  After other errors, nsqd does not have it.
+        After HTTPConnectError, or an error status of nsqd, nsqd does not have the message.  After any other HTTPError
+        nsqd may have the message.
         """
         check_topic(topic)
         check_body(body)

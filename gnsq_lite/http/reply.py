@@ -1,4 +1,4 @@
-"""Reads a server's response up to a size limit, and decodes it.
+"""Reads a server's response up to a size limit, and decodes the JSON.
 
 For invalid bytes the functions raise one of the ``HTTP...`` errors.  They do not decompress bodies.  An error's text
 contains at most 300 characters of the server's text, with escaped control characters.
@@ -63,7 +63,7 @@ def shown(text: object) -> str:
 
 
 def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut: bool = False) -> bytes:
-    """Read the body as sent.  A body over *limit* bytes is cut if *cut*; if not, it raises HTTPResponseError."""
+    """Read the body, at most *limit* bytes.  If the body is longer, cut it if *cut*, else raise HTTPResponseError."""
     declared = response.headers.get("Content-Length", "")
     if not cut and declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
         raise HTTPResponseError(url, f"the response has {int(declared[:20])} bytes; at most {limit} are accepted")
@@ -80,7 +80,7 @@ def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut:
 
 
 def explain(reply: Reply) -> str:
-    """Return the server's error text: the JSON's ``message``, else its ``status_txt``, else the start of the body."""
+    """Return the server's error text: ``message`` or ``status_txt`` of the JSON, else the start of the body."""
     if 300 <= reply.status < 400:
         return "a redirect is not followed"
     try:

@@ -85,7 +85,7 @@ class TopicStats:
 
 @dataclass(frozen=True, kw_only=True)
 class NsqdStats:
-    """The response of nsqd's ``/stats``.  ``health`` is ``OK`` or an error.  ``raw`` also contains ``memory``."""
+    """The response of nsqd's ``/stats``.  ``health`` is ``OK`` or an error text.  ``raw`` also contains ``memory``."""
 
     version: str
     health: str
@@ -106,7 +106,7 @@ class NsqdStats:
     def depth(self, topic: str, channel: str) -> int | None:
         """Return the depth of a channel, or None if nsqd does not have the channel.
 
-        Youzan's nsqd has an entry for each partition.  Return the sum over the partitions that this nsqd leads.
+        Youzan's nsqd has an entry for each partition.  The result is the sum over the partitions that this nsqd leads.
         """
         entries = [entry for entry in self.topics if entry.topic_name == topic and entry.is_leader is not False]
         depths = [each.depth for entry in entries for each in entry.channels if each.channel_name == channel]

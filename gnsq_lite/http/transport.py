@@ -81,7 +81,7 @@ class _DeadlineReader(io.RawIOBase):
 
 
 class _DeadlineSocket:
-    """A connected socket.  Sends, and reads from the file of makefile(), wait at most until the deadline."""
+    """A connected socket.  sendall(), and reads from the file of makefile(), wait at most until the deadline."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
@@ -132,7 +132,7 @@ def basic(userinfo: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether *host* is a loopback address: localhost, 127.0.0.0/8 or ::1."""
+    """Return whether *host* is a loopback address: localhost, 127.0.0.0/8 or ::1."""
     parts = host.split(".")
     return host.lower() in ("localhost", "::1") or (
         parts[0] == "127" and len(parts) == 4 and all(part.isdigit() for part in parts)
@@ -177,7 +177,7 @@ def translated(url: str, error: BaseException) -> HTTPError:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """Return the innermost cause of *error*.  Ignore ``__context__``, which may be an exception of the caller."""
+    """Return the innermost cause of *error*.  Do not follow ``__context__``, which may be an error of the caller."""
     for _ in range(10):
         arguments = [argument for argument in error.args if isinstance(argument, BaseException)]
         inner = getattr(error, "original_error", None) or error.__cause__ or (arguments[0] if arguments else None)
@@ -188,7 +188,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _reason(cause: BaseException) -> str:
-    """Return the text of *cause*.  Replace urllib3's own texts, which contain URLs and reprs, by the class name."""
+    """Return the text of *cause*, or its class name for an error of urllib3, whose text contains URLs and reprs."""
     text = getattr(cause, "verify_message", None) or getattr(cause, "strerror", None)
     if not text:
         text = type(cause).__name__ if isinstance(cause, TransportError) else str(cause) or type(cause).__name__
