@@ -168,10 +168,10 @@ def translated(url: str, error: BaseException) -> HTTPError:
         return HTTPConnectError(url, f"the certificate does not verify: {_reason(cause)}{remedy}")
     for theirs, ours, why in _TABLE:
         if isinstance(error, theirs) or isinstance(cause, theirs):
-            port = urllib3.util.parse_url(url).port
+            port = urllib3.util.parse_url(url).port or 0
             # If an HTTP client connects to their TCP ports, nsqd and nsqlookupd close the connection.
-            is_plain = url.startswith("http:") and port and "ended before" in why
-            hint = f"; is {port} a TCP port, and the HTTP port {port + 1}?" if is_plain else ""
+            is_suspect = url.startswith("http:") and "ended before" in why
+            hint = f"; is {port} a TCP port, and the HTTP port {port + 1}?" if is_suspect else ""
             return ours(url, f"{why}: {_reason(cause)}{hint}")
     return HTTPError(url, _reason(cause))
 
