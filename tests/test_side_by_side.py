@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests import side_by_side
 
 
@@ -12,9 +10,11 @@ def test_the_noted_files_are_there() -> None:
 
 
 def test_the_groups_leave_nothing_out() -> None:
-    """What default leaves out is in full: each test is run plain and monkey-patched, once each."""
-    runs = side_by_side.RUNS
-    assert set(side_by_side.GROUPS["default"]) | set(side_by_side.GROUPS["full"]) == {*runs, *side_by_side.CHECKS}
-    patched = {path for name in ("monkey", "rest-monkey") for path in side_by_side.files(runs[name].paths)}
-    here = {path for path in side_by_side.files(["tests"]) if path.parent != Path("tests")}
-    assert here - patched - set(side_by_side.files(["tests/foreign", "tests/ledger"])) == set()
+    """default and full run each test plain; night runs each test monkey-patched."""
+    runs, groups = side_by_side.RUNS, side_by_side.GROUPS
+    assert {run for names in groups.values() for run in names} == {*runs, *side_by_side.CHECKS}
+    assert ("plain" in groups["default"], "slow" in groups["full"], "all-monkey" in groups["night"]) == (True,) * 3
+    marks = {"plain": "not slow", "slow": "slow", "all-monkey": ""}
+    assert {name: (runs[name].marks, runs[name].paths) for name in marks} == {
+        name: (mark, ("tests",)) for name, mark in marks.items()
+    }

@@ -186,21 +186,24 @@ def test_each_unsupported_feature_raises_the_documented_error(shop: TaskShop) ->
         assert line.startswith(start)
 
 
-@pytest.mark.parametrize(
-    ("options", "queues", "text"),
-    [
-        ({"concurency": 2}, ["default"], "did you mean 'concurrency'"),
-        ({"outbox": True, "using": "other"}, ["default"], "NSQ['OUTBOX'] does not name 'other'"),
-        ({}, [], "must name the queues"),
-        ({}, ["no good"], "tasks.no good"),
-    ],
-)
-def test_the_checks_report_each_wrong_setting(shop: TaskShop, options: Any, queues: list[str], text: str) -> None:
-    backend = {"BACKEND": "gnsq_lite.contrib.django.tasks.NSQBackend", "QUEUES": queues, "OPTIONS": options}
-    shop.env["SHOP_TASKS"] = json.dumps({"mail": backend, "default": {**backend, "OPTIONS": {}, "QUEUES": ["default"]}})
+def test_the_checks_report_each_wrong_setting(shop: TaskShop) -> None:
+    wrong: dict[str, tuple[Any, list[str], str]] = {
+        "option": ({"concurency": 2}, ["default"], "did you mean 'concurrency'"),
+        "outbox": ({"outbox": True, "using": "other"}, ["default"], "NSQ['OUTBOX'] does not name 'other'"),
+        "no queue": ({}, [], "must name the queues"),
+        "name": ({}, ["no good"], "tasks.no good"),
+        "default": ({}, ["default"], ""),
+    }
+    shop.env["SHOP_TASKS"] = json.dumps(
+        {
+            name: {"BACKEND": "gnsq_lite.contrib.django.tasks.NSQBackend", "QUEUES": queues, "OPTIONS": options}
+            for name, (options, queues, _) in wrong.items()
+        }
+    )
     output = shop.call("check", code=1)
-    assert "TASKS['mail']: " in output
-    assert text in output
+    for name, (_, _, text) in wrong.items():
+        assert text in output
+        assert (f"TASKS['{name}']: " in output) == (name != "default")
 
 
 def test_a_message_without_a_valid_task_is_given_up(shop: TaskShop) -> None:

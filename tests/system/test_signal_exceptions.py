@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from tests.profiles import repeats
 from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.system.test_process_faults import python
@@ -117,16 +118,20 @@ print(strikes, len(ok), worst)
 """
 
 
+LONG = [pytest.mark.slow, pytest.mark.timeout(1200.0)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "count"),
+    ("mode", "what", "kind", "count"),
     [
-        ("plain", 200),
-        ("coalesced", 100),
-        pytest.param("plain", 5000, marks=[pytest.mark.slow, pytest.mark.timeout(1200.0)]),
+        ("plain", "interrupt", "plain", 100),
+        ("plain", "alarm", "coalesced", 50),
+        ("patched", "interrupt", "coalesced", 50),
+        ("patched", "alarm", "plain", 100),
+        pytest.param("plain", "alarm", "plain", 2000, marks=LONG),
+        pytest.param("patched", "interrupt", "plain", 2000, marks=LONG),
     ],
 )
-@pytest.mark.parametrize("what", ["interrupt", "alarm"])
-@pytest.mark.parametrize("mode", ["plain", "patched"])
 def test_a_program_that_catches_what_signal_handlers_raise_goes_on_within_a_second(
     broker: ServerHandle, topic: str, mode: str, what: str, kind: str, count: int
 ) -> None:
@@ -172,7 +177,7 @@ while True:
 def test_a_program_that_does_not_catch_it_exits_in_order(
     broker: ServerHandle, topic: str, mode: str, what: str
 ) -> None:
-    for seed in range(3):
+    for seed in range(repeats(3, 1)):
         broker.prepare(f"{topic}_{seed}_read", "ch")
         done = python(ENDS, mode, what, broker.tcp_address, f"{topic}_{seed}", str(seed))
         assert done.returncode in (1, -2), done  # Python ends by SIGINT after a KeyboardInterrupt
@@ -227,7 +232,7 @@ except ClosedError:
 @pytest.mark.parametrize("main", ["publish", "nowait"])
 @pytest.mark.parametrize("mode", ["plain", "patched"])
 def test_a_signal_handler_may_close_without_waiting(broker: ServerHandle, topic: str, mode: str, main: str) -> None:
-    for seed in range(3):
+    for seed in range(repeats(3, 1)):
         done = python(CLOSES, mode, main, broker.tcp_address, f"{topic}_{seed}", str(seed))
         assert (done.returncode, done.stderr) == (0, b""), done
         assert int(broker.stats(f"{topic}_{seed}")["depth"]) - int(done.stdout) in (0, 1)
