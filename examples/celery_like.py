@@ -3,7 +3,7 @@
     gnsq-lite worker examples.celery_like --processes 2 --concurrency 4
     python -c "from examples.celery_like import add; add.delay(2, 3)"
 
-nsqd's address comes from NSQD_TCP_ADDRESSES or NSQ_LOOKUPD_HTTP_ADDRESSES.  Arguments are JSON; a task may run twice.
+nsqd's address comes from NSQD_TCP_ADDRESSES or NSQ_LOOKUPD_HTTP_ADDRESSES.  Arguments are JSON.  A task may run twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ tasks: dict[str, Task] = {}
 
 
 class Task:
-    """A function that can also be run elsewhere, later."""
+    """A function that a worker can also run."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -33,11 +33,11 @@ class Task:
         return self.function(*args, **kwargs)
 
     def delay(self, *args: Any, **kwargs: Any) -> None:
-        """Return when nsqd has the call."""
+        """Publish a call of the task, and return when nsqd has stored the message."""
         self.apply_async(args, kwargs)
 
     def apply_async(self, args: Any = (), kwargs: Any = None, countdown: float = 0.0) -> None:
-        """As delay(), to be run after *countdown* seconds."""
+        """Publish a call that runs after *countdown* seconds."""
         body = json.dumps({"task": self.name, "args": list(args), "kwargs": kwargs or {}}).encode()
         writer.publish("tasks", body, defer=countdown)
 

@@ -1,8 +1,8 @@
-"""A web application that publishes; one Writer, shared by all requests.
+"""A web application that publishes.  All requests share one Writer.
 
-gunicorn --workers 4 examples.flask_publisher:app                  # prefork: each child connects by itself
-gunicorn --workers 4 --preload examples.flask_publisher:app        # the Writer is made before the fork: fine
-gunicorn --worker-class gevent examples.flask_publisher:app        # monkey-patched: a publish blocks no other one
+gunicorn --workers 4 examples.flask_publisher:app                  # each child creates a Writer
+gunicorn --workers 4 --preload examples.flask_publisher:app        # each child uses the Writer created before the fork
+gunicorn --worker-class gevent examples.flask_publisher:app        # monkey-patched: requests publish concurrently
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ writer = Writer(publish_timeout=5.0)  # NSQD_TCP_ADDRESSES; connects at the firs
 
 @app.post("/clicks")
 def click() -> tuple[str, int]:
-    """201 when nsqd has it; 503: it has not; 504: nobody knows."""
+    """Return 201 if nsqd has the message, 503 if nsqd does not have it, or 504 if the outcome is unknown."""
     try:
         writer.publish("clicks", request.get_data())
     except OutcomeUnknown as error:
