@@ -1,8 +1,8 @@
 """Starts and stops one process of a supervisor, and reads its memory.
 
 Each process is a new interpreter (posix_spawn of the supervisor's command line), not a fork.  A fork could not reload
-the parent's code, could not run --patch before any import, and would copy locks that other threads hold.  Therefore
-each process starts slower, and does not share the memory of imported modules.
+the parent's code, could not run --patch before any import, and would copy locks that other threads hold.  On the other
+hand, a new interpreter starts more slowly than a fork, and does not share the memory of imported modules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gnsq_lite.supervise.slots import VARIABLE, Slot
 
 NEVER = float("inf")
 
-#: Drain limit, in seconds, of a process that has not loaded the Worker.
+#: Drain limit, in seconds, of a process that has not loaded its Worker yet.
 _DRAIN_TIMEOUT = 30.0
 
 
@@ -33,7 +33,7 @@ class Child:
     #: Path of the Unix socket on which the process serves its status pages.  Each start has a new path.
     socket: str = ""
     pid: int | None = None
-    #: Memory shared with the process; None while the process does not run.
+    #: Memory shared with the process, or None while the process does not run.
     memory: ProcessMemory | None = None
     start_at: float = NEVER
     kill_at: float = NEVER
@@ -41,7 +41,7 @@ class Child:
     replace_at: float = NEVER
     #: Whether the supervisor stopped this process in order to start it again.
     replaced: bool = False
-    #: Exit code of the last process with this number; a negative number is the signal that killed the process.
+    #: Exit code of the last process with this number.  A negative number is the signal that killed the process.
     last_exit: int | None = None
 
     @property
@@ -83,7 +83,7 @@ class Child:
         self.memory = memory
 
     def stop(self, number: int, now: float, grace: float) -> None:
-        """Send the signal *number* to the process, and schedule its SIGKILL for *grace* seconds later.
+        """Send the signal *number* to the process, and schedule SIGKILL for *grace* seconds later.
 
         For SIGTERM, the process gets its drain limit in addition to *grace*.
         """

@@ -15,7 +15,7 @@ class Election:
     The file records the last run of each task, so that the next elected process does not repeat this run.
 
     Args:
-        path: Path of the file.  None if there is no supervisor: this process is then always elected.
+        path: Path of the file, or None without a supervisor.  A process without a supervisor is always elected.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -25,7 +25,7 @@ class Election:
         os.register_at_fork(after_in_child=self.resign)  # otherwise a handler's forked child would keep the lock
 
     def is_elected(self) -> bool:
-        """Take the lock if it is free; return whether this process holds it."""
+        """Take the lock if it is free.  Return whether this process holds the lock."""
         if self._path is None or self._file is not None:
             return True
         try:
@@ -59,7 +59,7 @@ class Election:
             os.pwrite(self._file, text.ljust(size), 0)
 
     def resign(self) -> None:
-        """Close the file, which releases the lock."""
+        """Release the lock by closing the file."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

@@ -14,7 +14,7 @@ class ExitCode(IntEnum):
     FAILED = 1
     #: The command line, an option, or the module to import is wrong.  The supervisor does not restart the worker.
     USAGE = 2
-    #: A second signal or the drain limit ended running handlers; their messages were requeued.
+    #: A second signal or the drain limit ended running handlers, and their messages were requeued.
     NOT_DRAINED = 3
     #: Source files changed (--reload).  The supervisor restarts the process and never returns this code itself.
     RELOAD = 75

@@ -1,4 +1,4 @@
-"""The status pages of a supervisor, which merges the pages of its processes."""
+"""The status pages of a supervisor.  Each page is merged from the pages of the processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT = 5.0
 _METRICS = b"""# HELP gnsq_worker_hung_processes Processes that the supervisor killed because they hung.
 # TYPE gnsq_worker_hung_processes counter
 gnsq_worker_hung_processes_total %d
-# HELP gnsq_worker_process_starts Processes that the supervisor started: the first ones, restarts and replacements.
+# HELP gnsq_worker_process_starts Processes that the supervisor started, including restarts and replacements.
 # TYPE gnsq_worker_process_starts counter
 gnsq_worker_process_starts_total %d
 """
@@ -37,7 +37,7 @@ class GroupPages:
         self._supervisor, self._merge = supervisor, merge
 
     def metrics(self) -> Page:
-        """Return the metrics of all processes that answer.  The label ``process`` has the process's number."""
+        """Return the metrics of all processes that answer.  The label ``process`` is the process's number."""
         pages = {str(n): body for n, (status, body) in self._fetch_all("/metrics").items() if status == 200}
         starts = sum(child.restarts.starts for child in tuple(self._supervisor.children))
         return self._merge({**pages, "supervisor": _METRICS % (self._supervisor.hung, starts)})
@@ -74,13 +74,13 @@ class GroupPages:
     def _fetch_all(self, page: str) -> dict[int, tuple[int, bytes]]:
         children: tuple[Child, ...] = ()
         answers: dict[int, tuple[int, bytes]] = {}
-        while children != (now := tuple(self._supervisor.children)):  # a replaced process would report draining
+        while children != (now := tuple(self._supervisor.children)):  # again if a process was replaced meanwhile
             children = now
             answers = dict(zip((child.number for child in children), self._answers(children, page), strict=True))
         return answers
 
     def _answers(self, children: Sequence[Child], page: str, others: str = "") -> list[tuple[int, bytes]]:
-        """Fetch *page* from each child; append *others* to the path, except for the first running child."""
+        """Fetch *page* from the first running child, and *page* with *others* appended from the other children."""
 
         def fetch_one(child: Child) -> tuple[int, bytes]:
             try:

@@ -1,4 +1,4 @@
-"""Formats log records as text or JSON: one line per event, with the fields of ``extra``.
+"""Formats log records as text or JSON, with the fields of ``extra``.
 
 Messages and fields are cut after 4 KiB, and tracebacks after 64 KiB.  The text format escapes control characters and
 indents the lines of a traceback, so that a text from the network cannot forge a log line.
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gnsq_lite.errors import NSQError, cut, printable
 
-#: Characters after which a traceback is cut.
+#: Maximum number of characters of a traceback.
 _MAX_TRACEBACK = 65536
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -1,4 +1,4 @@
-"""Merges the status documents of several processes.  Pure functions.
+"""Merges the status documents of several processes.  All functions are pure.
 
 A document is the reply of ``/api/status`` for one process.  A merged document has the same form.  Merging adds the
 counts of the running processes, so totals drop when a process restarts.
@@ -14,20 +14,20 @@ from gnsq_lite.stats import COMBINED
 Document = dict[str, Any]
 
 _COMBINE: dict[str, Callable[[Iterable[Any]], Any]] = {"sum": sum, "highest": max, "any": any}
-#: States by priority.  The merged state is the first of these states that a process has.
+#: States by priority.  The merged state is the first of these states that any process has.
 _STATES = ("blocked", "backoff", "connecting", "paused", "closing", "closed", "starting", "connected")
 #: Number of latest errors that the live page shows for each handler.
 ERRORS = 10
 
 
 def empty(version: str, at: float) -> Document:
-    """Return a document without processes; *at* is in seconds since 1970."""
+    """Return a document without processes.  *at* is in seconds since 1970."""
     lists: Document = {name: [] for name in ("handlers", "processes", "nsqds", "unavailable")}
     return {"version": version, "at": at, "draining": False, **lists}
 
 
 def merge(version: str, at: float, documents: Sequence[Document]) -> Document:
-    """Merge *documents*."""
+    """Merge *documents* into one document."""
     merged = empty(version, at)
     merged["draining"] = any(each["draining"] for each in documents)
     merged["processes"] = _all(documents, "processes")

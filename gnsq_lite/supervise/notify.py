@@ -1,4 +1,4 @@
-"""Reports the service's state to systemd with datagrams as sd_notify(3) does, but without libsystemd."""
+"""Reports the service's state to systemd, with the datagrams of sd_notify(3) but without libsystemd."""
 
 from __future__ import annotations
 

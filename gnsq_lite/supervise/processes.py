@@ -1,4 +1,4 @@
-"""The supervisor: starts, restarts, replaces and gracefully stops processes."""
+"""The supervisor starts, restarts, replaces and gracefully stops processes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from gnsq_lite.supervise.shared_memory import GroupMemory, ProcessMemory
 
 log = logging.getLogger("gnsq_lite.supervise")
 
-#: Seconds between the end of the drain limit, or SIGQUIT, and SIGKILL.
+#: Seconds from the end of the drain limit, or from SIGQUIT, to SIGKILL.
 GRACE = 10.0
 #: Seconds within which a new process must become as ready as the old process.
 READY_TIMEOUT = 60.0
-#: Seconds between two checks while a process starts; seconds between two checks while all processes run.
+#: Seconds between two checks while a process starts, and while all processes run.
 _CHECK_STARTING, _CHECK_EVERY = 0.05, 0.5
 #: Seconds without a check after which the supervisor reports itself as stuck.
 _STUCK = 30.0
 _ENDING, _PAUSING = (signal.SIGTERM, signal.SIGINT), (signal.SIGUSR1, signal.SIGUSR2)
-#: Longest path of the temporary directory, in bytes: the path of a Unix socket has at most 107 bytes, on macOS 103.
+#: Longest path of the temporary directory, in bytes.  The path of a Unix socket has at most 103 bytes on macOS.
 _LONGEST = 103 - len("/gnsq-XXXXXXXX/999999999.sock")
 
 
@@ -39,9 +39,9 @@ _LONGEST = 103 - len("/gnsq-XXXXXXXX/999999999.sock")
 class Supervisor:
     """Keeps *count* processes of one command running until SIGTERM or SIGINT.
 
-    After the first signal it sends SIGTERM to the processes, which drain.  After the second it sends SIGQUIT to stop
-    them at once.  It kills processes that do not end in time.  After SIGHUP it replaces processes one by one: an old
-    process drains when its new process is ready.  SIGUSR1 pauses all handlers; SIGUSR2 resumes them.  It reaps orphans.
+    After the first signal it sends SIGTERM, and the processes drain.  After a second signal it sends SIGQUIT, and the
+    processes stop at once.  It kills processes that do not end in time.  After SIGHUP it replaces processes one by one:
+    an old process drains when its new process is ready.  SIGUSR1 pauses all handlers, and SIGUSR2 resumes them.
     """
 
     command: Sequence[str]
@@ -56,7 +56,7 @@ class Supervisor:
     def __post_init__(self) -> None:
         #: Numbers of the received signals, in order.
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-        #: Number of received signals to stop; number of started processes.
+        #: Number of received stop signals, and number of started processes.
         self._stops, self._started = 0, 0
         self._is_up, self._is_reloading, self._is_announced = False, False, False
         self._codes: list[int] = []
@@ -65,12 +65,12 @@ class Supervisor:
         self._folder = ""
         self._checked_at = self.clock.now()
         self.children: list[Child] = []
-        #: Replaced processes that drain.
+        #: Replaced processes that are draining.
         self._draining: list[Child] = []
         self._rolling = Rolling(self.ready_timeout)
 
     def run(self) -> int:
-        """Run until all processes have ended; return the exit code (:class:`ExitCode`).  Call it in the main thread."""
+        """Run in the main thread until all processes have ended, and return the :class:`ExitCode`."""
         parent = tempfile.gettempdir()
         parent = parent if len(os.fsencode(parent)) <= _LONGEST else "/tmp"
         with tempfile.TemporaryDirectory(prefix="gnsq-", dir=parent, ignore_cleanup_errors=True) as self._folder:
@@ -112,7 +112,7 @@ class Supervisor:
         self._signals.put(number)  # SimpleQueue.put() may be called in a signal handler
 
     def _step(self) -> bool:
-        """Do the due actions, then wait for a signal or the next due time.  Return False after all processes ended."""
+        """Do what is due, then wait for a signal or the next due time.  Return False after all processes have ended."""
         now = self._checked_at = self.clock.now()
         self._start_others(now)
         if self._is_up and not self._stops:
@@ -147,7 +147,7 @@ class Supervisor:
         child.send(signal.SIGKILL)
 
     def _start_others(self, now: float) -> None:
-        """Start the other processes after the first has loaded the Worker, so that an error is printed only once."""
+        """After the first process has loaded the Worker, start the others.  So an error is printed only once."""
         if not self._is_up and not self._stops and self.children[0].is_loaded:
             self._is_up = True
             for child in self.children[1:]:

@@ -1,4 +1,4 @@
-"""Computes the delay before an ended process restarts.  Pure: the clock is an argument."""
+"""Computes the delay before an ended process is started again.  The clock is an argument."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gnsq_lite.clock import Clock
 
 #: First and longest delay before a restart, in seconds.
 FIRST, LONGEST = 0.5, 30.0
-#: Seconds of running after which a process counts as healthy.  Its next restart then has the first delay.
+#: Seconds of running after which a process counts as healthy.  The next restart of such a process has the first delay.
 WELL_AFTER = 60.0
 
 
@@ -26,7 +26,7 @@ class Restarts:
         self.starts += 1
 
     def ended(self) -> float:
-        """Record the end of the process; return the seconds to wait before the next start."""
+        """Record the end of the process, and return the seconds to wait before the next start."""
         if self._clock.now() - self._started >= WELL_AFTER:
             self._early = 0
         self._early += 1

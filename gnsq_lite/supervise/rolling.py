@@ -21,7 +21,7 @@ class Rolling:
         self.replacement: Child | None = None
 
     def begin(self, children: list[Child], now: float) -> bool:
-        """Begin to replace the first process that is due for replacement; return whether there was one."""
+        """Begin to replace the first process that is due for replacement.  Return False if no process is due."""
         for child in children:
             if child.replace_at == NEVER:
                 child.replace_at = _requested_time(child, now)
@@ -33,7 +33,7 @@ class Rolling:
         return True
 
     def take_over(self, children: list[Child]) -> Child | None:
-        """If the new process is as ready as the old one, replace the old process and return it, for draining."""
+        """If the new process is as ready as the old process, replace and return the old process, for draining."""
         new = self.replacement
         if new is None or not new.is_loaded or not new.may_replace(children[new.number]):
             return None
@@ -55,11 +55,11 @@ class Rolling:
         for child in children:
             child.replace_at = NEVER
             if child.memory is not None:
-                child.memory.has_changed = 0  # but keep a request with a reason: begin() repeats it with a longer delay
+                child.memory.has_changed = 0  # a request with a reason stays: begin() repeats it with a longer delay
 
 
 def _requested_time(child: Child, now: float) -> float:
-    """Return the time at which the supervisor should replace *child*; NEVER if the process has not asked for it."""
+    """Return the time at which the supervisor should replace *child*, or NEVER if there is no request."""
     if child.memory is not None and child.memory.has_changed:
         return now
     if child.memory is None or not child.memory.reason:

@@ -7,10 +7,10 @@ import os
 
 #: Seconds between two ticks of a process's I/O loop.
 TICK = 1.0
-#: Seconds between the detection of a hang and the kill, for a second check: the supervisor itself may have slept.
+#: Seconds from the detection of a hang to the kill.  A second check is needed, because the supervisor may have slept.
 SECOND_LOOK = 3.0
 
-#: Size of a :class:`ProcessMemory` in bytes; byte offsets of its texts "begun" and "reason".
+#: Size of a :class:`ProcessMemory` in bytes, and byte offsets of the texts "begun" and "reason".
 _SIZE, _BEGUN, _REASON = 512, 64, 288
 
 
@@ -25,14 +25,14 @@ def _mapped(path: str, size: int) -> mmap.mmap:
         os.close(file)
 
 
-#: Slots of :class:`GroupMemory`.  If two messages have the same slot, the later message replaces the earlier message.
+#: Number of slots of :class:`GroupMemory`.  If two messages have the same slot, the later message replaces the earlier.
 _SLOTS = 65_536
 
 
 class GroupMemory:
     """Memory that a supervisor and all its processes share: the pause, and a count of handler starts per message.
 
-    A message's slot has 8 bytes: 56 bits of the message's number, and its count.  A race can only lose a count.
+    A slot has 8 bytes: 56 bits of the message's number, and 8 bits for the count.  A race can only lose a count.
     """
 
     def __init__(self, folder: str) -> None:
@@ -45,17 +45,17 @@ class GroupMemory:
         return slot & 0xFF if slot >> 8 == number >> 8 else 0
 
     def add(self, number: int, more: int) -> None:
-        """Add *more* to the count of the message *number*; keep the count between 0 and 255."""
+        """Add *more* to the count of the message *number*.  Keep the count between 0 and 255."""
         count = max(0, min(0xFF, self.count(number) + more))
         self._slots[2 + (number >> 8) % _SLOTS] = (number & ~0xFF) | count
 
     @property
     def ended(self) -> int:
-        """Number of ended processes.  Each may have held messages that no handler began."""
+        """Number of ended processes.  An ended process may have held messages that no handler began."""
         return self._slots[0]
 
     def process_ended(self) -> None:
-        """Count the end of a process.  The supervisor calls it."""
+        """Count the end of a process.  The supervisor calls this."""
         self._slots[0] += 1
 
     @property
@@ -64,7 +64,7 @@ class GroupMemory:
         return bool(self._slots[1])
 
     def pause(self, paused: bool) -> None:
-        """Pause or resume all handlers, including handlers of later processes.  The supervisor calls it."""
+        """Pause or resume all handlers, including handlers of later processes.  The supervisor calls this."""
         self._slots[1] = paused
 
 
@@ -84,13 +84,13 @@ class _Number:
 class ProcessMemory:
     """Memory that one process writes and its supervisor reads."""
 
-    #: Ticks of the I/O loop; 0 while the process loads the Worker.
+    #: Number of ticks of the I/O loop.  It is 0 while the process loads the Worker.
     ticks = _Number(0)
-    #: Seconds without a tick after which the supervisor kills the process; 0: never.
+    #: Seconds without a tick after which the supervisor kills the process, or 0 for never.
     hang_timeout = _Number(1)
     #: Seconds that running handlers have to finish when the process stops.
     drain_timeout = _Number(2)
-    #: Number of handlers that can receive messages; number of all handlers.  Both are 0 while the Worker loads.
+    #: Number of handlers that can receive messages, and number of all handlers.  Both are 0 while the Worker loads.
     ready = _Number(3)
     handlers = _Number(4)
     #: 1 after a source file has changed.
@@ -103,27 +103,27 @@ class ProcessMemory:
         self._seen_ticks, self._since, self._suspected = 0.0, 0.0, 0.0
 
     def begin(self, text: bytes) -> None:
-        """Record the message that a handler begins.  The process calls it."""
+        """Record the message that a handler begins.  The process calls this."""
         self._bytes[_BEGUN:_REASON] = text[: _REASON - _BEGUN].ljust(_REASON - _BEGUN, b"\0")
 
     @property
     def begun(self) -> str:
-        """The message of the last handler call; "" if no handler was called."""
+        """The message of the last handler call, or "" if no handler was called."""
         return self._bytes[_BEGUN:_REASON].rstrip(b"\0").decode("ascii", "backslashreplace")
 
     def ask_to_be_replaced(self, reason: str) -> None:
-        """Ask the supervisor to replace the process.  The process calls it."""
+        """Ask the supervisor to replace the process.  The process calls this."""
         self._bytes[_REASON:] = reason.encode().ljust(_SIZE - _REASON, b"\0")
 
     @property
     def reason(self) -> str:
-        """Reason for which the supervisor should replace the process; "" if there is none."""
+        """Reason for which the supervisor should replace the process, or ""."""
         return self._bytes[_REASON:].rstrip(b"\0").decode()
 
     def hangs_for(self, now: float) -> float:
         """Return the seconds without a tick, or 0 if the supervisor must not kill the process.
 
-        The supervisor calls it.  A process before its first tick is loading the Worker, and must not be killed.
+        The supervisor calls this.  A process without a tick is still loading the Worker, and must not be killed.
         """
         ticks, timeout = self.ticks, self.hang_timeout
         if ticks != self._seen_ticks:

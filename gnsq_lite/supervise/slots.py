@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 
-#: Environment variable with the slot.  The process has the supervisor's command line, so this variable marks it.
+#: Environment variable with the slot.  It tells a process from the supervisor, which has the same command line.
 VARIABLE = "GNSQ_LITE_SUPERVISED"
 
 
@@ -26,7 +26,7 @@ class Slot:
         return f"{self.supervisor}:{self.number}:{self.socket}"
 
     def is_orphaned(self, parent: Callable[[], int] = os.getppid) -> bool:
-        """Return whether the supervisor has ended, so that the process must end by itself."""
+        """Return whether the supervisor has ended.  This process must then end too."""
         return parent() != self.supervisor
 
 

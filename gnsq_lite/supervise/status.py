@@ -28,7 +28,7 @@ log = logging.getLogger("gnsq_lite.supervise")
 
 #: Seconds without a byte from the client after which the server closes the connection.
 TIMEOUT = 10.0
-#: Seconds for which a page is cached, so that a thousand clients cost little more than one.
+#: Seconds for which a page is cached, so that a thousand clients cost little more than one client.
 KEEP = 0.25
 
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
@@ -64,7 +64,7 @@ class Pages(Protocol):
 
 
 class CachedPage:
-    """Page that *make* renders in one thread at a time, cached for :data:`KEEP` seconds.  *make* must not raise."""
+    """Page that is cached for :data:`KEEP` seconds.  *make* renders it, in one thread at a time, and must not raise."""
 
     def __init__(self, make: Callable[[], _Answer], clock: Clock = SYSTEM_CLOCK) -> None:
         self._make, self._clock, self._lock = make, clock, threading.Lock()
@@ -81,7 +81,7 @@ class CachedPage:
 
 
 def _answered(make: Callable[[], _Answer]) -> _Answer:
-    """Call *make*; turn an exception into an error page."""
+    """Call *make*, and turn an exception into an error page."""
     try:
         return make()
     except ImportError as error:
@@ -98,7 +98,7 @@ def _verdict(verdict: Verdict) -> _Answer:
 
 
 def _cached(pages: Pages) -> dict[str, CachedPage]:
-    """Return the expensive pages by path.  Each page has a cache; ``/api/status?brief`` is a separate page."""
+    """Return the cached pages by path.  ``/api/status?brief`` is a separate page."""
 
     def live(brief: bool) -> _Answer:
         return HTTPStatus.OK, JSON, json.dumps(pages.live(brief)).encode() + b"\n"
@@ -127,7 +127,7 @@ def live_page() -> tuple[bytes, str]:
 
 
 def is_local_name(header: str | None) -> bool:
-    """Return whether a ``Host`` header is an address or ``localhost``."""
+    """Return whether a ``Host`` header is an IP address or ``localhost``."""
     host = (header or "").lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(".")
     with contextlib.suppress(ValueError):
@@ -172,11 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.cached[path + ("?brief" if query == "brief" else "")].get()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: probes send a request every few seconds."""
+        """Log nothing, because probes send a request every few seconds."""
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
-    """Server with one thread per request; a client that disconnects is no error."""
+    """Server with one thread per request.  A client that disconnects causes no error."""
 
     daemon_threads = True
     pages: Pages
@@ -209,7 +209,7 @@ def _in_a_thread(name: str, run: Callable[[], None]) -> None:
 
 
 class StatusServer:
-    """Serves *pages* at ``(host, port)`` or at the path of a Unix socket.  Port 0 means any free port.
+    """Serves *pages* at ``(host, port)`` or at the path of a Unix socket.  Port 0 picks a free port.
 
     *start_thread* starts the server's thread.  In a monkey-patched process it must start a native thread, because a
     blocking handler would otherwise block the pages too.
@@ -223,7 +223,7 @@ class StatusServer:
     ) -> None:
         self._pages, self._address, self._start_thread = pages, address, start_thread
         self._error: Exception | None = None
-        #: Port on which the server listens; 0 for a Unix socket.
+        #: Port on which the server listens, or 0 for a Unix socket.
         self.port = 0
 
     def start(self) -> StatusServer:
@@ -270,7 +270,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def fetch(path: str, page: str, timeout: float = TIMEOUT) -> tuple[int, bytes]:
-    """GET *page* from the process that listens on the Unix socket *path*; return (status, body).  Raises OSError."""
+    """GET *page* from the process that listens on the Unix socket *path*.  Return (status, body).  Raises OSError."""
     connection = _UnixConnection(path, timeout=timeout)
     try:
         connection.request("GET", page, headers={"Host": "localhost"})

@@ -1,4 +1,4 @@
-"""Detects changed source files by modification time and size, which needs no package and works on all file systems."""
+"""Detects changed source files by modification time and size.  This needs no package, and works on all file systems."""
 
 from __future__ import annotations
 
