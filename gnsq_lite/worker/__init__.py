@@ -1,4 +1,4 @@
-"""Many Readers in one process: decorated handlers, middleware, graceful shutdown.
+"""Runs many Readers in one process, with decorated handlers, middleware and a graceful shutdown.
 
 Each name is imported at its first use, so that a supervisor can import :mod:`gnsq_lite.worker.launch` without gevent.
 """

@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 
     from gnsq_lite.arguments import Batch, HandlerArguments, One, Value
 
-    #: What a handler and its middleware receive: by default a message.
+    #: Type of the argument of a handler and its middleware.  The default is Message.
     Given = WithDefault("Given", bound="Message | list[Message]", default=Message)
 else:
     Given = TypeVar("Given")
 
 
 class Worker:
-    """Call decorated functions with the messages of their topics until the Worker is stopped::
+    """Calls decorated functions with the messages of their channels until the Worker is stopped::
 
         worker = Worker(lookupd_http_addresses=["127.0.0.1:4161"])
 
@@ -70,12 +70,13 @@ class Worker:
         middleware: Objects with hooks around each message, the outermost first.
         drain_timeout: Seconds that running handlers have to finish when the worker stops.
         hang_timeout: Seconds after which a supervisor kills a process whose I/O loop does not run, for example because
-            a handler holds the GIL; 0: never; None: the longest time_limit or two heartbeat intervals, plus 30 s.
+            a handler holds the GIL.  0 disables this.  The default is the longest time_limit, but at least two
+            heartbeat intervals, plus 30 s.
         defaults: Keywords of :class:`~gnsq_lite.Reader` for all handlers.  A handler's own value overrides a default.
-            Give *batch_size* to each handler that receives lists: type checkers accept it only there.
+            Pass *batch_size* to :meth:`handler` instead, because type checkers accept it only there.
 
     Raises:
-        OptionError: an option is invalid; no connection was opened.
+        OptionError: an option is invalid.  No connection was opened.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Worker:
         return self._stages
 
     def configure(self, **defaults: Unpack[HandlerArguments]) -> None:
-        """Change the defaults, as the command line does.  Raises OptionError; raises ClosedError after the start."""
+        """Change the defaults, as the command line does.  Raises OptionError, or ClosedError after the start."""
         self._not_started()
         check_give_up(defaults.get("on_give_up"))
         changed = {**self.defaults, **defaults}
@@ -152,16 +153,16 @@ class Worker:
         """Register the decorated function as the handler of a topic's channel.
 
         Args:
-            decode: Function that decodes the body's bytes.  The handler is then called with (value, message).  If
-                *decode* raises, the message is given up at once.
+            decode: Function that decodes the body's bytes.  The Worker then calls the handler with (value, message).
+                If *decode* raises, the message is given up at once.
             options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``, or a comma-separated
                 list of stores: ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``.  The first
                 store that works gets the message.  ``max_in_flight`` defaults to ``concurrency``.
-                ``give_up_on``: exception classes that give a message up at once, or a dict from class to attempts.
-                ``retry_delay``: delay of a failed message in seconds; or a function of (error, attempts) that returns
-                seconds; or a dict from exception class to seconds or function.
+                ``give_up_on`` has exception classes that give a message up at once, or is a dict from exception class
+                to number of attempts.  ``retry_delay`` is the delay of a failed message in seconds, a function of
+                (error, attempts) that returns seconds, or a dict from exception class to seconds or a function.
         Raises:
-            OptionError, InvalidName: raised by the decorator, so the traceback shows its line.
+            OptionError, InvalidName: raised by the decorator, so the traceback shows the decorator's line.
         """
 
         def register(function: Any) -> Any:
@@ -180,7 +181,7 @@ class Worker:
                 raise OptionError(
                     "channel",
                     f"{handler.topic}/{handler.channel}",
-                    f"{other.name} already handles this channel; nsqd would give each message to only one of them",
+                    f"{other.name} already handles this channel; nsqd would send a message to only one of the handlers",
                 )
         self._handlers.append(handler)
 
@@ -202,7 +203,8 @@ class Worker:
         wanted = set(topics)
         known = {handler.topic for handler in self._handlers}
         for topic in sorted(wanted - known):
-            raise OptionError("topic", topic, f"has no handler; topics with one: {', '.join(sorted(known)) or 'none'}")
+            others = ", ".join(sorted(known)) or "none"
+            raise OptionError("topic", topic, f"has no handler; topics with a handler: {others}")
         self._handlers = [handler for handler in self._handlers if handler.topic in wanted]
 
     def check(self) -> None:
@@ -218,21 +220,21 @@ class Worker:
     # -- running
 
     def run(self, *, supervision: Supervision | None = None, checks: Sequence[Callable[[], object]] = ()) -> int:
-        """Consume until SIGTERM, SIGINT or :meth:`stop`; drain; return the exit code.
+        """Consume until SIGTERM, SIGINT or :meth:`stop`.  Then drain, and return the exit code.
 
         After the first signal, the Worker receives no new messages.  Running handlers get ``drain_timeout`` seconds.
         A second signal stops at once.  Unfinished messages are requeued.  Only the main thread can handle signals.
 
         Args:
             supervision: Values from this process's supervisor, or None.  A supervised process drains on each SIGTERM
-                and SIGINT, and stops at once only on SIGQUIT: a service manager may send a signal to the process, and
-                also to the supervisor, which forwards the signal.
-            checks: Functions that the Worker calls twice a second.  If one of them returns a true value, it drains.
+                and SIGINT, and stops at once only on SIGQUIT.  It may receive a signal twice, from the service manager
+                and from the supervisor.
+            checks: Functions that the Worker calls twice a second.  The Worker drains if a function returns true.
         Returns:
-            0 if every handler finished; 3 if a second signal or the time limit ended handlers.
+            0 if every handler finished, or 3 if a second signal or the time limit ended handlers.
         Raises:
             OptionError: no handler is registered, or an option is invalid.
-            NSQError: a Reader ended with an error that no retry can fix; the other Readers were drained.
+            NSQError: a Reader ended with an error that no retry can fix.  The other Readers were drained.
         """
         stages, handlers = self._stages, list[tuple[int, Callable[[int, Any], None]]]()
         if in_main_thread():
@@ -284,17 +286,17 @@ class Worker:
             self._publishing = schedules.start(self.schedules, self.writer().publish, election, self._stages.drain)
 
     def stop(self) -> None:
-        """Make :meth:`run` drain and return.  A second call stops at once.  Thread-safe; handlers may call it too."""
+        """Make :meth:`run` drain and return.  A second call stops at once.  Thread-safe, also in handlers."""
         self._stages.advance()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Drain the Readers, and wait; return whether every handler finished in *timeout* seconds."""
+        """Drain the Readers, and wait.  Return whether every handler finished in *timeout* seconds."""
         drained = self._drain(self.drain_timeout if timeout is None else timeout)
         for each in reversed(self.middleware):
             try:
                 each.stopped(self)
             except Exception:
-                log.exception("middleware failed when the worker stopped")
+                log.exception("middleware raised in its stopped() hook")
         return drained
 
     # -- while it runs
@@ -310,7 +312,7 @@ class Worker:
         return tuple(writer for _, writer in self._writers)
 
     def writer(self) -> Writer:
-        """Return a Writer to the Worker's nsqds, for handlers that publish.  The Worker closes it after draining."""
+        """Return a Writer for the Worker's nsqds, for handlers that publish.  The Worker closes it after draining."""
         return self._writer_for(self.defaults)
 
     def stats(self, timeout: float | None = None) -> tuple[ReaderStats, ...]:
@@ -327,7 +329,7 @@ class Worker:
     # -- inside
 
     def _wait_for_the_end(self, checks: Sequence[Callable[[], object]]) -> BaseException | None:
-        """Wait until the Worker must drain; return None, or the error that ended a Reader."""
+        """Wait until the Worker must drain.  Return the error that ended a Reader, or None."""
         while not self._stages.drain.done():
             try:
                 for reader in self.readers:
@@ -342,7 +344,7 @@ class Worker:
         return None
 
     def _drain(self, timeout: float) -> bool:
-        """Close all Readers in parallel, then the Writers; return whether every handler finished in time."""
+        """Close all Readers in parallel, then the Writers.  Return whether every handler finished in time."""
         readers, at_once, deadline = self.readers, self._stages.at_once, time.monotonic() + timeout
         closed = [Completion() for _ in readers]
         for reader, done in zip(readers, closed, strict=True):
@@ -385,7 +387,7 @@ class Worker:
 
     def _not_started(self) -> None:
         if self._readers is not None:
-            raise ClosedError("the Worker has started; create a new one")
+            raise ClosedError("the Worker has started; create a new Worker")
 
 
 def _close_one(reader: Reader, timeout: float, done: Completion) -> None:
@@ -396,7 +398,7 @@ def _close_one(reader: Reader, timeout: float, done: Completion) -> None:
 
 
 def _backoff(given: BackoffOptions | bool | None) -> BackoffOptions | bool:
-    """Return *given* with 0.5, a Worker's default, for ``failure_ratio`` if it is not set."""
+    """Return *given*, with the Worker's default ``failure_ratio`` of 0.5 unless *given* sets a value."""
     options = BackoffOptions() if given is None or given is True else given
     if isinstance(options, BackoffOptions) and options.failure_ratio is None:
         return replace(options, failure_ratio=0.5)
@@ -427,7 +429,7 @@ class Middleware(Generic[Given]):
         """Run after the handler has returned.  If this hook raises, the message fails."""
 
     def failed(self, message: Given, error: BaseException) -> None:
-        """Run after the handler or an inner middleware raised (``Requeue`` too).  *error* is raised again after it."""
+        """Run after the handler or an inner middleware has raised *error*, perhaps a ``Requeue``."""
 
     def started(self, worker: Worker) -> None:
         """Run once in each process, before the first message."""
@@ -436,7 +438,7 @@ class Middleware(Generic[Given]):
         """Run once in each process, after the last message."""
 
     def wrap(self, call: Callable[[Given], object], handler: Handler) -> Callable[[Given], object]:
-        """Return a function that replaces *call*; override this method to share values between before and after."""
+        """Return a function that replaces *call*.  Override this method to share values between before and after."""
         before, after, failed = (self._overridden(name) for name in ("before", "after", "failed"))
         if before is after is failed is None:
             return call

@@ -34,11 +34,11 @@ OnGiveUp = Callable[[Message], None]
 
 #: Version of the JSON of a letter.
 VERSION = 1
-#: Maximum characters of a traceback in a letter; its end is kept.
+#: Maximum characters of a traceback in a letter.  Only the end of a longer traceback is kept.
 _LONGEST_TRACEBACK = 16_384
-#: Maximum number of letters in a directory; maximum number of letters stored between two counts of its files.
+#: Maximum number of letters in a directory, and maximum number of letters stored between two counts of its files.
 _MOST, _RECOUNT = 100_000, 1_000
-#: Channel from which a topic's letters are read; seconds without a letter after which reading ends.
+#: Channel from which a topic's letters are read, and seconds without a letter after which reading ends.
 CHANNEL, _IDLE = "dead_letters", 2.0
 _WORDS = "must be 'log' or a comma-separated list of 'directory:PATH', 'topic:NAME', 'bodies:NAME' and 'django'"
 
@@ -51,7 +51,7 @@ class DeadLetter:
         timestamp_ns: Time at which the message was published, in nanoseconds since 1970.
         given_up_at: Time at which the message was given up, in seconds since 1970.
         host: Name of the machine on which the message was given up.
-        error_type: Class of the handler's exception; "" if the handler did not run because no attempt was left.
+        error_type: Class of the handler's exception, or "" if the handler did not run because no attempt was left.
     """
 
     topic: str
@@ -69,7 +69,7 @@ class DeadLetter:
 
     @property
     def name(self) -> str:
-        """Return the letter's name in a store.  It is the same if the message is given up again."""
+        """Return the letter's name in a store.  The name is the same if the message is given up again."""
         return f"{self.topic}.{self.channel}.{self.timestamp_ns}.{self.id.hex()}".replace("#", "_")
 
     @property
@@ -84,7 +84,7 @@ class DeadLetter:
 
 
 def from_json(data: bytes) -> DeadLetter:
-    """Parse the JSON of :meth:`DeadLetter.to_json`; return the letter.  Raises ValueError for other data."""
+    """Return the letter of a JSON text made by :meth:`DeadLetter.to_json`.  Raises ValueError for other data."""
     try:
         found = json.loads(data)
         version = found.pop("version")
@@ -98,7 +98,7 @@ def from_json(data: bytes) -> DeadLetter:
 
 
 def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
-    """Make the letter of *message*, whose handler raised *error*.  None: the message has no attempt left."""
+    """Make the letter of *message*.  *error* is the handler's exception, or None if the message has no attempt left."""
     try:
         body = message.body
     except CompressedBodyError:  # perhaps the handler failed for the same reason
@@ -174,7 +174,7 @@ class Directory:
             return sum(entry.name.endswith(".json") for entry in entries)
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield the letters in the order of their names; log each file that is not a letter."""
+        """Yield the letters in the order of their names.  Log each file that is not a letter."""
         for file in sorted(self._folder.glob("*.json")):
             try:
                 yield from_json(file.read_bytes())
@@ -192,10 +192,10 @@ class Directory:
 
 
 class Topic:
-    """A store that publishes letters to a topic, as JSON, or, if *bare*, only their bodies.
+    """A store that publishes letters to a topic as JSON.  If *bare* is true, it publishes only the bodies.
 
     Args:
-        writer: Function that returns the Writer.  It is called for each letter.
+        writer: Function that returns the Writer.  The store calls this function for each letter.
         reader: Keywords of the Reader that :meth:`letters` uses.
     """
 
@@ -209,7 +209,7 @@ class Topic:
         self._reader: Reader | None = None
 
     def keep(self, letter: DeadLetter) -> None:
-        """Publish the letter, without its traceback if it is too large.  Raises MessageTooLarge, PublishError."""
+        """Publish the letter, if necessary without its traceback.  Raises MessageTooLarge, PublishError."""
         if self._bare:
             self._writer().publish(self._topic, letter.body)
             return
@@ -219,7 +219,7 @@ class Topic:
             self._writer().publish(self._topic, replace(letter, traceback="").to_json())
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield the letters until none arrives for two seconds.  Letters that are not removed stay in the topic."""
+        """Yield letters until no letter arrives for two seconds.  Letters that are not removed stay in the topic."""
         arrived: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
         def receive(message: Message) -> None:
@@ -261,7 +261,7 @@ class Topic:
             self._reader = None
 
 
-#: Stores of integrations: name -> function that makes the store from the text after the colon.
+#: Name of an integration's store -> function that makes the store from the text after the colon.
 STORES: dict[str, Callable[[str], Store]] = {}
 
 
@@ -325,7 +325,7 @@ def by_words(words: str, writer: Callable[[], Writer]) -> OnGiveUp:
 
 
 def _write_atomically(folder: Path, name: str, data: bytes) -> None:
-    # A unique name without tempfile, whose locks may block: the caller may be a native thread (docs/handlers).
+    # The name is unique.  tempfile is not used, because its locks may block a native thread (docs/handlers).
     temporary = folder / f".{name}.{os.getpid()}.{native_ident()}.part"
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -18,15 +18,15 @@ from gnsq_lite.worker.app import Worker
 
 log = logging.getLogger("gnsq_lite.worker")
 
-#: (nsqd, topic, channel).  The nsqd is ``host:port`` of its TCP port.
+#: (TCP address of the nsqd, topic, channel).
 Place = tuple[str, str, str]
 
-#: Seconds between two rounds; time limit of a request to a server, in seconds.
+#: Seconds between two polls, and time limit of a request in seconds.
 EVERY, TIMEOUT = 2.0, 1.0
 
 
 class Depths:
-    """Poller of depths.  A new thread queries one nsqd after the other in each round, so :meth:`look` never blocks."""
+    """Polls depths.  Each poll queries the nsqds in a new thread, so :meth:`look` never blocks."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class Depths:
     ) -> None:
         self._worker, self._start_thread, self._clock = worker, start_thread, clock
         self._known: dict[Place, int] = {}
-        #: Time of the next round; infinite while a round runs.
+        #: Time of the next poll.  It is infinite while a poll runs.
         self._due = 0.0
 
     def look(self, stats: Sequence[ReaderStats]) -> dict[Place, int]:
-        """Return the known depths, and start a round if the next round is due."""
+        """Return the known depths, and start the next poll if it is due."""
         wanted = dict.fromkeys((c.address, each.topic, each.channel) for each in stats for c in each.connections)
         if wanted and self._clock.now() >= self._due:
             self._due = float("inf")

@@ -20,7 +20,7 @@ class Failures:
     """Decides whether a failed message is given up or requeued, and chooses the delay.
 
     Args:
-        max_attempts: Number of attempts after which a message is given up for any exception; 0: no limit.
+        max_attempts: Number of attempts after which a message is given up for any exception, or 0 for no limit.
     Raises:
         OptionError
     """
@@ -43,7 +43,7 @@ class Failures:
         self._give_up_on, self._delays, self._max_attempts = give_up_on, delays, max_attempts
 
     def judge(self, message: Message, error: BaseException) -> BaseException:
-        """Return the GiveUp or Requeue that applies to *error*.  Return *error* for the default treatment."""
+        """Return the GiveUp or Requeue that applies to *error*, or *error* itself for the default treatment."""
         if isinstance(error, (GiveUp, Requeue)) or not isinstance(error, (Exception, TimeLimitExceeded)):
             return error
         limit = _by_class(self._give_up_on, error)
@@ -60,5 +60,5 @@ class Failures:
 
 
 def _by_class(table: Mapping[type[BaseException], Any], error: BaseException) -> Any:
-    """Return the value of the nearest class of *error* in *table*, or None."""
+    """Return the value in *table* for the class of *error* or its nearest base class, or None."""
     return next((table[each] for each in type(error).__mro__ if each in table), None)

@@ -54,10 +54,10 @@ def parse_every(text: str | float) -> Every:
 
 
 def due(schedule: Schedule, last: float, now: float, waited: float = 0.0) -> tuple[float | None, int]:
-    """Return (the latest due time after *last* up to *now*, or None; the number of due times between them).
+    """Return the latest due time after *last* and up to *now*, or None, and the number of earlier missed due times.
 
     Only the latest of several missed times is due, so a process that slept for an hour does not publish an hour's
-    messages at once.  Times more than a day ago are dropped.  *waited* is the monotonic time since *last* in seconds.
+    messages at once.  Times more than a day ago are dropped.  *waited* is the time since *last* by the monotonic clock.
     After twice the interval the next time is due, even if the wall clock was set back.
     """
     found, missed = None, 0

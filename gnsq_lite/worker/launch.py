@@ -24,7 +24,7 @@ from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 if TYPE_CHECKING:
     from gnsq_lite.worker.app import Worker
 
-#: Function that returns the renderer of /metrics.  Arguments: the Worker; a function that returns depths, or None.
+#: Function that returns the renderer of /metrics, given the Worker and a function that returns depths or None.
 Metrics = Callable[["Worker", Callable[..., Any] | None], Callable[[], Page]]
 
 #: Seconds between two checks of the sources.
@@ -37,25 +37,25 @@ def _flag(kind: type, help: str, default: Any = None, **limits: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """Flags of the two commands that run a Worker.  The metadata of a field has its flag's type, limits and help."""
+    """Flags of the two commands that run a Worker.  A field's metadata has the type, limits and help of the flag."""
 
     processes: int = _flag(int, "Number of processes.", 1, low=1, high=1024)
     concurrency: int | None = _flag(int, "Default concurrency of a handler.", low=1)
     topic: Sequence[str] = _flag(list, "Run only the handlers of this topic; repeatable.", ())
     reload: bool = _flag(bool, "Restart when a source file changes; for development.", False)
-    metrics_port: int | None = _flag(int, "Port of the live page and /metrics; 0: any free port.", low=0, high=65535)
-    metrics_host: str = _flag(str, "Address of these pages; 0.0.0.0: all addresses.", "127.0.0.1")
+    metrics_port: int | None = _flag(int, "Port of the live page and /metrics; 0 picks a free port.", low=0, high=65535)
+    metrics_host: str = _flag(str, "Listening address of the pages; 0.0.0.0 for all interfaces.", "127.0.0.1")
     metrics_depth: bool = _flag(bool, "Add the depths of channels to /metrics, polled from each nsqd.", False)
     drain_timeout: float | None = _flag(float, "Seconds for running handlers to finish; the Worker's default is 30.")
     hang_timeout: float | None = _flag(
-        float, "Kill a process whose I/O loop has not run for this many seconds; 0: never."
+        float, "Kill a process whose I/O loop has not run for this many seconds; 0 disables this."
     )
     max_messages: int | None = _flag(int, "Replace a process after this many messages.", low=1)
     max_memory: int | None = _flag(int, "Replace a process that uses this many MiB.", low=1)
-    no_schedules: bool = _flag(bool, "Publish no scheduled messages; set it on all machines except one.", False)
+    no_schedules: bool = _flag(bool, "Publish no scheduled messages; use on all machines except one.", False)
     log_format: Literal["text", "json"] | None = _flag(str, "Format of log lines.", choices=("text", "json"))
     log_level: str = _flag(str, "Minimum level to log.", "info", choices=("debug", "info", "warning", "error"))
-    no_supervise: bool = _flag(bool, "Run in this process, for a debugger; an error ends the process.", False)
+    no_supervise: bool = _flag(bool, "Run without a supervisor, for a debugger.", False)
 
     def run(
         self,
@@ -65,10 +65,10 @@ class Launch:
         merge: Merge,
         metrics: Metrics,
     ) -> int:
-        """Run the supervisor, or the Worker in a supervised process; return the exit code.
+        """Run the supervisor, or the Worker in a supervised process, and return the exit code.
 
         Args:
-            load: Function that returns the Worker.  With ``reload``, the process waits for a change if it raises.
+            load: Function that returns the Worker.  If it raises with ``reload``, the process waits for a changed file.
             program: Name of the command in error messages.
             merge: Function that merges the metrics pages of several processes.
             metrics: Function that returns the renderer of the metrics page.
@@ -125,7 +125,7 @@ class Launch:
         worker.check()
 
     def _work(self, worker: Worker, slot: Slot | None, metrics: Metrics) -> int:
-        """Run *worker* in this process; *slot* is None if no supervisor started the process."""
+        """Run *worker* in this process.  *slot* is None if no supervisor started the process."""
         from gnsq_lite.net.os_threads import start_hub_thread
         from gnsq_lite.worker.depths import Depths
         from gnsq_lite.worker.live import LastErrors, WorkerPages
@@ -165,7 +165,7 @@ class Launch:
 
 
 def _has_changed(watch: SourceWatch) -> bool:
-    """Return whether a source file has changed since the last call; print its name."""
+    """Return whether a source file has changed since the last call, and print the file's name."""
     changed = watch.changed()
     if changed is not None:
         print(f"gnsq-lite: {os.path.relpath(changed)} changed", file=sys.stderr, flush=True)

@@ -98,7 +98,7 @@ class WorkerPages:
         return self._metrics()
 
     def health(self) -> Verdict:
-        """Return True.  The page is served by its own thread, so a response shows only that the process runs."""
+        """Return True.  A separate thread serves the page, so a response shows only that the process runs."""
         return True, {"pid": os.getpid()}
 
     def ready(self) -> Verdict:
@@ -176,7 +176,7 @@ class WorkerPages:
 
 
 def _starting(handler: Handler) -> Document:
-    """Return the row of a handler whose Reader has not started."""
+    """Return the row of a handler before its Reader has started."""
     zero = dict.fromkeys(COMBINED, 0)
     named = {"topic": handler.topic, "channel": handler.channel, "name": handler.name}
     return {

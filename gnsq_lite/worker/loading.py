@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class LoadError(NSQError):
-    """The named object could not be loaded.  Its text includes a traceback if user code raised."""
+    """The named object could not be loaded.  The text contains a traceback if user code raised."""
 
     def __init__(self, text: str, files: tuple[str, ...] = ()) -> None:
         super().__init__(text, files)
@@ -28,7 +28,7 @@ class LoadError(NSQError):
 
 
 def load(target: str, kind: type[T], default: str) -> T:
-    """Import ``package.module:name``; return the object, an instance of *kind*.  ``name`` defaults to *default*.
+    """Import ``package.module:name``, and return the object of class *kind*.  ``name`` defaults to *default*.
 
     Python searches the current directory first, as for ``python -m``.  Raises LoadError.
     """
@@ -64,7 +64,7 @@ def load(target: str, kind: type[T], default: str) -> T:
 
 
 def explained(name: str, error: BaseException) -> LoadError:
-    """Return the error for a failed import of *name*.  Its text has the traceback from the user's code on."""
+    """Return the error for a failed import of *name*.  The text contains the traceback from the user's code on."""
     trace = _users(error.__traceback__)
     lines = traceback.format_exception(type(error), error, trace, chain=error.__suppress_context__ is False)
     files = [frame.filename for frame in traceback.extract_tb(trace)]

@@ -24,7 +24,7 @@ log = logging.getLogger("gnsq_lite.worker")
 
 #: Maximum seconds between two checks of the clock.
 _CHECK_EVERY = 0.5
-#: Seconds after the due time at which a publish is late; seconds after its start at which it hangs.
+#: Seconds from the due time until a publish is late, and from the start of a publish until it hangs.
 _LATE, _HUNG = 5.0, 30.0
 #: Seconds for running publishes to end when the worker stops, before another process may publish.
 _FINISH = 2.0
@@ -34,7 +34,7 @@ Body = bytes | Callable[[float], bytes]
 
 
 def checked(when: Any, topic: str, body: Any) -> Entry:
-    """Check the arguments; return the entry.  Raises OptionError, InvalidName, BodyTypeError, InvalidBody."""
+    """Check the arguments, and return the entry.  Raises OptionError, InvalidName, BodyTypeError, InvalidBody."""
     check_topic(topic)
     if not callable(body):
         check_body(body)
@@ -65,10 +65,10 @@ class _Job:
 
     name: str
     entry: Entry
-    #: The due time of the last publish; the monotonic time at which this process learned it.
+    #: The due time of the last publish, and the monotonic time at which this process learned that due time.
     last: float = 0.0
     since: float = 0.0
-    #: The due time of the running publish; the monotonic time of its start (None: no publish runs).
+    #: The due time of the running publish, and the monotonic time of its start, or None if no publish runs.
     when: float = 0.0
     began: float | None = None
     #: Whether the last error or the hanging publish was logged.
@@ -97,11 +97,11 @@ class Publishing:
     ) -> None:
         self._publish, self._election, self._clock, self._start = publish, election, clock, start
         self._jobs: list[_Job] = []
-        alike = Counter[str]()  # entries of the same name get numbers in their order, the same in every process
+        alike = Counter[str]()  # numbers entries of the same name, in the same order in every process
         for entry in entries:
             alike[entry.name] += 1
             self._jobs.append(_Job(f"{entry.name} {alike[entry.name]}", entry))
-        #: Start of this process.  If no process has published an entry, its earlier due times are ignored.
+        #: Start time of this process.  Earlier due times of an entry that was never published are ignored.
         self._began = clock.wall()
         self._recording = threading.Lock()
 
@@ -118,9 +118,9 @@ class Publishing:
                 self._log_error(job, error)
 
     def last_runs(self) -> dict[tuple[str, str], float]:
-        """Return a dict from (schedule, topic) to the due time of the last publish; of equal entries, the earliest.
+        """Return a dict from (schedule, topic) to the due time of the last publish.
 
-        The dict is empty in a process that is not elected.
+        Of several entries with the same key, the earliest time counts.  Without election, the dict is empty.
         """
         done, found = self._election.last_runs(), dict[tuple[str, str], float]()
         for job in self._jobs:
@@ -178,7 +178,7 @@ class Publishing:
 def start(
     entries: Sequence[Entry], publish: Callable[[str, bytes], Any], election: Election | None, over: Completion
 ) -> Publishing:
-    """Start a thread that publishes until *over* is done; return its :class:`Publishing`."""
+    """Start a thread that publishes until *over* is done, and return its :class:`Publishing`."""
     elected = election or Election()
     publishing = Publishing(entries, publish, elected)
 

@@ -37,7 +37,7 @@ class Supervision:
     processes: int
     #: Election of the process that publishes scheduled messages.
     election: Election
-    #: Function that returns how often handlers began the message without finishing it; number of ended processes.
+    #: Function that returns the number of a message's unfinished handler calls, and the number of ended processes.
     known_of: Callable[[Message], tuple[int, int]]
     #: Whether the Readers start paused.
     is_paused: bool
@@ -48,7 +48,7 @@ class Handler:
     """A function, and the topic and channel of its messages.
 
     Attributes:
-        options: Keywords of :class:`~gnsq_lite.Reader`, and :data:`OWN`; without the Worker's defaults.
+        options: Keywords of :class:`~gnsq_lite.Reader`, and options in :data:`OWN`, without the Worker's defaults.
     """
 
     topic: str
@@ -109,7 +109,7 @@ def check_give_up(value: Any) -> None:
 
 
 def check_timeouts(drain_timeout: Any, hang_timeout: Any) -> None:
-    """Raise OptionError unless both are 0 to 1,000,000 seconds.  *hang_timeout* may also be None."""
+    """Raise OptionError unless both timeouts are 0 to 1,000,000 seconds.  *hang_timeout* may also be None."""
     check_number("drain_timeout", drain_timeout, 0, 1_000_000)
     if hang_timeout is not None:
         check_number("hang_timeout", hang_timeout, 0, 1_000_000)
@@ -122,5 +122,5 @@ def shared_rate(rate_limit: str, processes: int) -> str:
 
 
 def writer_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the Reader's *options* that a Writer also accepts."""
+    """Return the Reader *options* that a Writer also accepts."""
     return {name: value for name, value in options.items() if name in _SHARED}

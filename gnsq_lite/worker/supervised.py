@@ -23,7 +23,7 @@ from gnsq_lite.worker.specs import Handler
 #: Time limit in seconds for the I/O loop's answer.  In a monkey-patched process a handler may block the loop.
 TIMEOUT = 2.0
 _MIB = 1024 * 1024
-#: Seconds that the default hang_timeout adds to the longest time limit and to two heartbeat intervals.
+#: Seconds that the default hang_timeout adds to the longest time limit, or to two heartbeat intervals if longer.
 _SPARE = 30.0
 
 
@@ -78,7 +78,7 @@ class Supervised(Middleware[Any]):
         return begin
 
     def known_of(self, message: Message) -> tuple[int, int]:
-        """Return how often handlers began *message* without finishing it, and the number of ended processes."""
+        """Return the number of unfinished handler calls of *message*, and the number of ended processes."""
         return self._group.count(number(message)), self._group.ended
 
     def source_changed(self) -> None:
@@ -86,7 +86,7 @@ class Supervised(Middleware[Any]):
         self._own.has_changed = 1
 
     def check(self) -> bool:
-        """Pause or resume as the supervisor does, and report to it.  Return whether the supervisor has ended."""
+        """Pause or resume as the supervisor requests, and report to it.  Return whether the supervisor has ended."""
         if self._group.is_paused != self.is_paused:
             self.is_paused = not self.is_paused
             for reader in self._worker.readers:
@@ -105,7 +105,7 @@ class Supervised(Middleware[Any]):
     def _reason(self, stats: Sequence[ReaderStats]) -> str:
         """Return the reason for which the supervisor should replace the process, or ""."""
         overdue = sum(each.handlers_overdue for each in stats)
-        if overdue:  # only the end of the process ends such a thread
+        if overdue:  # a thread of such a handler ends only with the process
             return f"{overdue} of its handlers do not end at their time limit"
         messages = sum(each.finished + each.requeued for each in stats)
         if self._max_messages is not None and messages >= self._max_messages:
@@ -122,7 +122,7 @@ def number(message: Message) -> int:
 
 
 def hang_timeout(worker: Worker) -> float:
-    """Return the seconds without a tick after which a supervisor kills a process of *worker*; 0: never."""
+    """Return the seconds without a tick after which a supervisor kills a process of *worker*, or 0 for never."""
     if worker.hang_timeout is not None:
         return worker.hang_timeout
     longest = 2 * ConnectionOptions.heartbeat_interval

@@ -202,7 +202,7 @@ def test_a_wrong_flag_is_exit_code_2_without_a_traceback(shop: Shop) -> None:
 
 def test_an_unknown_topic_is_refused_and_no_supervise_runs_in_the_process_itself(shop: Shop) -> None:
     output = shop.call("nsq_worker", "--no-supervise", "--topic", "x", code=2)
-    assert "has no handler; topics with one: mails, orders" in output
+    assert "has no handler; topics with a handler: mails, orders" in output
 
 
 def test_the_pages_and_json_logs_are_there_too(shop: Shop) -> None:

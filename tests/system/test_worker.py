@@ -144,7 +144,7 @@ def test_topics_are_selected_and_an_unknown_one_is_refused() -> None:
     worker = Worker()
     for name in ("a", "b"):
         worker.add(Handler(name, "ch", print))
-    with pytest.raises(errors.OptionError, match="topics with one: a, b"):
+    with pytest.raises(errors.OptionError, match="topics with a handler: a, b"):
         worker.select(["c"])
     worker.select(["b"])
     assert [handler.topic for handler in worker.handlers] == ["b"]

@@ -315,7 +315,7 @@ def test_a_wrong_flag_and_an_unknown_topic_are_usage_errors(
         assert flags[0] in capsys.readouterr().err
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--topic", "nope") as program:
         assert program.ends() == 2
-        assert "has no handler; topics with one: t" in program.output
+        assert "has no handler; topics with a handler: t" in program.output
 
 
 # -- reload, patch, no-supervise
