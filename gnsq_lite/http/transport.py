@@ -53,6 +53,15 @@ def remaining() -> float:
     return left
 
 
+@contextlib.contextmanager
+def _after_handshake() -> Iterator[None]:
+    """Convert a TLS error to ConnectionError, because the server may have the request."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        raise ConnectionError(str(error)) from error
+
+
 class _DeadlineReader(io.RawIOBase):
     """Raw file of a socket.  Its reads wait at most until the deadline."""
 
@@ -64,10 +73,8 @@ class _DeadlineReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int | None:
         self._sock.settimeout(remaining())
-        try:
+        with _after_handshake():
             count: int | None = self._raw.readinto(buffer)
-        except ssl.SSLError as error:  # urllib3's SSLError would mean that the request was not sent
-            raise ConnectionError(str(error)) from error
         return count
 
     def readall(self) -> bytes:
@@ -91,7 +98,8 @@ class _DeadlineSocket:
 
     def sendall(self, data: Any) -> None:
         self._sock.settimeout(remaining())  # replaces the connect timeout that urllib3 set
-        self._sock.sendall(data)
+        with _after_handshake():
+            self._sock.sendall(data)
 
     def makefile(self, mode: str) -> io.BufferedReader:
         return io.BufferedReader(_DeadlineReader(self._sock))
