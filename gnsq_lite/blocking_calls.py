@@ -17,6 +17,7 @@ from gevent import monkey
 from gevent._hub_local import get_hub_if_exists
 from gevent.hub import Hub
 from gevent.threadpool import ThreadPool
+from gevent.util import wrap_errors
 from greenlet import getcurrent
 
 T = TypeVar("T")
@@ -44,24 +45,15 @@ def call_cooperatively(call: Callable[..., T], *args: Any, timeout: float) -> T:
         with limit:
             if monkey.is_module_patched("socket"):
                 return call(*args)
-            outcome: list[Any] = []
-            _pool_of(hub).spawn(_run, outcome, call, args).get()
+            # gevent would print an exception that a thread of the pool raises, so the thread returns the exception.
+            result: Any = _pool_of(hub).spawn(wrap_errors((BaseException,), call), *args).get()
     except gevent.Timeout as expired:
         if expired is not limit:
             raise
         raise TimeoutError(f"no result in {timeout:g} s") from None
-    value, error = outcome
-    if error is not None:
-        raise error
-    return value  # type: ignore[no-any-return]
-
-
-def _run(outcome: list[Any], call: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Store the result or the error: gevent would print an exception raised in a pool thread."""
-    try:
-        outcome.extend((call(*args), None))
-    except BaseException as error:
-        outcome.extend((None, error))
+    if isinstance(result, BaseException):
+        raise result
+    return result  # type: ignore[no-any-return]
 
 
 def _pool_of(hub: Hub) -> ThreadPool:

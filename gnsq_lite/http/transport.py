@@ -147,18 +147,17 @@ def is_loopback(host: str) -> bool:
     )
 
 
-#: (class of urllib3's exception or of its innermost cause, error to raise, its text).  The first match is used.
-_TABLE: tuple[tuple[type[BaseException], type[HTTPError], str], ...] = (
+#: (classes of urllib3's exception or of its innermost cause, error to raise, its text).  The first match is used.
+_TABLE: tuple[tuple[Any, type[HTTPError], str], ...] = (
     (urllib3.exceptions.NameResolutionError, HTTPConnectError, "the host name does not resolve"),
     (urllib3.exceptions.NewConnectionError, HTTPConnectError, "no connection"),  # a subclass of ConnectTimeoutError
     (urllib3.exceptions.ConnectTimeoutError, HTTPConnectError, "no connection in time"),
-    (urllib3.exceptions.ReadTimeoutError, HTTPTimeout, "no complete response in time"),
-    (TimeoutError, HTTPTimeout, "no complete response in time"),
+    ((urllib3.exceptions.ReadTimeoutError, TimeoutError), HTTPTimeout, "no complete response in time"),
     (urllib3.exceptions.SSLError, HTTPConnectError, "TLS failed"),
     (http.client.IncompleteRead, HTTPConnectionLost, "the response is incomplete"),
     (ConnectionError, HTTPConnectionLost, "the connection ended before the response"),  # also RemoteDisconnected
-    (http.client.HTTPException, HTTPResponseError, "the response is not HTTP"),
-    (ValueError, HTTPResponseError, "the response is not HTTP"),  # http.client: a chunk of negative size
+    # http.client raises ValueError for a chunk of negative size.
+    ((http.client.HTTPException, ValueError), HTTPResponseError, "the response is not HTTP"),
     (OSError, HTTPConnectionLost, "the connection ended before the response"),
     (TransportError, HTTPResponseError, "the response is invalid"),
 )
