@@ -10,7 +10,7 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
-#: Maximum reads, and maximum bytes, that are in progress or not yet consumed.  An item with more bytes is read alone.
+#: Maximum number and bytes of reads whose results are not consumed yet.  An item with more bytes is read alone.
 AT_ONCE, BYTES = 32, 64 << 20
 
 

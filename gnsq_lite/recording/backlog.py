@@ -12,7 +12,7 @@ from gnsq_lite.recording.options import RecorderOptions
 log = logging.getLogger("gnsq_lite.recording")
 
 
-#: A publish time that is more than MARGIN nanoseconds ahead of this clock shows that nsqd's clock is ahead.
+#: A publish time more than MARGIN nanoseconds after the time of its receipt shows that nsqd's clock is ahead.
 #: ALLOWED nanoseconds are added to this lead, because publish times only show a lower bound of the lead.
 MARGIN, ALLOWED = 10**9, 60 * 10**9
 
@@ -20,8 +20,8 @@ MARGIN, ALLOWED = 10**9, 60 * 10**9
 class BacklogCutoff:
     """Decides whether a message was published before the time *until_ns*, even if an nsqd's clock is ahead.
 
-    A publish time in the future shows that nsqd's clock is ahead.  If publish times then advance faster than this
-    clock, the messages belong to a backlog.  Publish times of new messages advance as fast as this clock.
+    A publish time in the future shows that nsqd's clock is ahead.  If publish times then advance faster than the
+    recorder's clock, the messages belong to a backlog.  Publish times of new messages advance as fast as this clock.
     """
 
     def __init__(self, until_ns: int = 0) -> None:

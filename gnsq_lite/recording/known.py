@@ -2,7 +2,7 @@
 
 A copy has the same id, publish time and nsqd (Youzan's NSQ: topic partition) as the first delivery.  nsqd sends a copy
 after a timeout.  An nsqd that was killed sends copies of all messages that it had read from its disk queue since the
-last sync.  Such a copy may come a week later, with attempts starting at 1, so a key does not expire with time.  Most
+last sync.  Such a copy may come a week later, and its attempts start at 1, so a key does not expire with time.  Most
 messages are newer than all stored messages.  The index looks up only a message with an older publish time.
 
 The keys of the newest rows are in memory.  :meth:`DedupIndex.flush` writes these keys to an index file.  Afterwards the
@@ -36,11 +36,11 @@ _NAME = re.compile(r"ids-(\d{16})-(\d+)\.idx")
 _SCHEMA = pa.schema([("id", pa.string()), ("time", pa.int64())])
 #: A flush is due at FLUSH_ROWS keys in memory.  It rewrites the newest file if that file has fewer than FILE_ROWS keys.
 FLUSH_ROWS, FILE_ROWS = 100_000, 100_000
-#: Maximum keys of a chunk, maximum gaps of publish times at which keys are split, and minimum gap in microseconds.
+#: Keys are split after CHUNK_ROWS keys, and at the MOST_GAPS longest gaps of more than GAP microseconds.
 CHUNK_ROWS, MOST_GAPS, GAP = 50_000, 16, 10_000_000
 #: Bytes of the first read of a file.  Most heads are smaller.
 HEAD_READ = 16_384
-#: Number of small chunks of an origin in memory above which they are merged, and maximum cached chunks of files.
+#: More than MOST_SMALL small chunks of an origin in memory are merged.  At most CACHED chunks of files are cached.
 MOST_SMALL, CACHED = 64, 8
 
 
@@ -169,7 +169,7 @@ class DedupIndex:
         return self._cache[chunk]
 
     def add(self, partition: int, batch: pa.RecordBatch) -> None:
-        """Add the keys of the rows of *batch*, which are stored now."""
+        """Add the keys of *batch*, whose rows were just stored."""
         ids, times = _keys(batch)
         for origin, mask in _origins(partition, batch):
             keys = pa.Table.from_arrays([ids, times], schema=_SCHEMA)
@@ -256,7 +256,7 @@ def _are_distinct(ids: pa.Array) -> bool:
 
 
 def _origins(partition: int, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Array | None]]:
-    """Return each origin of ids, with the mask of the origin's rows, or with None for all rows.
+    """Return each origin of ids with a mask of the origin's rows.  The mask None means all rows.
 
     An origin is an nsqd or, with Youzan's NSQ, a topic partition, because a partition's leader moves between nsqds.
     """

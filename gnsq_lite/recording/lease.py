@@ -28,7 +28,7 @@ log = logging.getLogger("gnsq_lite.recording")
 LEASE = 10.0
 #: Seconds between two reads of a lease.
 LOOK = LEASE / 20
-#: Seconds for which failed calls are retried on an open log, and on a log that is being opened.
+#: Seconds for which failed calls are retried: PATIENCE for an open log, OPENING while a log is opened.
 PATIENCE, OPENING = 60.0, 15.0
 _TERM = re.compile(r"[0-9]{16}")
 
@@ -64,7 +64,7 @@ class Patience:
 def create_once(store: ObjectStore, name: str, data: bytes) -> bool:
     """Create the object *name* unless it exists, and return whether its content is *data*.  Raises OSError.
 
-    *data* must be unique to this writer, so that an object with this content was created by this writer.
+    *data* must be unique to this writer.  So True means that this writer created the object, now or in an earlier try.
     """
     for _ in range(3):  # a store may refuse both of two concurrent puts
         try:

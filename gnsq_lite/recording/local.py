@@ -167,7 +167,7 @@ class LocalLog:
         self._note_end()
 
     def _refuse_damage(self, path: Path, view: memoryview, end: int, synced: int) -> None:
-        """Raise RecordingDamaged if a synced row is damaged.  Only the last write, which was not synced, may be."""
+        """Raise RecordingDamaged if a synced row is damaged.  Only a last write without sync may be incomplete."""
         lost = self.last < synced
         for at in range(end + frames.ALIGN, len(view) - frames.ALIGN + 1, frames.ALIGN):
             frame = frames.frame_at(view, at)
@@ -315,7 +315,7 @@ class LocalReader:
             raise RecordingDamaged(f"{self._directory} lacks rows {expected or span.start + 1} to {span.end}")
 
     def first_after(self, time_us: int) -> int:
-        """Search the packs by the time of their first write, and then the frames by publish times."""
+        """Find the pack by the times of the packs' first writes, then search its frames by publish times."""
         bounds = self.bounds()
         there = packs(self._directory)
         begin = 0

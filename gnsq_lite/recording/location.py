@@ -25,7 +25,7 @@ def is_url(text: str) -> bool:
 
 
 def without_password(text: str) -> str:
-    """Return *text*, for logs and errors, with user and password removed from its URLs."""
+    """Return *text* without the users and passwords of its URLs, so that logs and errors may show it."""
     return _USER.sub("//*********(redacted)@", text)
 
 

@@ -52,7 +52,7 @@ class Bounds(NamedTuple):
 
 
 class Age(NamedTuple):
-    """A file of a log, for retention: its last row, size in bytes, and time of completion in seconds since 1970."""
+    """A file of a log, as retention needs it.  *written* is the time of its completion in seconds since 1970."""
 
     name: str
     last: int
@@ -61,7 +61,7 @@ class Age(NamedTuple):
 
 
 class LogWriter(Protocol):
-    """A log that this process writes.  Its caller must use a lock, because methods are not thread-safe."""
+    """A log that this process writes.  Methods are not thread-safe, so callers must use a lock."""
 
     name: str
     #: Number of the last durable row.

@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 def rows_name(first: int, number: int) -> str:
-    """Return the name of the write whose first row is *first*; *number* counts the fences for this row."""
+    """Return the name of the write whose first row is *first*.  *number* is the number of fences for this row."""
     return f"{first:016d}-{number:06d}"
 
 
@@ -162,7 +162,7 @@ class ObjectLog:
         return len(data)
 
     def _merge(self) -> None:
-        """Merge all writes into one object, and delete these writes.  Keep the newest write, which newest() reads."""
+        """Merge all writes except the newest into one object, and delete the merged writes."""
         *parts, newest_part = self._parts
         self._parts, self._since = [newest_part], self._clock.now()
         if len(parts) < 2:
@@ -200,7 +200,7 @@ def exists(store: ObjectStore, name: str) -> bool:
 
 
 def newest(rows: ObjectStore, merged: ObjectStore) -> tuple[int, int]:
-    """Return the last row of a log, and N of the next write's name.  Raises RecordingDamaged, OSError."""
+    """Return the last row of a log, and the N in the next write's name.  Raises RecordingDamaged, OSError."""
     names = [name for name in rows.sizes() if _ROWS.fullmatch(name)]
     if not names:
         ends = [int(found[2]) for name in merged.sizes() if (found := _MERGED.fullmatch(name))]
@@ -335,7 +335,7 @@ class ObjectReader:
                     yield frame, cut(frames.decode(data, frame, schema), frame, span)
 
     def first_after(self, time_us: int) -> int:
-        """Search the objects by the time of their write, and then the rows by publish times."""
+        """Find the object by the times of the objects' writes, then search its rows by publish times."""
         bounds = self.bounds()
         pieces = self._pieces()
         low, high = 0, len(pieces)

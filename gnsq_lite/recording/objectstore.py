@@ -34,7 +34,7 @@ _STORE_NAMES = frozenset(
         federated_token_file msi_endpoint msi_resource_id object_id instance_metadata""",
     )
 )
-#: Settings, and environment variables without their prefix, that give credentials without the cloud's metadata service.
+#: Settings, or environment variables without their prefix, that make the cloud's metadata service unnecessary.
 _CREDENTIALS = frozenset(
     re.findall(
         r"\w+",
@@ -51,7 +51,7 @@ _NO_CREDENTIALS = "the options and the environment have no credentials, and the 
 
 
 def settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return *given*, the options ``nsq.storage.*`` without this prefix, with obstore's names.
+    """Return the options ``nsq.storage.*``, given without this prefix, under obstore's names.
 
     Spark passes names in lower case.  Raises OptionError for an unknown name.
     """

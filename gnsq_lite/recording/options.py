@@ -14,9 +14,9 @@ class RecorderOptions:
     """Options of a recorder.  Durations are seconds.
 
     *client* has keyword arguments of a Reader, such as addresses, TLS and AUTH.  *retain* is the number of seconds for
-    which rows stay (0: no limit), and *retain_bytes* the maximum bytes of stored rows (None: no limit).  A Spark query
-    that records ignores *retain* and *retain_bytes*, and removes rows when it commits.  Receiving pauses while more
-    than *max_waiting* bytes of rows are in no batch of this query (None: no limit).
+    which rows stay (0: no limit).  *retain_bytes* is the maximum bytes of stored rows (None: no limit).  A Spark query
+    ignores *retain* and *retain_bytes*, and removes rows when it commits.  Receiving pauses while more than
+    *max_waiting* bytes of rows are in no batch of the query (None: no limit).
     """
 
     topic: str

@@ -108,7 +108,7 @@ class Recorder:
         except Exception as error:
             log.exception("log %s: recording ended", self.log.name)
             self._error = error
-            self._receiver.pause()  # stop() may be called only an hour later
+            self._receiver.pause()  # the caller may call stop() an hour later
             self._give_back()
             self._news.set()
 
@@ -243,7 +243,7 @@ class Recorder:
         if not self._paused:
             self._receiver.resume()
 
-    # -- for the owner
+    # -- for callers
 
     def check(self) -> None:
         """Raise the error that ended the recorder, if any."""
@@ -298,7 +298,7 @@ class Recorder:
         return most is not None and self.waiting_bytes() > most
 
     def wait_for_rows(self, after: int, seconds: float) -> None:
-        """Wait at most *seconds* until rows after the row *after* are stored."""
+        """Wait at most *seconds* until a row with a number above *after* is stored."""
         self._news.clear()
         if self.log.last <= after and self._error is None:
             self._news.wait(seconds)

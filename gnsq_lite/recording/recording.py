@@ -7,7 +7,7 @@
     logs/NAME/      a log, see local.py and objects.py
     jobs/ID         marker of a Spark job of recorders; the job stops when the marker is removed
 
-A position maps the name of each log to the number of the last row read.  Logs without a row that was read are absent.
+A position maps log names to the number of the last row read.  A log is absent until its first row is read.
 """
 
 from __future__ import annotations
@@ -357,7 +357,7 @@ class Recording:
 
 
 def _without_writer(logs: list[LocalLog | ObjectLog]) -> Iterator[LocalLog | ObjectLog]:
-    """Yield each log as soon as its lease is known to be free.  All leases are watched at the same time."""
+    """Yield each log as soon as its lease is known to be free.  Watches all leases at the same time."""
     watched = [one for one in logs if isinstance(one, ObjectLog)]
     while watched:
         states = [(one, one.lease.is_free()) for one in watched]

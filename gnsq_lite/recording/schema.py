@@ -80,7 +80,7 @@ def signed(value: int | None) -> int | None:
 _ORIGIN = attrgetter("nsqd_address")
 #: Created once, because Arrow takes as long to convert a Python number as to process a thousand rows.
 _THOUSAND = pa.scalar(1000, pa.int64())
-#: Maximum rows of a batch for which precomputed offsets of ids of 16 characters can be used.
+#: Maximum rows of a batch for which the offsets of the ids are precomputed.  An id has 16 characters.
 _MOST_IDS = 10_000
 _ID_OFFSETS = pa.py_buffer(array("i", range(0, 16 * _MOST_IDS + 1, 16)))
 

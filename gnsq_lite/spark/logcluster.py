@@ -153,7 +153,7 @@ class LogCluster:
             reply = NsqdClient(node.http_address).get("/message/get", params)
             found = mapping(reply.url, {"message": reply.json()}, "message")
         except HTTPStatusError as error:
-            if error.status in (400, 404, 500):  # 500: nsqd fails at the end of its log
+            if error.status in (400, 404, 500):  # nsqd answers 500 at the end of its log
                 return None
             raise
         keys = ("offset", "queue_cnt_index", "timestamp")
@@ -163,5 +163,5 @@ class LogCluster:
 def _extent(topic: TopicStats) -> Extent:
     begin, end = topic.raw.get("backend_start"), topic.raw.get("backend_depth")
     if not isinstance(begin, int) or not isinstance(end, int):
-        raise LogUnavailable(f"nsqd does not report where the log of {topic.topic_name} begins: it is no Youzan nsqd")
+        raise LogUnavailable(f"nsqd does not report where the log of {topic.topic_name} begins: it is not Youzan's")
     return Extent(begin, end, topic.message_count)

@@ -66,7 +66,7 @@ class LogOptions:
         if len(self.channel) > 20 or "#" in self.channel:
             raise OptionError("channel", self.channel, "must have at most 20 characters, and no '#'")
         if not self.lookupd_http_addresses:
-            raise OptionError("lookupdHTTPAddresses", (), "is required: only topics of a cluster are logs")
+            raise OptionError("lookupdHTTPAddresses", (), "is required: only a topic of a cluster is a log")
         for address in self.lookupd_http_addresses:
             parse_address(address, default_port=4161, option="lookupdHTTPAddresses")
         for partition in self.partitions:

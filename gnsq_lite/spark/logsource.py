@@ -100,7 +100,7 @@ class NsqLogDataSource(DataSource):
 
 @dataclass
 class LogPartition(InputPartition):
-    """A task: one range of one topic partition."""
+    """Task that reads one range of a topic partition."""
 
     range: Range
 
@@ -194,7 +194,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
                 raise OptionError(name, limit, why)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset of startingOffsets."""
+        """Return the offset of a new query, from startingOffsets or startingTimestamp."""
         settle_process()
         self._last = self._resolved(self._options.starting(batch=False), self._all_extents())
         return as_offset(self._options.topic, self._last)
@@ -233,7 +233,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
             return self._all_extents()
         try:
             extents = self._cluster.extents()
-        except LogUnavailable as error:  # a stream waits for its cluster
+        except LogUnavailable as error:  # a stream tries again at its next trigger
             self._warn(str(error))
             return {}
         missing = sorted((begins.keys() & set(self._cluster.wanted())) - extents.keys())

@@ -1,4 +1,4 @@
-"""Progress markers of the sink: a task that Spark runs again continues where it stopped.
+"""Progress markers of the sink: a task that Spark runs again skips the rows that nsqd has confirmed.
 
 Without a marker, a repeated task publishes its whole partition again.  A marker belongs to one partition of a query's
 batch or of a batch write.  It is valid only if the repeated task has the same bodies in the same order.  After a

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Rows of a task, unless there is already a task for each core.  A task costs Spark some 10 ms.
+#: A batch has a task for each TASK_ROWS rows, but at most one for each core.  A task costs Spark some 10 ms.
 TASK_ROWS = 10_000
 #: Reported if a query's recording has a later committed position than its checkpoint.
 OLDER = (
@@ -39,7 +39,7 @@ _frozen: list[bool] = []
 
 @dataclass
 class RecordingPartition(InputPartition):
-    """A task: spans of the recording with this uuid."""
+    """Task that reads spans of the recording *uuid*."""
 
     uuid: str
     spans: list[Span]

@@ -82,7 +82,7 @@ class NsqArrowWriter(DataSourceArrowWriter):
 
 
 class NsqStreamRowWriter(StreamCommits, DataSourceStreamWriter):
-    """Streaming writer for PySpark 4.0, which passes rows one by one.  Slower, but with the same guarantees."""
+    """Streaming writer for PySpark 4.0, which passes rows one by one.  It is slower, and has the same guarantees."""
 
     def __init__(self, options: SinkOptions, names: Sequence[str]) -> None:
         self._options, self._names = options, list(names)
@@ -122,6 +122,6 @@ def stream_writer(options: SinkOptions, names: Sequence[str]) -> DataSourceStrea
     base = stream_arrow_writer()
     if base is None:
         return NsqStreamRowWriter(options, names)
-    from gnsq_lite.spark.sink_arrow import NsqStreamArrowWriter  # its base class is not in every PySpark
+    from gnsq_lite.spark.sink_arrow import NsqStreamArrowWriter  # PySpark 4.0 lacks its base class
 
     return NsqStreamArrowWriter(options)

@@ -50,7 +50,7 @@ UNCOLLECTED = 50_000
 class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
     """Records a channel and plans batches in the driver.  :meth:`read` runs in the tasks."""
 
-    #: The file system calls of the recorder; fault tests replace them.
+    #: The file system calls of the recorder.  Fault tests replace this class.
     files: type[Files] = Files
 
     def __init__(self, options: SourceOptions) -> None:
