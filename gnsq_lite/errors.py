@@ -338,7 +338,7 @@ class NsqdError(NSQError):
 
 
 class InvalidError(NsqdError, codes="E_INVALID"):
-    """nsqd does not know the command, or does not allow it in this state."""
+    """nsqd does not know the command, does not allow it in this state, or refuses a number in it."""
 
 
 class TLSRequiredError(InvalidError):
