@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 from urllib.parse import quote
 
@@ -68,10 +68,11 @@ class PublishRequest:
     key: bytes | None = None
     partition: int | None = None
     trace_id: int | None = None
-    headers: Mapping[str, Any] | None = field(default=None)
-    #: Encoded headers, or trace ids, of a batch: one item for each body.
-    batch_headers: Sequence[bytes] | None = None
+    #: Headers of the message; headers and trace ids of a batch, one item for each body.
+    headers: Any = None
     trace_ids: Sequence[int] | None = None
+    #: Encoded headers, one item for each body; they include the trace ids.
+    encoded_headers: Sequence[bytes] | None = None
 
 
 class RoutedPublish(Protocol):
@@ -247,33 +248,23 @@ class Dialect:
         """Make the router that chooses the endpoint of each publish, or return None for round robin over the nsqds."""
         return None
 
-    def beside_bodies(
-        self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
-    ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
-        """Encode the headers or the trace ids of a batch, one item for each body.
-
-        Return (headers, trace ids, bytes that they add to each message).  Raises OptionError: plain NSQ has neither.
-        """
-        name, given = ("trace_ids", trace_ids) if headers is None else ("headers", headers)
-        raise OptionError(name, given, _NEEDS_YOUZAN)
-
     @property
     def batch_extra(self) -> int:
         """Bytes that each message of a batch has in addition to its body and the size of the body."""
         return 0
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
-        """Encode the headers of *request*, and check it; *most* is the maximum size of a message.
+        """Check *request*, and return it with encoded headers.  *most* is the maximum size of a message.
 
         Raises OptionError or MessageTooLarge for a request that nsqd would refuse for any topic.
         """
+        for name in YOUZAN_ONLY:  # no field is ignored silently
+            if getattr(request, name) is not None:
+                raise OptionError(name, getattr(request, name), "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
         return request
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
-        """Encode the command.  Raises OptionError for options that the dialect does not support."""
-        for name in YOUZAN_ONLY:  # no field is ignored silently
-            if getattr(request, name) is not None:
-                raise OptionError(name, getattr(request, name), _NEEDS_YOUZAN)
+        """Encode the command of a checked request."""
         if request.batch:
             return commands.multipublish(request.topic, request.bodies)
         if request.defer:
@@ -290,8 +281,7 @@ class Dialect:
 
 
 #: Fields of a request that only Youzan's NSQ supports.
-YOUZAN_ONLY = ("key", "partition", "trace_id", "headers", "batch_headers", "trace_ids")
-_NEEDS_YOUZAN = "needs Youzan's NSQ; this Writer's dialect is 'nsq'"
+YOUZAN_ONLY = ("key", "partition", "trace_id", "headers", "trace_ids")
 
 #: Maximum unusable entries of a reply that are reported: any client of nsqlookupd may register entries.
 MAX_LEFT_OUT = 100

@@ -19,7 +19,7 @@ from gnsq_lite.net.settings import check_connection, without_credentials
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import TIMEOUT, ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.batches import fill_batch, split_batch
+from gnsq_lite.publish.batches import check_one_each, split_batch
 from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.middleware import PublishMiddleware, wrap_method
 from gnsq_lite.publish.pool import Left, Pool
@@ -193,12 +193,12 @@ class Writer:
         head, listed = commands.multipublish_head(topic), commands.listed(bodies)
         whole = b""
         asks = not (key is None and partition is None and headers is None and trace_ids is None)
-        batch, extra = PublishRequest(topic=topic, bodies=listed, batch=True), self._dialect.batch_extra
+        batch = PublishRequest(topic=topic, bodies=listed, batch=True)
         if asks or self._is_routed:
-            batch.key, batch.partition = key_bytes(key), partition
-            extra = fill_batch(self._dialect, batch, headers, trace_ids)
+            batch.key, batch.partition, batch.headers, batch.trace_ids = key_bytes(key), partition, headers, trace_ids
+            check_one_each(batch)
             commands.check_bodies(batch.bodies, self._max_size)
-            self._dialect.check(batch, self._settings.max_msg_size)
+            batch = self._dialect.check(batch, self._settings.max_msg_size)
         else:
             whole = commands.multipublish_packed(head, listed, self._max_size)  # one pass checks and packs
         look_for_fork()
@@ -206,10 +206,10 @@ class Writer:
         self._core_if_needed(seconds)  # before the deadline is computed: the start costs none of the time
         deadline = SYSTEM_CLOCK.now() + seconds
         most = self._settings.max_body_size
-        fits = bool(whole) and len(whole) - len(head) - 4 + len(listed) * extra <= most
+        fits = bool(whole) and len(whole) - len(head) - 4 <= most
         receipts: list[Any] = []
         taken, failed = 0, None
-        for part in (parts := [batch] if fits else list(split_batch(batch, most, extra))):
+        for part in (parts := [batch] if fits else list(split_batch(batch, most))):
             publish = Publish(None, topic, part.bodies, seconds, deadline, self._settings.retries, batch=True)
             if asks:
                 self._ask(publish, part)

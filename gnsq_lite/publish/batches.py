@@ -1,41 +1,32 @@
-"""Adds headers and trace ids to the messages of one ``multipublish``, and splits them into MPUBs."""
+"""Checks the headers and trace ids of one ``multipublish``, and splits its messages into MPUBs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
-from gnsq_lite.dialect import Dialect, PublishRequest
+from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.errors import OptionError
 
+#: Most bytes that any dialect sends for a body besides the body, its size and its header.
+_EXTRA = 8
 
-def fill_batch(dialect: Dialect, batch: PublishRequest, headers: Any, trace_ids: Any) -> int:
-    """Set *headers* and *trace_ids* (None, or one for each body) in *batch*; return the extra bytes per body.
 
-    Raises OptionError for a wrong number of headers or trace ids, and if the dialect cannot send them.
-    """
-    bodies = batch.bodies
-    for option, given in (("headers", headers), ("trace_ids", trace_ids)):
+def check_one_each(batch: PublishRequest) -> None:
+    """Raise OptionError if *batch* has headers or trace ids, but not one for each body."""
+    for option, given in (("headers", batch.headers), ("trace_ids", batch.trace_ids)):
         if given is not None and (not isinstance(given, Sequence) or isinstance(given, (str, bytes))):
             raise OptionError(option, given, "must be None or a list with one for each body")
-        if given is not None and len(given) != len(bodies):
-            raise OptionError(option, given, f"are {len(given)} for {len(bodies)} bodies")
-    if headers is None and trace_ids is None:
-        return dialect.batch_extra
-    batch.batch_headers, batch.trace_ids, extra = dialect.beside_bodies(headers, trace_ids)
-    return extra
+        if given is not None and len(given) != len(batch.bodies):
+            raise OptionError(option, given, f"are {len(given)} for {len(batch.bodies)} bodies")
 
 
-def split_batch(batch: PublishRequest, most: int, extra: int) -> Iterator[PublishRequest]:
-    """Split a batch into parts, each with an MPUB of at most *most* bytes.  A longer message gets its own part.
-
-    *extra* is the number of bytes that are sent for each body besides the body, its size and its header.
-    """
-    bodies, headers, trace_ids = batch.bodies, batch.batch_headers, batch.trace_ids
+def split_batch(batch: PublishRequest, most: int) -> Iterator[PublishRequest]:
+    """Split a batch into parts, each with an MPUB of at most *most* bytes.  A longer message gets its own part."""
+    bodies, headers, trace_ids = batch.bodies, batch.encoded_headers, batch.trace_ids
     starts, size = [0], 4
     for at, body in enumerate(bodies):
-        length = 4 + extra + len(body) + (0 if headers is None else len(headers[at]))
+        length = 4 + _EXTRA + len(body) + (0 if headers is None else len(headers[at]))
         if at > starts[-1] and size + length > most:
             starts.append(at)
             size = 4
@@ -45,6 +36,6 @@ def split_batch(batch: PublishRequest, most: int, extra: int) -> Iterator[Publis
         yield replace(
             batch,
             bodies=bodies[cut],
-            batch_headers=None if headers is None else headers[cut],
+            encoded_headers=None if headers is None else headers[cut],
             trace_ids=None if trace_ids is None else trace_ids[cut],
         )

@@ -183,28 +183,20 @@ class YouzanDialect(Dialect):
         if request.defer:
             raise OptionError("defer", request.defer, "Youzan's NSQ cannot defer a publish (it has no DPUB)")
         check_place(request.key, request.partition, self.options.key_mapping)
+        ids: Iterable[int | None] = [check_trace_id(each) for each in request.trace_ids or ()]
+        if request.trace_ids is None:
+            ids = itertools.repeat(None if request.trace_id is None else check_trace_id(request.trace_id))
         if request.headers is not None:
-            request = replace(request, batch_headers=(encode_headers(request.headers, self._trace_id(request)),))
-        if request.trace_id is not None:
-            check_trace_id(request.trace_id)
+            headers = request.headers if request.batch else [request.headers]
+            encoded = [self._encoded(header, trace_id) for header, trace_id in zip(headers, ids, strict=False)]
+            request = replace(request, encoded_headers=encoded, trace_ids=None)
         traced = self.options.trace or request.trace_id is not None or request.trace_ids is not None
         beside: Iterable[int] = itertools.repeat(TRACE_ID_LENGTH if traced else 0)
-        if request.batch_headers is not None:
-            beside = (HEADER_EXTRA + len(header) for header in request.batch_headers)
+        if request.encoded_headers is not None:
+            beside = (HEADER_EXTRA + len(header) for header in request.encoded_headers)
         for body, extra in zip(request.bodies, beside, strict=False):
             check_body(body, most - extra)
         return request
-
-    def beside_bodies(
-        self, headers: Sequence[Mapping[str, Any] | None] | None, trace_ids: Sequence[int] | None
-    ) -> tuple[Sequence[bytes] | None, Sequence[int] | None, int]:
-        """Return the headers, which include the trace ids, or the trace ids alone, and the bytes per message."""
-        checked = None if trace_ids is None else list(map(check_trace_id, trace_ids))
-        if headers is None:
-            return None, checked, TRACE_ID_LENGTH
-        ids: Iterable[int | None] = itertools.repeat(None) if checked is None else checked
-        encoded = [self._encoded(header, trace_id) for header, trace_id in zip(headers, ids, strict=False)]
-        return encoded, None, HEADER_EXTRA
 
     def _encoded(self, headers: Mapping[str, Any] | None, trace_id: int | None) -> bytes:
         if trace_id is None and self.options.trace:
@@ -216,7 +208,7 @@ class YouzanDialect(Dialect):
 
         Keep a new trace id in *request*, so that each attempt sends the same id and consumers can recognize duplicates.
         """
-        topic, partition, headers = request.topic, endpoint.partition, request.batch_headers
+        topic, partition, headers = request.topic, endpoint.partition, request.encoded_headers
         trace_id, trace_ids = self._trace_id(request), request.trace_ids
         request.trace_id = trace_id
         if not request.batch:
@@ -232,10 +224,10 @@ class YouzanDialect(Dialect):
         """Raise OptionError if the topic has no headers, because nsqd does not read the rest of a refused MPUB_EXT."""
         layout = route.meta if route is not None else None
         if isinstance(layout, TopicLayout) and layout.has_meta and not layout.extend_support:
-            raise OptionError("headers", request.batch_headers, f"{request.topic} is not an ext topic: no headers")
+            raise OptionError("headers", request.encoded_headers, f"{request.topic} is not an ext topic: no headers")
 
     def _trace_id(self, request: PublishRequest) -> int | None:
-        if request.trace_id is not None or request.batch_headers is not None or request.trace_ids is not None:
+        if request.trace_id is not None or request.encoded_headers is not None or request.trace_ids is not None:
             return request.trace_id
         return next(self._trace_ids) if self.options.trace else None
 

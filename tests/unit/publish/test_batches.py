@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
 from gnsq_lite.errors import OptionError
-from gnsq_lite.publish.batches import fill_batch, split_batch
+from gnsq_lite.publish.batches import check_one_each, split_batch
 from gnsq_lite.youzan.dialect import YouzanDialect
 
 AT = Endpoint("a", 1, 3)
 
 
-def batch_of(dialect: Dialect, bodies: list[bytes], headers: Any, trace_ids: Any) -> tuple[PublishRequest, int]:
-    batch = PublishRequest(topic="t", bodies=bodies, batch=True)
-    return batch, fill_batch(dialect, batch, headers, trace_ids)
+def batch_of(dialect: Dialect, bodies: list[bytes], headers: Any, trace_ids: Any) -> PublishRequest:
+    batch = PublishRequest(topic="t", bodies=bodies, batch=True, headers=headers, trace_ids=trace_ids)
+    check_one_each(batch)
+    return dialect.check(batch, 1_000_000)
 
 
 def sent(dialect: YouzanDialect, batch: PublishRequest) -> bytes:
@@ -31,11 +32,11 @@ def sent(dialect: YouzanDialect, batch: PublishRequest) -> bytes:
 def test_each_part_fits_and_together_they_are_the_batch(bodies: list[bytes], headed: bool, most: int) -> None:
     dialect = YouzanDialect()
     headers: Any = [{"n": at} if at % 2 else None for at in range(len(bodies))]
-    batch, extra = batch_of(dialect, bodies, *((headers, None) if headed else (None, list(range(len(bodies))))))
-    parts = list(split_batch(batch, most, extra))
+    batch = batch_of(dialect, bodies, *((headers, None) if headed else (None, list(range(len(bodies))))))
+    parts = list(split_batch(batch, most))
     assert [body for part in parts for body in part.bodies] == bodies
-    told = [one for part in parts for one in (part.batch_headers or part.trace_ids or ())]
-    assert told == list(batch.batch_headers or batch.trace_ids or ())
+    told = [one for part in parts for one in (part.encoded_headers or part.trace_ids or ())]
+    assert told == list(batch.encoded_headers or batch.trace_ids or ())
     for part in parts:
         verb, _, rest = sent(dialect, part).partition(b" t 3\n")
         assert verb == (b"MPUB_EXT" if headed else b"MPUB_TRACE")
@@ -45,18 +46,18 @@ def test_each_part_fits_and_together_they_are_the_batch(bodies: list[bytes], hea
 
 @pytest.mark.rule("YZ-15")
 def test_each_body_has_its_own_headers_and_trace_id() -> None:
-    batch, _ = batch_of(YouzanDialect(), [b"x", b"y", b"z"], [{"a": 1}, None, {}], [5, 6, 7])
-    assert batch.batch_headers == [b'{"a":1,"##trace_id":"5"}', b'{"##trace_id":"6"}', b'{"##trace_id":"7"}']
-    assert batch_of(YouzanDialect(), [b"x", b"y"], [None, {}], None)[0].batch_headers == [b"", b"{}"]
+    batch = batch_of(YouzanDialect(), [b"x", b"y", b"z"], [{"a": 1}, None, {}], [5, 6, 7])
+    assert batch.encoded_headers == [b'{"a":1,"##trace_id":"5"}', b'{"##trace_id":"6"}', b'{"##trace_id":"7"}']
+    assert batch_of(YouzanDialect(), [b"x", b"y"], [None, {}], None).encoded_headers == [b"", b"{}"]
 
 
 @pytest.mark.rule("YZ-9")
 def test_ids_of_a_writer_that_traces_are_drawn_once_for_each_message() -> None:
     dialect = YouzanDialect(trace=True, clock=SYSTEM_CLOCK)
-    batch, _ = batch_of(dialect, [b"x", b"y"], [None, {"a": 1}], None)
-    assert batch.batch_headers is not None
-    assert batch.batch_headers[0].startswith(b'{"##trace_id":')
-    assert batch.batch_headers[1].startswith(b'{"a":1,"##trace_id":')
+    batch = batch_of(dialect, [b"x", b"y"], [None, {"a": 1}], None)
+    assert batch.encoded_headers is not None
+    assert batch.encoded_headers[0].startswith(b'{"##trace_id":')
+    assert batch.encoded_headers[1].startswith(b'{"a":1,"##trace_id":')
     assert sent(dialect, batch) == sent(dialect, batch)
 
 

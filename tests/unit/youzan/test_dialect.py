@@ -143,7 +143,7 @@ def test_the_command_follows_from_what_was_asked_for() -> None:
         b"PUB_TRACE": request(trace_id=0),
         b"MPUB_TRACE": request(batch=True, trace_id=5),
         b"PUB_EXT": dialect.check(request(headers={}), 100),
-        b"MPUB_EXT": request(batch_headers=[b"{}"], batch=True),
+        b"MPUB_EXT": request(encoded_headers=[b"{}"], batch=True),
     }
     for verb, asked in verbs.items():
         assert dialect.encode(asked, at, None).startswith(verb + b" t 3\n")
@@ -178,7 +178,7 @@ def test_unknown_options_are_refused() -> None:
 @pytest.mark.rule("YZ-15")
 def test_a_batch_with_headers_is_not_sent_to_a_topic_that_takes_none() -> None:
     dialect, at = YouzanDialect(), Endpoint("10.0.0.1", 4150, 0)
-    batch, one = request(batch_headers=[b'{"a":1}'], batch=True), dialect.check(request(headers={"a": 1}), 100)
+    batch, one = request(encoded_headers=[b'{"a":1}'], batch=True), dialect.check(request(headers={"a": 1}), 100)
     with pytest.raises(OptionError, match="not an ext topic"):
         dialect.encode(batch, at, said(dialect, [A]))
     assert b'{"a":1}' in dialect.encode(batch, at, said(dialect, [A], extend_support=True))
