@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 from urllib.parse import quote
 
-from gnsq_lite.errors import HTTPResponseError, NotSent, NsqdError, NSQError, OptionError, WrongDialectError, printable
+from gnsq_lite.errors import (
+    HTTPResponseError,
+    NotSent,
+    NsqdError,
+    NSQError,
+    OptionError,
+    ProtocolError,
+    WrongDialectError,
+    printable,
+)
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address, is_host_name
 from gnsq_lite.wire import commands
@@ -86,13 +95,8 @@ class RoutedPublish(Protocol):
     data: bytes
     #: Sequence number among the publishes of the Writer.
     number: int
-    #: Endpoint to which the publish is sent next; None if no endpoint can accept it.
+    #: Endpoint that the router chose for a publish to any partition; None: not chosen yet.
     leader: Endpoint | None
-    #: Last error of an endpoint.
-    last_error: NSQError | None
-    #: Whether an nsqd may have the message, and whether an earlier attempt may have sent the message.
-    sent: bool
-    in_doubt: bool
 
     def done(self) -> bool: ...
 
@@ -271,9 +275,9 @@ class Dialect:
             return commands.defer_publish(request.topic, request.bodies[0], request.defer)
         return commands.publish(request.topic, request.bodies[0])
 
-    def receipt(self, request: PublishRequest, body: bytes) -> Any:
-        """Return the receipt in nsqd's reply to a publish, or None for a plain OK.  Raises ProtocolError."""
-        return None
+    def receipt(self, data: bytes) -> Any:
+        """Decode nsqd's reply to a publish, which is not OK, into the caller's result.  Raises ProtocolError."""
+        raise ProtocolError(f"not an OK: {data[:50]!r}")
 
     def should_reroute(self, error: NsqdError) -> bool:
         """Return whether to look up the topic after *error*, and then publish to the new leader."""

@@ -206,14 +206,9 @@ class Node:
 
     def on_response(self, connection: Connection, body: bytes) -> None:
         """Settle the oldest publish.  Raises ProtocolError for an unexpected response."""
-        receipt = None
         if not self.unanswered:
             raise ProtocolError(f"an answer without a publish: {body[:50]!r}")
-        if body != OK:
-            request = self.unanswered[0].request
-            if request is None:
-                raise ProtocolError(f"not an OK: {body[:50]!r}")
-            receipt = self._owner.settings.dialect.receipt(request, body)
+        receipt = None if body == OK else self._owner.settings.dialect.receipt(body)
         self.succeeded(self._answered(), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:

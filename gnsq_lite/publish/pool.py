@@ -21,13 +21,12 @@ from typing import Any
 from weakref import WeakSet
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.dialect import Endpoint, PublishRequest
+from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     ClosedError,
     NsqdError,
     NSQError,
     OutcomeUnknown,
-    ProtocolError,
     PublishTimeout,
 )
 from gnsq_lite.net.at_exit import PATIENCE
@@ -158,8 +157,8 @@ class Pool:
 
     def carry(self, publish: Publish, leader: Endpoint | None = None) -> Any:
         """Call :meth:`publish` with the fields of a Publish object."""
-        topic, timeout, count, request = publish.topic, publish.timeout, publish.count, publish.request
-        return self.publish(topic, publish.command(), timeout, count, request, leader=leader, deadline=publish.deadline)
+        topic, timeout, count, deadline = publish.topic, publish.timeout, publish.count, publish.deadline
+        return self.publish(topic, publish.command(), timeout, count, leader=leader, deadline=deadline)
 
     def publish(
         self,
@@ -167,7 +166,6 @@ class Pool:
         command: bytes,
         timeout: float,
         count: int = 1,
-        request: PublishRequest | None = None,
         *,
         leader: Endpoint | None = None,
         deadline: float | None = None,
@@ -175,7 +173,6 @@ class Pool:
         """Send *command* with *count* messages, and wait; return the receipt, or a Left if the loop must publish.
 
         Args:
-            request: The options of the publish; None: the publish has no options.
             leader: The only node that can accept the publish; None: any node can.
             deadline: Monotonic time at which the *timeout* ends; None: *timeout* seconds from now.
         Raises:
@@ -196,7 +193,7 @@ class Pool:
         node, connection = found
         try:
             body = connection.exchange(command, seconds, deadline)
-            receipt = None if body == OK else self._receipt(request, body)
+            receipt = None if body == OK else self._settings.dialect.receipt(body)
         except NsqdError as error:
             if error.closes_connection:
                 self._discard(node, connection)
@@ -229,11 +226,6 @@ class Pool:
             raise
         self._check_in(node, connection, count)
         return receipt
-
-    def _receipt(self, request: PublishRequest | None, body: bytes) -> Any:
-        if request is None:
-            raise ProtocolError(f"not an OK: {body[:50]!r}")
-        return self._settings.dialect.receipt(request, body)
 
     # -- checkout
 

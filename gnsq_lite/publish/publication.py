@@ -84,7 +84,7 @@ class Publish(Completion):
         self.data = b""
         #: Bytes that count against max_pending.
         self.cost = 0
-        #: State that the router sets: the publish's number in order, the chosen leader, and the last refusal.
+        #: State that the router sets: the publish's number in order, and the chosen leader; the last refusal.
         self.number = 0
         self.leader: Endpoint | None = None
         self.last_error: NSQError | None = None

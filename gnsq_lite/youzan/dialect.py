@@ -25,7 +25,6 @@ from gnsq_lite.dialect import (
 from gnsq_lite.errors import NsqdError, NSQError, OptionError
 from gnsq_lite.option_fields import check_choice
 from gnsq_lite.wire.commands import check_body
-from gnsq_lite.wire.constants import OK
 from gnsq_lite.youzan import commands
 from gnsq_lite.youzan.constants import HEADER_EXTRA, TRACE_ID_LENGTH
 from gnsq_lite.youzan.headers import check_trace_id, encode_headers
@@ -231,10 +230,7 @@ class YouzanDialect(Dialect):
             return request.trace_id
         return next(self._trace_ids) if self.options.trace else None
 
-    def receipt(self, request: PublishRequest, body: bytes) -> Any:
-        """Return the :class:`PublishReceipt` of a traced publish (YZ-9), or None for OK.  Raises ProtocolError."""
-        return None if body == OK else parse_trace_reply(body)
-
+    receipt = staticmethod(parse_trace_reply)
     should_reroute = staticmethod(should_reroute)
 
 
