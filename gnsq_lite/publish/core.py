@@ -270,7 +270,7 @@ class WriterCore:
         node = self.nodes.get(endpoint)
         if node is None:
             node = self.nodes[endpoint] = Node(self, endpoint)
-            node.start()
+            node.task = self.loop.spawn(f"writer {endpoint}", node.link.run)
         return node
 
     def on_connected(self, node: Node) -> None:
@@ -330,7 +330,7 @@ class WriterCore:
         for node in list(self.nodes.values()):
             if node.connection is not None:
                 node.connection.check(now)
-            owed = node.oldest()
+            owed = node.unanswered[0] if node.unanswered else None
             if owed is not None and owed is node.seen:
                 self._mark_silent(node)
             node.seen = owed
@@ -373,7 +373,7 @@ class WriterCore:
         """Remove publishes that have an outcome from the waiting queues, and mark nodes without an answer as silent."""
         self.router.forget_done()
         for node in list(self.connected):
-            owed = node.oldest()
+            owed = node.unanswered[0] if node.unanswered else None
             if owed is not None and owed._done and not node.silent:
                 self._mark_silent(node)
 

@@ -229,10 +229,6 @@ class Node:
             self._owner.on_silent_answered(self, in_time=not publish.done())
         return publish
 
-    def oldest(self) -> Publish | None:
-        """Return the oldest unanswered publish, or None."""
-        return self.unanswered[0] if self.unanswered else None
-
     # -- life; the link's owner
 
     def make_connection(self) -> Connection:
@@ -293,10 +289,6 @@ class Node:
             self._owner.on_refused(refused, reason, self.endpoint)  # before on_lost(): this publish is the oldest
         self._owner.on_lost(self, reason, unsent)
         return Again.SOON if refused is not None and not self._owner.has_other(self) else Again.LATER
-
-    def start(self) -> None:
-        """Start the greenlet that connects."""
-        self.task = self._owner.loop.spawn(f"writer {self.endpoint}", self.link.run)
 
     def on_retry(self) -> None:
         """Count a reconnection."""

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from gnsq_lite.errors import ProtocolError
 from gnsq_lite.message import Answers, Message
@@ -31,13 +31,8 @@ _trace = Struct(">2sQQqI")
 _COMPRESSED = CODEC_KEY.encode()
 
 
-class Content(NamedTuple):
-    """Parts of a message after its id.  A missing header is None.  After a plain SUB, offset and size are None."""
-
-    body: bytes
-    header: bytes | None = None
-    queue_offset: int | None = None
-    raw_size: int | None = None
+#: Parts of a message after its id: body, ext header, queue offset and raw size.  Missing parts are None.
+Content: TypeAlias = tuple[bytes, bytes | None, int | None, int | None]
 
 
 def decode_content(data: bytes, *, ext: bool = False, tail: bool = False) -> Content:
@@ -57,11 +52,11 @@ def decode_content(data: bytes, *, ext: bool = False, tail: bool = False) -> Con
                 raise ProtocolError(f"an ext header of {at - start} bytes in {max(len(data) - start, 0)}")
             header = data[start:at]
     if not tail:
-        return Content(data[at:], header)
+        return data[at:], header, None, None
     if len(data) < at + TAIL_LENGTH:
         raise ProtocolError(f"{len(data) - at} bytes for the queue offset and size, which have {TAIL_LENGTH}")
     offset, size = _tail(data, at)
-    return Content(data[at + TAIL_LENGTH :], header, offset, size)
+    return data[at + TAIL_LENGTH :], header, offset, size
 
 
 def split_id(message_id: bytes) -> tuple[int, int]:
@@ -193,12 +188,12 @@ def message_factory(
     """
     if not ext and not tail:  # faster than decode_content()
         return lambda connection, ns, attempts, id, rest: YouzanMessage(
-            connection, ns, attempts, id, Content(rest), partition
+            connection, ns, attempts, id, (rest, None, None, None), partition
         )
 
     def make(connection: Any, ns: int, attempts: int, id: bytes, rest: bytes) -> YouzanMessage:
         content = decode_content(rest, ext=ext, tail=tail)
-        if most_unpacked is not None and content.header is not None and _COMPRESSED in content.header:
+        if most_unpacked is not None and content[1] is not None and _COMPRESSED in content[1]:
             return CompressedMessage(most_unpacked, connection, ns, attempts, id, content, partition)
         return YouzanMessage(connection, ns, attempts, id, content, partition)
 

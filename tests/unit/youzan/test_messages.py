@@ -144,10 +144,8 @@ def test_what_is_laid_out_is_read_back(body: bytes, headers: Any, ext: bool, tai
         data = b"\0" if header is None else b"\4" + len(header).to_bytes(2, "big") + header
     if tail:
         data += (77).to_bytes(8, "big") + (5).to_bytes(4, "big")
-    got = decode_content(data + body, ext=ext, tail=tail)
-    assert got.body == body
-    assert got.header == (header if ext else None)
-    assert (got.queue_offset, got.raw_size) == ((77, 5) if tail else (None, None))
+    place = (77, 5) if tail else (None, None)
+    assert decode_content(data + body, ext=ext, tail=tail) == (body, header if ext else None, *place)
 
 
 @given(st.binary(max_size=60), st.booleans(), st.booleans())

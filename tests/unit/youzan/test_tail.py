@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.errors import NotSent
-from gnsq_lite.youzan.messages import Content, YouzanMessage
+from gnsq_lite.youzan.messages import YouzanMessage
 from gnsq_lite.youzan.tail import to_tail
 from tests.unit.youzan.test_messages import OWNER
 
@@ -26,7 +26,7 @@ class Writer:
 
 
 def message(header: bytes | None) -> YouzanMessage:
-    return YouzanMessage(OWNER, 0, 9, b"\0" * 16, Content(b"x", header, 0 if header is None else 4), 3)
+    return YouzanMessage(OWNER, 0, 9, b"\0" * 16, (b"x", header, None, None), 3)
 
 
 def test_it_goes_to_its_partition_with_its_headers_but_the_servers_own() -> None:
