@@ -276,7 +276,7 @@ class Dialect:
         return commands.publish(request.topic, request.bodies[0])
 
     def receipt(self, data: bytes) -> Any:
-        """Decode nsqd's reply to a publish, which is not OK, into the caller's result.  Raises ProtocolError."""
+        """Return the receipt in nsqd's reply to a publish.  Raises ProtocolError for any other reply that is not OK."""
         raise ProtocolError(f"not an OK: {data[:50]!r}")
 
     def should_reroute(self, error: NsqdError) -> bool:
