@@ -1,4 +1,4 @@
-"""Codecs for typed bodies: a codec decodes the bytes of a body into a value, and encodes a value into bytes.
+"""Codecs for typed bodies.  A codec decodes the bytes of a body into a value, and encodes a value into bytes.
 
 ::
 
@@ -44,12 +44,12 @@ def _to_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-#: Codec of the standard library's JSON: dicts, lists, strings, numbers.
+#: Codec that uses the standard library's JSON module, for dicts, lists, strings and numbers.
 JSON: Codec[Any] = Codec(json.loads, _to_json)
 
 
 def msgspec_json(kind: type[T]) -> Codec[T]:
-    """Make a JSON codec that validates with msgspec against *kind*, such as a Struct; needs the extra ``msgspec``."""
+    """Make a JSON codec that validates with msgspec against *kind*, such as a Struct.  Needs the extra ``msgspec``."""
     try:
         from msgspec.json import Decoder, Encoder
     except ModuleNotFoundError as missing:
@@ -58,7 +58,7 @@ def msgspec_json(kind: type[T]) -> Codec[T]:
 
 
 def pydantic_json(kind: type[T]) -> Codec[T]:
-    """Make a JSON codec that validates with pydantic against *kind*, a BaseModel; needs the extra ``pydantic``."""
+    """Make a JSON codec that validates with pydantic against the BaseModel *kind*.  Needs the extra ``pydantic``."""
     try:
         from pydantic import TypeAdapter
     except ModuleNotFoundError as missing:
@@ -68,7 +68,7 @@ def pydantic_json(kind: type[T]) -> Codec[T]:
 
 
 def protobuf(kind: type[T]) -> Codec[T]:
-    """Make a codec for a generated class of Protocol Buffers; needs the extra ``protobuf``."""
+    """Make a codec for a generated class of Protocol Buffers.  Needs the extra ``protobuf``."""
     try:
         from google.protobuf.message import Message
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""Cron expressions for :meth:`gnsq_lite.Worker.every`; needs the extra ``cron``.
+"""Cron expressions for :meth:`gnsq_lite.Worker.every`.  Needs the extra ``cron``.
 
 ::
 
@@ -6,7 +6,7 @@
 
     worker.every(Cron("0 4 * * 1-5", "Europe/Berlin"), "reports", b"daily")
 
-This module uses the library cronsim, which is typed, maintained and without dependencies.  Like Debian's cron, cronsim
+This module uses the library cronsim, which is typed, maintained and has no dependencies.  Like Debian's cron, cronsim
 runs a job once when the clocks change.  The alternative, croniter, is larger.
 """
 
@@ -46,7 +46,7 @@ class Cron:
             raise OptionError("cron", expression, f"is not a cron expression: {error or 'it never matches'}") from error
 
     def next_after(self, wall: float) -> float:
-        """Return the first due time after *wall*, both in seconds since 1970."""
+        """Return the first due time after *wall*.  Both times are in seconds since 1970."""
         return float(next(CronSim(self.expression, datetime.fromtimestamp(wall, self._zone))).timestamp())
 
     def __repr__(self) -> str:

@@ -14,11 +14,11 @@ def check_table(table: str) -> None:
 
 
 def driver_of(connection: Any) -> str:
-    """Return the module of the DB-API connection in *connection*, which may be from SQLAlchemy's raw_connection()."""
+    """Return the DB-API module of *connection*, which may come from SQLAlchemy's raw_connection()."""
     inner = getattr(connection, "driver_connection", connection)
     return type(inner).__module__.lower()
 
 
 def is_sqlite(connection: Any) -> bool:
-    """Return whether *connection* is to SQLite: its placeholder of a parameter is "?", not "%s"."""
+    """Return whether *connection* is to SQLite.  SQLite's placeholder for a parameter is "?" instead of "%s"."""
     return "sqlite3" in driver_of(connection)

@@ -1,4 +1,4 @@
-"""Callbacks for ``on_give_up`` of a Reader (MSG-4); a Worker also accepts strings such as ``"directory:PATH"``."""
+"""Callbacks for ``on_give_up`` of a Reader (MSG-4).  A Worker also accepts strings such as ``"directory:PATH"``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["DeadLetter", "OnGiveUp", "by_words", "read", "to_directory", "to_log
 
 
 def to_log() -> OnGiveUp:
-    """Return a callback that logs the message's metadata at level ERROR; the Reader's default."""
+    """Return a callback that logs the message's metadata at level ERROR.  This is the Reader's default."""
     return log_give_up
 
 
@@ -33,6 +33,6 @@ def read(path: str | os.PathLike[str]) -> Iterator[DeadLetter]:
 def to_topic(topic: str, writer: Writer, *, bare: bool = False) -> OnGiveUp:
     """Return a callback that publishes each message to a dead-letter *topic*, as JSON with the metadata.
 
-    With *bare*, the callback publishes only the body.  Raises InvalidName.
+    If *bare* is true, the callback publishes only the body.  Raises InvalidName.
     """
     return to_stores(Topic(topic, lambda: writer, bare=bare))

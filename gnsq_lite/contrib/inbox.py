@@ -12,7 +12,7 @@
     def bill(message, connection):
         connection.cursor().execute("UPDATE ...")       # committed with the inbox's row
 
-It supports PostgreSQL, SQLite and MySQL by any DB-API 2.0 module.  For Django, use ``gnsq_lite.contrib.django.once``.
+Any DB-API 2.0 module for PostgreSQL, SQLite or MySQL works.  For Django, use ``gnsq_lite.contrib.django.once``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Inbox"]
 
 log = logging.getLogger("gnsq_lite.inbox")
 
-#: Seconds for which keys are kept.  Messages must not wait or be retried for a longer time.
+#: Seconds for which keys are kept.  A message that is delivered again after this time is handled again.
 RETENTION = 7 * 86400.0
 #: Log message about a duplicate, with its key and consumer.
 HANDLED_BEFORE = "key %r of %s was handled before: finished without calling the handler"
@@ -43,7 +43,7 @@ _LONGEST_KEY = 255
 
 
 class Inbox:
-    """Runs a handler and stores its message's key in one transaction.
+    """Runs a handler, and stores the key of the message in the same transaction.
 
     Args:
         connect: Function that opens a connection.  Each thread keeps its connection until an error.
@@ -80,11 +80,11 @@ class Inbox:
             connection.close()
 
     def once(self, key: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-        """Return a decorator: the decorated function is called once per key, with the connection as last argument.
+        """Return a decorator that calls the handler once per key, with the connection as last argument.
 
         Args:
-            key: Function of the handler's arguments that returns the message's key, such as an order's number with its
-                state.  All deliveries and all publishes of a message must have the same key.
+            key: Function of the handler's arguments that returns the message's key, such as the number and state of an
+                order.  All deliveries and all publishes of a message must have the same key.
         """
 
         def decorate(function: Callable[..., Any]) -> Callable[..., None]:
@@ -97,7 +97,7 @@ class Inbox:
         return decorate
 
     def close(self) -> None:
-        """Close the connections of all threads; call it, for example, in ``Middleware.stopped``."""
+        """Close the connections of all threads.  Call this, for example, in ``Middleware.stopped``."""
         for connection in list(self._open):
             _close(connection)
 
@@ -121,7 +121,7 @@ class Inbox:
             connection.commit()
         except BaseException:
             self._open.discard(connection)
-            _close(connection)  # closing rolls back
+            _close(connection)  # closing rolls the transaction back
             raise
         self._local.connection = connection
 

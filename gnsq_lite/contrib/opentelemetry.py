@@ -1,4 +1,4 @@
-"""OpenTelemetry spans and metrics of publishes and handled messages; needs the extra ``opentelemetry``.
+"""OpenTelemetry spans and metrics of publishes and handled messages.  Needs the extra ``opentelemetry``.
 
 ::
 
@@ -38,13 +38,13 @@ FIELD = "trace_context"
 
 
 class Tracing(Middleware):
-    """Makes a span "process TOPIC" for each handler call, which includes the middleware that follows this one.
+    """Makes a span "process TOPIC" for each handler call.  The span includes the inner middleware.
 
-    Its parent is the span of the publish.  The span of a batch has links to the spans of all publishes.
+    The span's parent is the span of the publish.  The span of a batch has links to the spans of all publishes.
 
     Args:
-        tracer_provider: None: the global provider.
-        json_field: Field of a JSON body that contains the trace context; None: read only the message's headers.
+        tracer_provider: The default is the global provider.
+        json_field: Field of a JSON body that contains the trace context.  If None, only the headers are read.
     """
 
     def __init__(self, tracer_provider: Any = None, *, json_field: str | None = None) -> None:
@@ -86,13 +86,13 @@ class Tracing(Middleware):
 
 
 class PublishTracing(PublishMiddleware):
-    """Makes a span "publish TOPIC" for each publish of a Writer, message or batch.  The span ends with the outcome.
+    """Makes a span "publish TOPIC" for each publish of a message or a batch.  The span ends with the outcome.
 
     Args:
-        tracer_provider: None: the global provider.
-        carry: Place of the trace context.  ``"headers"``: headers of Youzan's NSQ, but not for a batch.  ``"json"``: a
-            field of the JSON body, which all consumers see; for a body that is no JSON object, the publish raises
-            NotSent.  None: messages carry no context.
+        tracer_provider: The default is the global provider.
+        carry: Place of the trace context.  With ``"headers"`` it is in the headers of Youzan's NSQ, but not in those of
+            a batch.  With ``"json"`` it is in a field of the JSON body.  All consumers see this field, and the publish
+            of a body that is no JSON object raises NotSent.  With None, messages carry no context.
         json_field: Name of the field for ``"json"``.
     """
 
@@ -108,7 +108,7 @@ class PublishTracing(PublishMiddleware):
         self._tracer = trace.get_tracer("gnsq_lite", tracer_provider=tracer_provider)
 
     def before(self, call: PublishCall) -> None:
-        """Start the span, and add its context to the message."""
+        """Start the span, and add the trace context to the message."""
         attributes = _attributes(call.topic, "publish", "send")
         if call.method == "multipublish":
             attributes["messaging.batch.message_count"] = len(call.bodies)
@@ -140,7 +140,7 @@ class Metrics(Middleware):
     """Records ``messaging.process.duration`` and ``messaging.client.consumed.messages`` of handlers.
 
     Args:
-        meter_provider: None: the global provider.
+        meter_provider: The default is the global provider.
     """
 
     def __init__(self, meter_provider: Any = None) -> None:
@@ -174,7 +174,7 @@ class PublishMetrics(PublishMiddleware):
     """Records ``messaging.client.operation.duration`` and ``messaging.client.sent.messages`` of a Writer.
 
     Args:
-        meter_provider: None: the global provider.
+        meter_provider: The default is the global provider.
     """
 
     def __init__(self, meter_provider: Any = None) -> None:
@@ -191,7 +191,7 @@ class PublishMetrics(PublishMiddleware):
         call.kept[self] = time.perf_counter()
 
     def after(self, call: PublishCall, error: BaseException | None) -> None:
-        """Record the duration, and count the messages unless the publish was not sent."""
+        """Record the duration, and count the messages unless *error* is NotSent."""
         attributes = _measured(call.topic, "publish", "messaging.operation.type", "send")
         if error is not None:
             attributes["error.type"] = type(error).__qualname__
@@ -201,7 +201,7 @@ class PublishMetrics(PublishMiddleware):
 
 
 def _measured(topic: str, operation: str, name: str, value: str) -> dict[str, Any]:
-    """Return the attributes of metrics: fewer than for spans, because each combination is a time series."""
+    """Return the attributes of metrics.  Spans have more attributes, but each combination here is a time series."""
     found = {"messaging.system": "nsq", "messaging.destination.name": topic, "messaging.operation.name": operation}
     return {**found, name: value}
 
@@ -249,7 +249,7 @@ def _json_object(body: bytes) -> dict[str, Any] | None:
 
 
 def _context_of(message: Any, field: str | None) -> dict[str, str]:
-    """Return the trace context in the headers of *message*, or in *field* of its body."""
+    """Return the trace context from the headers of *message*, and from *field* of the body."""
     context = dict(message.headers or {})
     carried = (_json_object(message.body) or {}).get(field) if field is not None else None
     if isinstance(carried, dict):
@@ -262,7 +262,7 @@ def _span_context(context: dict[str, str]) -> Any:
 
 
 def _failed(span: Any, error: BaseException) -> None:
-    """Record an error on the span; ``Requeue`` is not an error."""
+    """Record an error on the span.  ``Requeue`` is not an error."""
     if isinstance(error, Requeue):
         span.set_attribute("messaging.nsq.requeued", True)
         return

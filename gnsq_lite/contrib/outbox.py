@@ -1,4 +1,4 @@
-"""The transactional outbox: a transaction stores a message; a relay publishes the message after the commit.
+"""The transactional outbox.  A transaction stores a message, and a relay publishes the message after the commit.
 
 ::
 
@@ -11,8 +11,8 @@
         connection.execute("UPDATE ...")
         outbox.publish(connection, "orders", b"...")        # published if the transaction commits
 
-``gnsq-lite outbox relay shop.db:outbox`` publishes the stored messages.  Supports PostgreSQL and SQLite, with any
-DB-API 2.0 module or with SQLAlchemy.  For Django's databases use the outbox of ``gnsq_lite.contrib.django``.
+``gnsq-lite outbox relay shop.db:outbox`` publishes the stored messages.  The database can be PostgreSQL or SQLite, with
+any DB-API 2.0 module or with SQLAlchemy.  For Django's databases use the outbox of ``gnsq_lite.contrib.django``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gnsq_lite.writer import Writer
 
 __all__ = ["Outbox"]
 
-#: Default limit in bytes of a message; larger messages are rejected before they are stored.
+#: Default size limit of a message, in bytes.  Larger messages are rejected before they are stored.
 MAX_MSG_SIZE = 1024 * 1024
 _LONGEST_KEY = 255
 _PUBLISH = inspect.signature(Writer.publish)
@@ -43,7 +43,7 @@ _PUBLISH = inspect.signature(Writer.publish)
 
 @dataclass(frozen=True)
 class Row:
-    """A stored message; *failures*: number of times nsqd refused the message."""
+    """A stored message.  ``failures`` is the number of times that nsqd refused the message."""
 
     id: int
     topic: str
@@ -63,7 +63,7 @@ def rows_to_insert(
     clock: Clock = SYSTEM_CLOCK,
     **options: Any,
 ) -> list[tuple[Any, ...]]:
-    """Return a tuple of :func:`insert_into`'s parameters per body.  Raises the errors of :meth:`Outbox.publish`."""
+    """Return the parameters of :func:`insert_into` for each body.  Raises the errors of :meth:`Outbox.publish`."""
     check_topic(topic)
     now = clock.wall()
     _PUBLISH.bind(None, topic, b"", **options)
@@ -88,13 +88,13 @@ class Table:
     """An outbox's table within a transaction.  The relays' lock is a row of the table ``NAME_relay``.
 
     ``publish_at`` is the time at which to publish a message, in seconds since 1970.  ``due_at`` is the time of the next
-    attempt.  If it is 0, the message is due at once.
+    attempt.  If ``due_at`` is 0, the message is due at once.
 
     Args:
         mark: Placeholder of a parameter in SQL: "%s" or "?".
-        skip_locked: Whether the database supports ``FOR UPDATE SKIP LOCKED``.  SQLite does not need it, because a
-            writing transaction blocks all other writing transactions.
-        relay: Name of the lock's table; default ``NAME_relay``.
+        skip_locked: Whether the database supports ``FOR UPDATE SKIP LOCKED``.  SQLite does not need this clause,
+            because a writing transaction blocks all other writing transactions.
+        relay: Name of the lock's table.  The default is ``NAME_relay``.
     """
 
     def __init__(self, name: str, cursor: Any, mark: str, skip_locked: bool, relay: str = "") -> None:
@@ -118,13 +118,13 @@ class Table:
         self._insert_lock()
 
     def is_due(self, now: float) -> bool:
-        """Return whether there is a message to publish."""
+        """Return whether a message is due."""
         self._cursor.execute(f"SELECT MIN(due_at) FROM {self._name}")  # MIN() always uses the index
         (first,) = self._cursor.fetchone()
         return first is not None and bool(first <= now)
 
     def lock(self) -> bool:
-        """Take the lock until the transaction ends; return False if another relay holds the lock."""
+        """Take the lock until the transaction ends.  Return False if another relay holds the lock."""
         if self._skip_locked:
             self._cursor.execute(f"SELECT id FROM {self._relay} WHERE id = 1 FOR UPDATE SKIP LOCKED")
             locked = self._cursor.fetchone() is not None
@@ -132,7 +132,7 @@ class Table:
             self._cursor.execute(f"UPDATE {self._relay} SET turns = turns + 1 WHERE id = 1")
             locked = self._cursor.rowcount == 1
         if not locked:
-            self._insert_lock()  # the row may be missing; the next turn can then lock it
+            self._insert_lock()  # the row may be missing; the next call can then lock it
         return locked
 
     def _insert_lock(self) -> None:
@@ -143,7 +143,7 @@ class Table:
     def due(self, now: float, limit: int) -> list[Row]:
         """Return messages to publish, in the order of their ids.
 
-        A message that nsqd refused delays the later messages of its topic and key until it is published or deleted.
+        A refused message delays later messages of the same topic and key until it is published or deleted.
         """
         self._cursor.execute(
             f"SELECT id, topic, ordering_key, body, options, failures FROM {self._name} m WHERE due_at <= {self._mark}"
@@ -175,7 +175,7 @@ class Table:
 
 
 def insert_into(table: str, mark: str) -> str:
-    """Return the INSERT statement for a message; *mark*: placeholder of a parameter."""
+    """Return the INSERT statement for a message.  *mark* is the placeholder of a parameter."""
     columns = "topic, ordering_key, body, options, publish_at, due_at, failures, error"
     return f"INSERT INTO {table} ({columns}) VALUES ({', '.join([mark] * 8)})"
 
@@ -186,7 +186,7 @@ class Source:
 
     Attributes:
         name: Name of the outbox in logs and metrics.
-        begin: Context manager that begins a transaction, yields the table, and commits (rolls back after an error).
+        begin: Context manager that begins a transaction, yields the table, and commits, or rolls back after an error.
         close: Function that closes the connection of the calling thread.
     """
 
@@ -196,7 +196,7 @@ class Source:
 
 
 class Outbox:
-    """Stores messages in a database.  A relay publishes the messages of a transaction after its commit.
+    """Stores messages in a database.  A relay publishes the messages of a transaction after the commit.
 
     Args:
         connect: Function that opens a DB-API connection without autocommit for the relay.  With SQLAlchemy, pass
@@ -230,21 +230,21 @@ class Outbox:
         at: datetime | float | None = None,
         **options: Any,
     ) -> None:
-        """Store a message in the transaction of *connection*; a relay publishes it at least once after the commit.
+        """Store a message in the transaction of *connection*.  A relay publishes it at least once after the commit.
 
         Args:
             connection: A DB-API connection, or a Connection or Session of SQLAlchemy.
             key: Messages of one topic and key are published in the order in which they were stored.  For Youzan's nsqd
                 the key also selects the topic partition.
             at: Time at which to publish the message: an aware datetime, or seconds since 1970.
-            options: Options of ``Writer.publish`` with values that JSON can encode; ``defer`` counts from now.
+            options: Options of ``Writer.publish`` with values that JSON can encode.  ``defer`` counts from now.
         Raises:
-            InvalidName, BodyTypeError, InvalidBody, MessageTooLarge, OptionError, TypeError: nothing is stored.
+            InvalidName, BodyTypeError, InvalidBody, MessageTooLarge, OptionError, TypeError: no message is stored.
         """
         self.publish_many(connection, topic, [body], key=key, at=at, **options)
 
     def publish_many(self, connection: Any, topic: str, bodies: Iterable[bytes], **options: Any) -> None:
-        """Store several messages, in order.  Raises the errors of :meth:`publish`; no message is stored then."""
+        """Store several messages, in order.  If this raises an error of :meth:`publish`, no message is stored."""
         rows = rows_to_insert(topic, bodies, max_msg_size=self._max_msg_size, **options)
         if not rows:
             return

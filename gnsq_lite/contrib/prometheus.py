@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, read from ``stats()`` at each scrape; needs the extra ``prometheus``.
+"""Metrics for Prometheus, read from ``stats()`` at each scrape.  Needs the extra ``prometheus``.
 
 ::
 
@@ -11,7 +11,7 @@
     writer = Writer("127.0.0.1:4150", middleware=[PublishSeconds()])
 
 A Collector costs no time per message, because it reads the counters of Readers and Writers.  Each worker process has
-its own metrics.  ``gnsq-lite worker --metrics-port`` merges them and adds a label ``process``.
+separate metrics.  ``gnsq-lite worker --metrics-port`` merges the metrics of all processes and adds a label ``process``.
 """
 
 from __future__ import annotations
@@ -40,16 +40,15 @@ except ModuleNotFoundError as missing:
 
 __all__ = ["BUCKETS", "REGISTRY", "Collector", "HandlerSeconds", "PublishSeconds", "page", "show"]
 
-#: Time limit of an I/O loop's response in seconds.  After it, a scrape shows the last state and gnsq_loop_up 0.
+#: Time limit of an I/O loop's response in seconds.  After this time a scrape shows the last state, and gnsq_loop_up 0.
 TIMEOUT = 2.0
 
-#: Upper bounds of buckets, in seconds: from a short computation to more than nsqd's default message timeout.
+#: Upper bounds of the buckets in seconds.  The highest exceeds nsqd's default message timeout.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 #: Additional bounds of the histogram of message ages: an hour and a day, in seconds.
 _OLD = (3600.0, 86400.0)
 
-_LOOP_UP = "gnsq_loop_up"
 _collectors: WeakSet[Collector] = WeakSet()
 
 
@@ -57,8 +56,8 @@ class Collector:
     """Collects the state of Readers, Writers and Workers.  :meth:`add` adds further objects.
 
     Args:
-        sources: Readers, Writers and Workers.  A Worker stands for its schedules, outboxes, Readers and Writers,
-            including Readers and Writers that it makes later.
+        sources: Readers, Writers and Workers.  A Worker includes its schedules, outboxes, Readers and Writers, also
+            the Readers and Writers that it makes later.
         writers: Writers.  Each keyword is the value of the label ``writer``.
     """
 
@@ -71,34 +70,32 @@ class Collector:
         _collectors.add(self)
 
     def add(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
-        """Collect more objects; an object that was added before is ignored."""
+        """Collect more objects.  An object that was added before is ignored."""
         self._sources += [source for source in sources if source not in self._sources]
         self._writers.update(writers)
 
     def describe(self) -> Iterable[Metric]:
-        """Return the metric families without samples, so that registering does not wait for the loop."""
-        return [*_reader_families().values(), *_writer_families().values(), *_worker_families().values()]
+        """Return the metric families without samples, so that registering does not wait for the I/O loop."""
+        return _families().values()
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
-        readers, writers = _reader_families(), _writer_families()
+        made = _families()
         for reader in self._readers():
             stats, is_up = self._stats_of(reader)
             on = [reader.topic, reader.channel]
-            readers[_LOOP_UP].add_metric(on, float(is_up))
+            made["gnsq_loop_up"].add_metric(on, float(is_up))
             if stats is not None:
-                _add(readers, on, stats, *stats.connections)
+                _add(made, on, stats, *stats.connections)
         for name, writer in self._named_writers():
             stats, _ = self._stats_of(writer)
             if stats is not None:
-                _add(writers, [name], stats)
-        yield from readers.values()
-        yield from writers.values()
-        yield from self._of_workers().values()
+                _add(made, [name], stats)
+        self._add_workers(made)
+        yield from made.values()
 
-    def _of_workers(self) -> dict[str, GaugeMetricFamily]:
-        """Return the metric families of schedules, outboxes and depths."""
-        made = _worker_families()
+    def _add_workers(self, made: dict[str, Any]) -> None:
+        """Add samples of schedules, outboxes and depths."""
         for worker in [source for source in self._sources if isinstance(source, Worker)]:
             for on, when in worker.last_runs().items():
                 made["gnsq_schedule_last_run_timestamp_seconds"].add_metric(on, when)
@@ -111,7 +108,6 @@ class Collector:
         for look in self.depths:
             for place, depth in look(known).items():
                 made["gnsq_channel_depth"].add_metric(place, depth)
-        return made
 
     def _readers(self) -> Iterator[Reader]:
         for source in self._sources:
@@ -140,32 +136,18 @@ class Collector:
         return stats, True
 
 
-def _reader_families() -> dict[str, Any]:
-    made = _families(["topic", "channel"], ReaderStats, ConnectionStats)
-    help_text = "1 if the I/O loop responds; 0 if a handler blocks it"
-    made[_LOOP_UP] = GaugeMetricFamily(_LOOP_UP, help_text, labels=["topic", "channel"])
-    return made
-
-
-def _writer_families() -> dict[str, Any]:
-    return _families(["writer"], WriterStats)
-
-
-def _worker_families() -> dict[str, GaugeMetricFamily]:
-    return {name: GaugeMetricFamily(name, text, labels=labels) for name, text, labels in _OF_WORKERS}
-
-
-def _families(labels: list[str], *kinds: type[Any]) -> dict[str, Any]:
-    """Make the empty metric families that *kinds* declare, by name."""
-    made = {}
-    for name, (text, further) in families(*kinds).items():
-        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-        made[name] = kind(name, text, labels=[*labels, *further])
-    return made
+def _families() -> dict[str, Any]:
+    """Make all metric families, without samples, by name."""
+    found = [(name, text, ["topic", "channel", *more]) for name, (text, more) in _OF_READERS.items()]
+    found += [(name, text, ["writer", *more]) for name, (text, more) in _OF_WRITERS.items()]
+    return {
+        name: (CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily)(name, text, labels=labels)
+        for name, text, labels in (*found, *_FURTHER)
+    }
 
 
 def _add(made: dict[str, Any], labels: list[str], *stats: ReaderStats | WriterStats | ConnectionStats) -> None:
-    """Add samples; sum up the values of several connections to one nsqd, which has one per partition."""
+    """Add samples.  Add up the values of several connections to one nsqd (one per partition)."""
     sums: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
     for name, further, number in itertools.chain.from_iterable(map(metrics, stats)):
         sums[name, further] += number
@@ -173,15 +155,17 @@ def _add(made: dict[str, Any], labels: list[str], *stats: ReaderStats | WriterSt
         made[name].add_metric([*labels, *further], total)
 
 
-_OF_WORKERS = (
+_OF_READERS, _OF_WRITERS = families(ReaderStats, ConnectionStats), families(WriterStats)
+_FURTHER = (
+    ("gnsq_loop_up", "1 if the I/O loop responds; 0 if a handler blocks the loop", ["topic", "channel"]),
     ("gnsq_schedule_last_run_timestamp_seconds", "Due time of the last published message.", ["schedule", "topic"]),
-    ("gnsq_outbox_messages", "Messages of an outbox that are due.", ["outbox"]),
-    ("gnsq_outbox_age_seconds", "Seconds since the oldest due message was due.", ["outbox"]),
+    ("gnsq_outbox_messages", "Due messages of an outbox.", ["outbox"]),
+    ("gnsq_outbox_age_seconds", "Seconds for which the oldest message of an outbox has been due.", ["outbox"]),
     ("gnsq_channel_depth", "Depth of a channel (only with --metrics-depth).", ["nsqd", "topic", "channel"]),
 )
 _MESSAGE_AGE = (
     "gnsq_message_age_seconds",
-    "Seconds from the publish of a message to the start of its handler; for a batch, of its first message.",
+    "Seconds from the publish of a message, or of the first message of a batch, to the start of the handler.",
     ("topic", "channel"),
 )
 _HANDLER_SECONDS = (
@@ -200,7 +184,7 @@ _histograms: WeakKeyDictionary[CollectorRegistry, dict[str, Histogram]] = WeakKe
 def _histogram(
     registry: CollectorRegistry, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
 ) -> Histogram:
-    """Return the registry's histogram *name*; create it once, because a registry refuses a second one."""
+    """Return the registry's histogram *name*.  Create it only once, because a registry refuses a second histogram."""
     known = _histograms.setdefault(registry, {})
     if name not in known:
         known[name] = Histogram(name, text, labels, registry=registry, buckets=buckets)
@@ -210,8 +194,8 @@ def _histogram(
 class HandlerSeconds(Middleware[Any]):
     """Times handlers in the histogram ``gnsq_handler_seconds``, by topic, channel and outcome ("ok" or "failed").
 
-    The times include inner middleware.  The histogram ``gnsq_message_age_seconds`` has the age of each message when its
-    handler starts: this machine's time minus nsqd's timestamp.  Both histograms cost a few microseconds per message.
+    The times include inner middleware.  The histogram ``gnsq_message_age_seconds`` has the age of each message when the
+    handler starts: this machine's time minus nsqd's timestamp.  The histograms cost a few microseconds per message.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, buckets: Iterable[float] = BUCKETS) -> None:
@@ -258,7 +242,7 @@ class PublishSeconds(PublishMiddleware):
 
 
 def show(worker: Worker, registry: CollectorRegistry = REGISTRY) -> Collector:
-    """Add *worker* to the Collector in *registry*, or register a new Collector; return the Collector."""
+    """Add *worker* to the Collector in *registry*, or register a new Collector.  Return the Collector."""
     for known in list(_collectors):
         try:
             registry.unregister(known)

@@ -1,12 +1,13 @@
 """The metrics page of a worker command.  A page of several processes has the label ``process``.
 
-This module adds no values up, because Prometheus can compute sums and rates across restarts only with the label.
-Without the extra ``prometheus`` this page raises MissingExtra, and the other status pages work.
+The values of several processes are not added up, because Prometheus needs the label to compute sums and rates across
+restarts.  Without the extra ``prometheus`` this page raises MissingExtra, and the other status pages work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import MissingExtra
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 def worker_page(worker: Worker, depths: Callable[..., Any] | None = None) -> Callable[[], tuple[str, bytes]]:
     """Add *worker* to the default registry, time its handlers, and return the function that renders the page.
 
-    With *depths*, a function that returns the depths of channels, the page contains the depths.
+    If *depths*, a function that returns the depths of channels, is given, the page contains the depths.
     """
     try:
         from gnsq_lite.contrib import prometheus
-    except MissingExtra as missing:
-        return _raising(missing)
+    except MissingExtra:
+        return partial(merge, {})  # raises MissingExtra at each request
     collector = prometheus.show(worker)
     if depths is not None:
         collector.depths.append(depths)
@@ -33,7 +34,7 @@ def worker_page(worker: Worker, depths: Callable[..., Any] | None = None) -> Cal
 
 
 def merge(pages: Mapping[str, bytes]) -> tuple[str, bytes]:
-    """Merge *pages*, given by process number; return the content type and body.  Raises MissingExtra."""
+    """Merge *pages*, which are given by process number.  Return the content type and body.  Raises MissingExtra."""
     try:
         from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -64,10 +65,3 @@ class _Merged:
                 for sample in family.samples:
                     merged.add_sample(sample.name, {**sample.labels, "process": process}, sample.value)
         yield from families.values()
-
-
-def _raising(missing: MissingExtra) -> Callable[[], tuple[str, bytes]]:
-    def page() -> tuple[str, bytes]:
-        raise missing
-
-    return page

@@ -1,4 +1,4 @@
-"""Pytest plugin with the fixtures ``nsq_broker`` and ``nsq_writer``; installed together with gnsq_lite.
+"""Pytest plugin with the fixtures ``nsq_broker`` and ``nsq_writer``.  It is installed together with gnsq_lite.
 
 The plugin imports only pytest until a test uses a fixture.  So other test runs cost nothing, and gevent is not imported
 before a conftest.py that monkey-patches, or before coverage starts.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def nsq_broker() -> Iterator[Broker]:
-    """Start an in-memory nsqd and nsqlookupd for one test: :class:`gnsq_lite.broker.Broker`."""
+    """Start a :class:`gnsq_lite.broker.Broker` for one test."""
     from gnsq_lite.broker import Broker
 
     with Broker() as broker:

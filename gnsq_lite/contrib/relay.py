@@ -28,15 +28,15 @@ __all__ = ["Relay", "RelayInWorker", "relay_all", "relay_until"]
 
 log = logging.getLogger("gnsq_lite.outbox")
 
-#: Maximum number of messages in one turn of the relay; seconds between two polls of an empty outbox.
+#: Maximum number of messages in one batch, and seconds between two polls of an empty outbox.
 BATCH, INTERVAL = 100, 0.5
-#: First and longest delay, in seconds, until a refused message is retried; each refusal doubles the delay.
+#: First and longest delay, in seconds, until a refused message is retried.  Each refusal doubles the delay.
 _RETRY, _LONGEST_RETRY = 1.0, 300.0
-#: First and longest delay, in seconds, after a failed turn; each failed turn doubles the delay.
+#: First and longest delay, in seconds, after a failed batch.  Each failed batch doubles the delay.
 _PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 #: Seconds between two counts of the backlog.
 _COUNT_EVERY = 15.0
-#: Transient errors (nsqd is unreachable, or the outcome is unknown).  Later messages would raise them too.
+#: Transient errors (nsqd is unreachable, or the outcome is unknown).  The publishes of later messages would fail too.
 _TRANSIENT = (PublishError, NSQConnectionError, ClosedError)
 
 
@@ -45,25 +45,25 @@ class Relay:
 
     def __init__(self, source: Source, writer: Writer, batch: int = BATCH, clock: Clock = SYSTEM_CLOCK) -> None:
         self.source, self._writer, self._batch, self._clock = source, writer, batch, clock
-        #: Whether this Writer accepts keys, as for Youzan's nsqd; unknown at first.
+        #: Whether the Writer accepts keys, as with Youzan's NSQ.  It is True until the Writer refuses a key.
         self._accepts_keys = True
         self._failed, self._count_at = 0, 0.0
-        #: Number of overdue messages, and seconds by which the oldest is overdue; None: not counted yet.
+        #: Number of overdue messages, and seconds by which the oldest is overdue, or None before the first count.
         self.backlog: tuple[int, float] | None = None
 
-    def turn(self) -> bool:
-        """Publish at most one batch; return whether a message was due, because more messages may then be due.
+    def publish_batch(self) -> bool:
+        """Publish at most one batch.  Return whether a message was due, because more messages may then be due.
 
         The lock excludes other relays until the deletion of the published rows is committed.  If this process ends
         before the commit, the database releases the lock, and the next relay publishes these messages again.
 
         Raises:
-            NSQError: nsqd is unreachable; messages that were published before the error are deleted.
+            NSQError: nsqd is unreachable.  Messages that were published before the error are deleted.
             Exception: an error of the database.
         """
         now = self._clock.wall()
         with self.source.begin() as table:
-            if not table.is_due(now):  # the lock would exclude other relays
+            if not table.is_due(now):  # checked without the lock, which would exclude other relays
                 return False
         with self.source.begin() as table:
             if not table.lock():
@@ -76,13 +76,13 @@ class Relay:
         return bool(rows)
 
     def step(self, interval: float) -> float:
-        """Run a turn, log its error, and return the seconds until the next turn: *interval* if the outbox is empty."""
+        """Publish a batch, log an error, and return the seconds until the next batch: *interval* if none was due."""
         try:
             if self._clock.now() >= self._count_at:
                 self._count_at = self._clock.now() + _COUNT_EVERY
                 with self.source.begin() as table:
                     self.backlog = table.backlog(self._clock.wall())
-            more = self.turn()
+            more = self.publish_batch()
         except Exception as error:  # each database driver has its own exception classes
             pause = min(_PAUSE * 2.0 ** min(self._failed, 16), _LONGEST_PAUSE)
             self._failed += 1
@@ -96,7 +96,7 @@ class Relay:
         return 0.0 if more else interval
 
     def _publish(self, table: Table, rows: Sequence[Row], done: list[int]) -> NSQError | None:
-        """Publish *rows*, and add the ids of published rows to *done*; return the last transient error."""
+        """Publish *rows*, and add the ids of published rows to *done*.  Return the last transient error."""
         by_topic: dict[str, list[Row]] = {}
         for row in rows:
             by_topic.setdefault(row.topic, []).append(row)
@@ -112,7 +112,7 @@ class Relay:
         return problem
 
     def _all_at_once(self, topic: str, rows: Sequence[Row], done: list[int]) -> bool:
-        """Publish *rows* with one MPUB; return False if rows have options or keys, or if nsqd refuses the batch."""
+        """Publish *rows* with one MPUB.  Return False if rows have options or keys, or if nsqd refuses the batch."""
         if len(rows) < 2 or any(row.options or (row.key and self._accepts_keys) for row in rows):
             return False
         try:
@@ -151,7 +151,7 @@ class Relay:
         self._writer.publish(row.topic, row.body, **row.options)
 
     def _refused(self, table: Table, row: Row, error: Exception) -> None:
-        """Schedule the next attempt for a refused message; the number of attempts is unlimited."""
+        """Schedule the next attempt for a refused message.  The number of attempts is unlimited."""
         pause = min(_RETRY * 2.0 ** min(row.failures, 16), _LONGEST_RETRY)
         why = f"{type(error).__name__}: {error}"[:1000]
         table.refuse(row, why, self._clock.wall() + pause)
@@ -160,7 +160,7 @@ class Relay:
 
 
 def relay_until(wait: Callable[[float], bool], relay: Relay, interval: float = INTERVAL) -> None:
-    """Relay until *wait* returns True; errors are logged.  *wait* is called with the seconds to wait."""
+    """Relay until *wait* returns True, and log errors.  The argument of *wait* is the number of seconds to wait."""
     try:
         while not wait(relay.step(interval)):
             pass
@@ -169,14 +169,14 @@ def relay_until(wait: Callable[[float], bool], relay: Relay, interval: float = I
 
 
 def relay_all(sources: Sequence[Source], writer: Writer, interval: float = INTERVAL, *, once: bool = False) -> None:
-    """Relay until SIGTERM or SIGINT, or with *once* until no message is due.  Call it in the main thread.
+    """Relay until SIGTERM or SIGINT, or with *once* until no message is due.  Call this in the main thread.
 
-    With *once*, raises NSQError and the database's errors; otherwise logs each error and retries.
+    With *once*, this raises NSQError and the database's errors.  Otherwise it logs each error and retries.
     """
     relays = [Relay(source, writer) for source in sources]
     if once:
         for relay in relays:
-            while relay.turn():
+            while relay.publish_batch():
                 pass
         return
     stages = Stages()
@@ -190,13 +190,13 @@ def relay_all(sources: Sequence[Source], writer: Writer, interval: float = INTER
 
 
 class RelayInWorker(Middleware[Any]):
-    """Worker middleware that relays each outbox in a thread; one process at a time relays an outbox::
+    """Worker middleware that relays each outbox in a thread.  Only one process at a time relays an outbox::
 
         worker = Worker(middleware=[RelayInWorker(outbox)])
 
     Args:
         interval: Seconds between two polls of an empty outbox.
-        writer: Function that returns the Writer; None: the Worker's Writer.
+        writer: Function that returns the Writer.  The default is the Worker's Writer.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class RelayInWorker(Middleware[Any]):
         self._sources = [each.source() if isinstance(each, Outbox) else each for each in outboxes]
         self._interval, self._writer, self._over = interval, writer, Completion()
         self._threads: list[threading.Thread] = []
-        #: The relays; empty until the Worker has started.
+        #: The relays.  The list is empty until the Worker has started.
         self.relays: list[Relay] = []
 
     def started(self, worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""Reports errors of handlers, and a transaction for each message, to Sentry; needs the extra ``sentry``.
+"""Reports errors of handlers, and a transaction for each message, to Sentry.  Needs the extra ``sentry``.
 
 ::
 
@@ -26,12 +26,12 @@ __all__ = ["SentryMiddleware"]
 
 
 class SentryMiddleware(Middleware):
-    """Calls the handler of each message in its own scope, so that errors have only their message's tags.
+    """Calls the handler in a new Sentry scope for each message, so that an error has only the tags of its message.
 
     Bodies are not sent, because they are user data.
 
     Args:
-        last_attempt: Number of the first attempt whose error is reported; 1: all.  ``Requeue`` is never reported.
+        last_attempt: Number of the first attempt whose error is reported.  ``Requeue`` is never reported.
     """
 
     def __init__(self, last_attempt: int = 1) -> None:
@@ -55,7 +55,7 @@ class SentryMiddleware(Middleware):
                 try:
                     returned = call(given)
                     transaction.set_status("ok")
-                except Requeue as error:  # raised below, because the transaction would report it as a failure
+                except Requeue as error:  # raised below, because the transaction would report a failure
                     requeue = error
                     transaction.set_status("aborted")
                 except BaseException as error:

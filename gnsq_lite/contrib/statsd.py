@@ -1,4 +1,4 @@
-"""Counts and times of handlers for statsd; needs the extra ``statsd``.
+"""Counts messages and times handlers for statsd.  Needs the extra ``statsd``.
 
 ::
 
@@ -35,8 +35,8 @@ class StatsdMiddleware(Middleware):
     """Counts and times handlers.
 
     Args:
-        client: A ``statsd.StatsClient``, or an object with its ``incr`` and ``timing``; None: from the environment.
-        prefix: Prefix of all names.
+        client: A ``statsd.StatsClient``, or an object with the same methods ``incr`` and ``timing``.
+        prefix: Prefix of the metrics' names.
     """
 
     def __init__(self, client: Any = None, prefix: str = "nsq") -> None:

@@ -64,7 +64,7 @@ def store(database: Connect, outbox: Outbox, topic: str, *bodies: bytes, **optio
 
 
 def relay_all(relay: Relay) -> None:
-    while relay.turn():
+    while relay.publish_batch():
         pass
     relay.source.close()
 
@@ -149,9 +149,9 @@ def test_a_message_is_published_at_its_time(
     store(database, outbox, topic, b"defer", defer=50 * 86400.0)  # counts from now; longer than nsqd's limit
     relay = Relay(outbox.source(), writer, clock=clock)
     for seconds, published in ((3599.0, 0), (1.5, 1), (82798.0, 1), (2.0, 2)):
-        assert relay.turn() is False
+        assert relay.publish_batch() is False
         clock.advance(seconds)
-        relay.turn()
+        relay.publish_batch()
         assert depth(broker, topic) == published
     (due,) = select(database, "SELECT due_at FROM nsq_outbox")
     assert time.time() + 50 * 86400.0 - 60 < due < time.time() + 50 * 86400.0 + 1
@@ -169,12 +169,12 @@ def test_a_refused_message_delays_only_later_messages_of_its_key(
     execute(database, 'UPDATE nsq_outbox SET options = \'{"key": 1, "trace_id": 5}\' WHERE id = 1')
     relay = Relay(outbox.source(), writer, clock=clock)
     for failures, pause in enumerate((1.0, 2.0, 4.0), 1):
-        while relay.turn():
+        while relay.publish_batch():
             pass
         assert select(database, "SELECT failures FROM nsq_outbox ORDER BY id") == [failures, 0]
         assert select(database, "SELECT error FROM nsq_outbox ORDER BY id")[0].startswith("OptionError")
         clock.advance(pause - 0.01)
-        assert relay.turn() is False
+        assert relay.publish_batch() is False
         assert select(database, "SELECT failures FROM nsq_outbox ORDER BY id") == [failures, 0]
         clock.advance(0.02)
     assert received(broker, topic, 2) == [b"b1", b"alone"]
@@ -200,8 +200,8 @@ def test_one_relay_at_a_time_publishes(database: Connect, outbox: Outbox, writer
         with first.begin() as table:
             assert table.lock()
             with suppress(sqlite3.OperationalError):  # SQLite: "database is locked"
-                assert second.turn() is False
-        assert second.turn() is True
+                assert second.publish_batch() is False
+        assert second.publish_batch() is True
     finally:
         first.close()
         second.source.close()
@@ -220,7 +220,7 @@ def test_while_no_nsqd_is_reachable_messages_stay(database: Connect, outbox: Out
     with Writer("127.0.0.1:1", publish_timeout=0.2) as writer:
         relay = Relay(outbox.source(), writer)
         with pytest.raises(errors.NSQError):
-            relay.turn()
+            relay.publish_batch()
         assert [relay.step(7.0) for _ in range(3)] == [0.5, 1.0, 2.0]
         relay.source.close()
     assert stored(database) == 2

@@ -1,4 +1,4 @@
-"""Django integration: handlers in each app's ``nsq.py``, ``manage.py nsq_worker``, publishing after commit.
+"""Django integration: handlers in each app's ``nsq.py``, ``manage.py nsq_worker``, publishing after the commit.
 
 ::
 

@@ -12,7 +12,7 @@ from gnsq_lite.errors import NSQError
 
 
 def _retry(page: Any, request: Any, queryset: Any) -> None:
-    """Publish each message to its topic, for all its channels, and delete the row after nsqd's OK."""
+    """Publish each message to its topic, so that all channels receive it, and delete the row after nsqd's OK."""
     count = 0
     try:
         for row in queryset:
@@ -25,7 +25,7 @@ def _retry(page: Any, request: Any, queryset: Any) -> None:
 
 
 class DeadMessageAdmin(admin.ModelAdmin):
-    """Shows, retries and deletes dead letters, without adding or changing them."""
+    """Shows, retries and deletes dead letters."""
 
     list_display = ("given_up", "topic", "channel", "attempts", "__str__")
     list_filter = ("topic", "channel", "error_type", "given_up")

@@ -1,4 +1,4 @@
-"""System checks of the setting ``NSQ`` for ``manage.py check``; they open no connections."""
+"""System checks of the setting ``NSQ`` for ``manage.py check``.  The checks open no connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the setting ``NSQ``: a dict with optional keys.
+"""Reads the setting ``NSQ``, a dict with these optional keys:
 
 ``NSQD_TCP_ADDRESSES``, ``LOOKUPD_HTTP_ADDRESSES``
     Addresses, as for Reader and Writer.
@@ -11,7 +11,7 @@
 ``OUTBOX``
     Names of ``DATABASES`` whose outboxes ``manage.py nsq_worker`` relays.
 ``OUTBOX_INTERVAL``
-    Seconds between two polls of an empty outbox; default 0.5.
+    Seconds between two polls of an empty outbox.  The default is 0.5.
 """
 
 from __future__ import annotations

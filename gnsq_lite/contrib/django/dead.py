@@ -1,4 +1,4 @@
-"""Stores dead letters in a table, for the admin site: the store ``"django"`` of ``on_give_up``."""
+"""The store ``"django"`` of ``on_give_up`` keeps dead letters in a table, for the admin site."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gnsq_lite.worker.dead import STORES, DeadLetter
 
 
 class Table:
-    """Store of dead letters in the table ``DeadMessage`` of one database; *alias* "" means the default database."""
+    """Store of dead letters in the table ``DeadMessage`` of one database.  *alias* "" means the default database."""
 
     def __init__(self, alias: str = "") -> None:
         self.word = f"django:{alias}".rstrip(":")
@@ -40,7 +40,7 @@ class Table:
         self._rows().filter(name=letter.name).delete()
 
     def close(self) -> None:
-        """Do nothing: Django closes its connections."""
+        """Do nothing, because Django closes the connection."""
 
 
 _COPIED = (
@@ -50,7 +50,7 @@ _COPIED = (
 
 
 def _storable(value: Any) -> Any:
-    """Escape NUL and surrogates in a text, because PostgreSQL rejects both; return other values unchanged."""
+    """Escape NUL and surrogates in a text, because PostgreSQL rejects them.  Return other values unchanged."""
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")

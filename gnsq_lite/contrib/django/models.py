@@ -6,18 +6,18 @@ from django.db import models
 
 
 class OutboxMessage(models.Model):
-    """A message that waits for the relay; see :mod:`gnsq_lite.contrib.outbox`.
+    """A message that waits for the relay.  See :mod:`gnsq_lite.contrib.outbox`.
 
     The relay deletes the row after nsqd has accepted the message.  Times are seconds since 1970.
     """
 
     topic = models.CharField(max_length=255)
-    #: Messages of one topic and key are published in the order of their ids; "": in any order.
+    #: Messages of one topic and key are published in the order of their ids.  Messages without a key have no order.
     ordering_key = models.CharField(max_length=255, blank=True, default="")
     body = models.BinaryField()
     #: Keywords of Writer.publish, as JSON.
     options = models.TextField(blank=True, default="{}")
-    #: Time at which to publish the message, and time of the relay's next attempt (0: at once).
+    #: Time at which to publish the message, and time of the relay's next attempt, or 0 for at once.
     publish_at = models.FloatField()
     due_at = models.FloatField(default=0.0)
     #: Number of times nsqd refused the message, and the last error.
@@ -37,13 +37,13 @@ class OutboxMessage(models.Model):
 
 
 class OutboxRelay(models.Model):
-    """The table of the relay's lock.  The lock is one row: two relays at once would publish each message twice."""
+    """The table of the relays' lock, which is one row.  Without the lock, two relays would publish a message twice."""
 
     turns = models.BigIntegerField(default=0)
 
 
 class DeadMessage(models.Model):
-    """A dead letter: a message that a handler gave up; see :class:`gnsq_lite.worker.dead.DeadLetter`."""
+    """A dead letter, which is a message that was given up.  See :class:`gnsq_lite.worker.dead.DeadLetter`."""
 
     name = models.CharField(max_length=255, unique=True)
     topic = models.CharField(max_length=255)
@@ -65,7 +65,7 @@ class DeadMessage(models.Model):
 
 
 class InboxMessage(models.Model):
-    """The key of a handled message; see :func:`gnsq_lite.contrib.django.once`."""
+    """The key of a handled message.  See :func:`gnsq_lite.contrib.django.once`."""
 
     #: Topic and channel.
     consumer = models.CharField(max_length=130)

@@ -1,4 +1,4 @@
-"""``@once``: runs a handler once per key, in one transaction with the inbox's row."""
+"""``@once`` runs a handler once per key, and stores the key in the same transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def once(
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Return a decorator that runs a handler in ``transaction.atomic()``, once per key.
 
-    The message is finished after the commit.  A duplicate is counted and finished; the handler is not called.
+    The message is finished after the commit.  A duplicate is counted and finished without calling the handler.
 
     Args:
         key: Function of the handler's arguments that returns the message's key.  All deliveries and all publishes of a
@@ -52,7 +52,7 @@ def once(
 
 
 def _is_first(consumer: str, name: str, using: str | None, retention: float) -> bool:
-    """Insert the row in one statement; return whether the key is new.
+    """Insert the row of the key, and return whether the key is new.
 
     If another transaction is inserting the same key, the statement waits until that transaction ends.
     """

@@ -1,4 +1,4 @@
-"""The outbox of a Django project: :mod:`gnsq_lite.contrib.outbox` with the project's databases."""
+"""The outbox of a Django project, which is :mod:`gnsq_lite.contrib.outbox` with the project's databases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def interval() -> float:
 
 
 class Outbox:
-    """Stores messages; messages of a transaction that rolls back are never published."""
+    """Stores messages.  Messages of a transaction that rolls back are never published."""
 
     def __init__(self, max_msg_size: int) -> None:
         self._max_msg_size = max_msg_size
@@ -52,15 +52,15 @@ class Outbox:
         using: str | None = None,
         **options: Any,
     ) -> None:
-        """Store a message in the database *using*; a relay publishes the message at least once after the commit.
+        """Store a message in the database *using*.  A relay publishes the message at least once after the commit.
 
         Arguments and errors are the same as for :meth:`gnsq_lite.contrib.outbox.Outbox.publish`.  Also raises
-        ImproperlyConfigured if ``NSQ["OUTBOX"]`` does not name the database: no process would relay its messages.
+        ImproperlyConfigured if ``NSQ["OUTBOX"]`` does not name the database, because no process would relay messages.
         """
         self.publish_many(topic, [body], key=key, at=at, using=using, **options)
 
     def publish_many(self, topic: str, bodies: Iterable[bytes], *, using: str | None = None, **options: Any) -> None:
-        """Store several messages, in order.  Raises the errors of :meth:`publish`; no message is stored then."""
+        """Store several messages, in order.  If this raises an error of :meth:`publish`, no message is stored."""
         alias = DEFAULT_DB_ALIAS if using is None else using
         if alias not in outbox_databases():
             raise ImproperlyConfigured(f"NSQ['OUTBOX'] does not name {alias!r}: no process would relay its messages")

@@ -24,11 +24,11 @@ log = logging.getLogger("gnsq_lite.django")
 class OnCommit(PublishMiddleware):
     """Publish middleware that publishes after the current transaction's commit.  After a rollback it publishes nothing.
 
-    Without a transaction, it publishes at once.  An invalid topic or body raises an error at the call, while the
+    Without a transaction, it publishes at once.  An invalid topic or body raises an error at the call, so that the
     transaction can still be rolled back.  A call in a transaction returns None.  After the commit, the middleware tries
-    each publish of the transaction, even if earlier publishes failed, and logs each failure with its topic.  Then the
-    commit raises the first error: the data is stored, but the message is not published or its outcome is unknown
-    (:func:`outbox` avoids this).  In a transaction, ``publish_nowait`` raises NotSent.
+    each publish of the transaction, even if earlier publishes failed, and logs each failure with the topic.  Then the
+    commit raises the first error.  The data is stored in this case, although the message may not be published.  Use
+    :func:`outbox` to avoid this.  In a transaction, ``publish_nowait`` raises NotSent.
     """
 
     def __init__(self, using: str = DEFAULT_DB_ALIAS) -> None:
@@ -63,7 +63,7 @@ class _PendingPublishes:
 
 
 class _Publish:
-    """One publish of :class:`_PendingPublishes`.  Only the last publish raises an error, the first of all errors."""
+    """One publish of :class:`_PendingPublishes`.  The last publish raises the first error of all publishes."""
 
     def __init__(self, call: Callable[[], object], topic: str, pending: _PendingPublishes) -> None:
         self._call, self._topic, self._pending = call, topic, pending
@@ -82,7 +82,7 @@ class _Publish:
             raise first
 
 
-#: The process's Writers, by the database whose commit the Writer waits for; None: the Writer does not wait.
+#: The process's Writers, by the database whose commit the Writer waits for, or None if the Writer does not wait.
 _made: dict[str | None, Writer] = {}
 
 
@@ -100,7 +100,7 @@ def direct_writer() -> Writer:
 
 
 def outbox() -> Outbox:
-    """Return the outbox.  The outbox stores messages in the transaction; the worker publishes them after the commit."""
+    """Return the outbox.  It stores messages in the transaction, and the worker publishes them after the commit."""
     return Outbox(nsq_settings().get("WRITER", {}).get("max_msg_size", MAX_MSG_SIZE))
 
 
@@ -111,14 +111,14 @@ def _writer(using: str | None) -> Writer:
         after_commit = [] if using is None else [OnCommit(using)]
         options["middleware"] = [*after_commit, *options.get("middleware", ())]
         made = Writer(**addresses(), **options)
-        # If several threads make a Writer, the first Writer is kept; an unused Writer has no connection.  setdefault()
-        # replaces a lock, because another thread could hold the lock while this process forks.
+        # If several threads make a Writer, the first Writer is kept.  An unused Writer has no connection.  There is no
+        # lock, because another thread could hold the lock while this process forks.
         found = _made.setdefault(using, made)
     return found
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
-    """Close the Writers when a test changes the setting ``NSQ``; the next call makes a new Writer."""
+    """Close the Writers when a test changes the setting ``NSQ``.  The next call makes a new Writer."""
     while setting == "NSQ" and _made:
         _made.popitem()[1].close()
 

@@ -28,7 +28,7 @@ class CloseOldConnections(Middleware[Any]):
     """Closes database connections that are broken or older than CONN_MAX_AGE, as Django does around each request."""
 
     def before(self, message: Any) -> None:
-        """Close broken or old connections before the handler starts; no transaction is open."""
+        """Close broken or old connections before the handler starts, when no transaction is open."""
         close_old_connections()
 
     def after(self, message: Any) -> None:
@@ -60,7 +60,7 @@ def handler(
 def handler(topic: str, channel: str, **options: Any) -> Callable[..., Any]:
     """Register the decorated function, in an app's ``nsq.py``, as a handler of ``manage.py nsq_worker``.
 
-    Options: see :meth:`gnsq_lite.Worker.handler`.  The command checks the options at its start.
+    The options are those of :meth:`gnsq_lite.Worker.handler`.  The command checks the options when it starts.
     """
 
     def register(function: Any) -> Any:
@@ -71,7 +71,7 @@ def handler(topic: str, channel: str, **options: Any) -> Callable[..., Any]:
 
 
 def make_worker() -> Worker:
-    """Import each app's ``nsq.py``; make a Worker with all handlers and the options in the setting ``NSQ``.
+    """Import each app's ``nsq.py``, and make a Worker with all handlers and the options in the setting ``NSQ``.
 
     Raises:
         ImproperlyConfigured, ImportError, OptionError, InvalidName

@@ -55,16 +55,16 @@ CHANNEL = "tasks"
 
 
 class NSQBackend(BaseTaskBackend):
-    """Publishes tasks; each queue is a topic.
+    """Publishes tasks.  Each queue is a topic.
 
-    A task is published when the current transaction commits, or by the outbox.  ``OPTIONS``:
+    A task is published when the current transaction commits, or by the outbox.  ``OPTIONS`` has these keys:
 
     ``using``
-        Name of the database whose commit the publish waits for; default "default".
+        Name of the database whose commit the publish waits for.  The default is "default".
     ``outbox``
-        True: store tasks in the outbox of the database ``using``.  *run_after* then has no limit.
+        Whether to store tasks in the outbox of the database ``using``.  *run_after* then has no limit.
     ``prefix``
-        Prefix of topics: a queue's topic is ``prefix`` and the queue's name; default "tasks.".
+        Prefix of topics.  A queue's topic is the prefix and the queue's name.  The default is "tasks.".
     further keys
         Keyword arguments of the handler that runs the tasks, such as ``concurrency`` and ``max_attempts``.
     """
@@ -86,7 +86,7 @@ class NSQBackend(BaseTaskBackend):
             raise InvalidTask(f"run_after is later than nsqd defers ({longest:g} s): set OPTIONS['outbox'] to True.")
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Publish a task after the commit, and return its TaskResult; the result cannot be refreshed.
+        """Publish a task after the commit, and return its TaskResult.  The result cannot be refreshed.
 
         Raises InvalidTask, PublishError, and TypeError for arguments that are not JSON.
         """
@@ -103,7 +103,7 @@ class NSQBackend(BaseTaskBackend):
         return result
 
     def handlers(self, defaults: dict[str, Any]) -> Iterator[Handler]:
-        """Yield a handler for each queue; *defaults*: the Worker's handler options.  Raises ImproperlyConfigured."""
+        """Yield a handler for each queue.  *defaults* are the Worker's defaults.  Raises ImproperlyConfigured."""
         if not self.queues:
             raise ImproperlyConfigured(f"TASKS[{self.alias!r}]['QUEUES'] must name the queues: each is a topic")
         if self._outbox and self._using not in outbox_databases():

@@ -13,8 +13,6 @@ def create_lock(apps: Any, schema_editor: Any) -> None:
 
 
 class Migration(migrations.Migration):
-    """Creates both tables."""
-
     initial = True
     operations = (
         migrations.CreateModel(

@@ -6,8 +6,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Creates the table."""
-
     dependencies = (("gnsq_lite", "0001_outbox"),)
     operations = (
         migrations.CreateModel(

@@ -1,4 +1,4 @@
-"""``manage.py nsq_outbox``: relays the outboxes, for a project that only publishes."""
+"""``manage.py nsq_outbox`` relays the outboxes, for a project that only publishes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gnsq_lite.errors import NSQError
 
 
 class Command(BaseCommand):
-    """Relays until SIGTERM or SIGINT; several of these processes and workers may run at the same time."""
+    """Relays until SIGTERM or SIGINT.  Several of these processes, and workers, may run at the same time."""
 
     help = "Publishes the messages in the outboxes of the databases NSQ['OUTBOX'], until SIGTERM."
     requires_system_checks = ()
@@ -24,7 +24,7 @@ class Command(BaseCommand):
         parser.add_argument("--once", action="store_true", help="exit when no message is due, or at the first error")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Relay the outboxes; exit with an error if publishing fails."""
+        """Relay the outboxes.  Exit with an error if publishing fails."""
         aliases, writer = outbox_databases(), direct_writer()
         if not aliases:
             raise CommandError("NSQ['OUTBOX'] names no database", returncode=2)

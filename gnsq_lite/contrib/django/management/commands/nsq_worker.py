@@ -1,4 +1,4 @@
-"""``manage.py nsq_worker``: runs the handlers of all apps in supervised processes."""
+"""``manage.py nsq_worker`` runs the handlers of all apps in supervised processes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gnsq_lite.worker.loading import LoadError, explained
 
 
 class Command(BaseCommand):
-    """Command with the flags and exit codes of ``gnsq-lite worker``; without --log-format, LOGGING applies."""
+    """Command with the flags and exit codes of ``gnsq-lite worker``.  Without --log-format, LOGGING applies."""
 
     help = "Runs the handlers in the apps' nsq.py (gnsq_lite.contrib.django.handler) until SIGTERM."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add one flag for each field of Launch."""
+        """Add a flag for each field of Launch."""
         for each in fields(Launch):
             data, settings = each.metadata, dict[str, Any](help=each.metadata["help"], default=each.default)
             if data["kind"] is bool:
