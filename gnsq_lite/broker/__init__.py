@@ -1,4 +1,4 @@
-"""An embedded nsqd and nsqlookupd for tests, demos and benchmarks.  All messages are in memory, and lost when it stops.
+"""An embedded nsqd and nsqlookupd for tests, demos and benchmarks.  They keep messages only in memory.
 
 ::
 

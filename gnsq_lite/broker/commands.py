@@ -37,7 +37,7 @@ class LineTooLong(Exception):
 
 
 class Command(NamedTuple):
-    """One command.  An MPUB has ``bodies``; the other commands have ``body``, which may be empty."""
+    """One command.  An MPUB has ``bodies``.  Any other command has ``body``, which may be empty."""
 
     words: list[bytes]
     body: bytes = b""
@@ -221,7 +221,7 @@ class CommandReader:
         if size > self._max_msg_size:
             raise CommandError("E_BAD_MESSAGE", f"MPUB message too big {size} > {self._max_msg_size}")
         batch.total += size + 4
-        if batch.total + 4 > self._max_body_size:  # bounds the memory; nsqd has no such limit
+        if batch.total + 4 > self._max_body_size:  # this limit bounds the memory; nsqd does not have it
             raise CommandError("E_BAD_BODY", f"MPUB body too big {batch.total + 4} > {self._max_body_size}")
         batch.size = size
         return True
@@ -269,7 +269,7 @@ class _Batch:
 def base10(word: bytes) -> int | None:
     """Parse the decimal number *word* modulo 2**64.  Return None if *word* is no number.
 
-    Source: internal/protocol/byte_base10.go @v1.3.0.  As there, an empty *word* is 0.
+    Source: internal/protocol/byte_base10.go @v1.3.0.  As in nsqd, an empty *word* is 0.
     """
     if not word:
         return 0

@@ -212,7 +212,7 @@ class Broker:
             nsqd.start()
 
     def stop(self) -> None:
-        """Stop the broker, close its connections and drop its messages.  A stopped broker is not changed."""
+        """Stop the broker, close its connections and drop its messages.  A second call has no effect."""
         if not self.alive:
             return
         _running.discard(self)
@@ -236,7 +236,7 @@ class Broker:
         self.stop()
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Run *function* in the broker's thread, and return its result.  Raises ClosedError after :meth:`stop`."""
+        """Run *function* in the broker's thread and return the result.  Raises ClosedError if the broker is stopped."""
         if not self.alive:
             raise ClosedError("the broker is not running")
         return self._thread.call(function)

@@ -50,7 +50,7 @@ class Registrant:
     tombstoned_at: float | None = None
 
     def is_tombstoned(self, now: float, lifetime: float) -> bool:
-        """Whether lookups omit the peer because of its tombstone."""
+        """Whether lookups omit the peer because of the tombstone."""
         return self.tombstoned_at is not None and now - self.tombstoned_at < lifetime
 
 

@@ -85,13 +85,13 @@ class Connection:
         self._changed.set()
 
     def start_compression(self, kind: str, level: int, received: bytes) -> None:
-        """Use "snappy" or "deflate" in both directions from now on.  *received* is compressed input that came early."""
+        """Use "snappy" or "deflate" in both directions from now on.  *received* is compressed input to decode first."""
         self._codec, self._received = codec_for(kind, level), received
 
     # -- output -----------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, delay: float = 0.0) -> None:
-        """Send *data* after *delay* seconds, without blocking.  The writing greenlet sends bytes that remain."""
+        """Send *data* after *delay* seconds, without blocking.  The writing greenlet sends remaining bytes."""
         if self._gone or self._ending or not data:
             return
         if self._codec is not None:

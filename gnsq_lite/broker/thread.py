@@ -1,7 +1,7 @@
 """The broker's native thread, which has its own gevent hub.
 
 The thread is native even in a monkey-patched process.  So a handler that blocks the main hub does not block the broker.
-For example, the broker can close a connection whose client misses heartbeats.
+For example, the broker can still close the connection of the blocked client.
 """
 
 from __future__ import annotations
