@@ -61,7 +61,7 @@ def records(lines: Iterable[bytes], limit: int | None) -> Iterator[tuple[int, by
 
 
 class Publishing(threading.Thread):
-    """Thread that publishes the records while the Reader runs.  ``failed`` is the error that ended it, or None."""
+    """Thread that publishes the records while the Reader runs.  ``failed`` is the error that ended the thread."""
 
     def __init__(self, writer: Writer, topic: str, source: Iterable[tuple[int, bytes]], sent: Tally) -> None:
         super().__init__(daemon=True)
@@ -137,7 +137,7 @@ def summary(sent: Tally, handler: Handler, seconds: float) -> bool:
 @click.argument("file", type=click.File("rb"), required=False)
 @click.option("--nsqd", metavar="HOST:PORT", help="Use this nsqd instead of an embedded one.")
 @click.option("--lookupd", metavar="HOST:PORT", help="With --nsqd: consume through this nsqlookupd (HTTP address).")
-@click.option("--topic", help="Topic to use; default: demo- and the time in seconds.")
+@click.option("--topic", help="Topic to use; default: a new topic, such as demo-1735689600.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Publish at most N lines.")
 def command(
     file: BinaryIO | None,

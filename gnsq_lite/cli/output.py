@@ -28,7 +28,7 @@ class Output(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-#: Standard output.  If it is no terminal, it gets no colours, no cursor movements and no wrapped lines.
+#: Standard output.  Only a terminal gets colours, cursor movements and wrapped lines.
 console = Output(highlight=False, soft_wrap=True)
 
 #: Standard error.

@@ -68,7 +68,7 @@ def pieces(files: Iterable[BinaryIO], delimiter: bytes, count: Read) -> Iterator
 class Rate:
     """Limits the rate to *per_second* messages per second.  0 sets no limit.
 
-    After a late call, the next calls wait less, to make up for at most one second.
+    After a late call, the next calls wait less.  They make up for at most one second of delay.
     """
 
     def __init__(self, per_second: float, now: Any = time.monotonic, wait: Any = time.sleep) -> None:

@@ -132,7 +132,7 @@ class RecorderPages:
             "rows_total": ("counter", "Rows stored by this process", recorder.stored),
             "bytes_total": ("counter", "Bytes stored by this process", recorder.stored_bytes),
             "flush_seconds_total": ("counter", "Seconds spent in writes", recorder.flush_seconds),
-            "copies_dropped_total": ("counter", "Copies of stored messages that were dropped", recorder.dropped()),
+            "copies_dropped_total": ("counter", "Dropped copies of stored messages", recorder.dropped()),
             "connections_lost_total": ("counter", "Subscribed connections to nsqd that ended", recorder.lost()),
             "log_bytes": ("gauge", "Bytes of the log", reader.size()),
             "oldest_row": ("gauge", "Number of the first row of the log", bounds.first),

@@ -17,7 +17,7 @@ storage = option(
     metavar="NAME=VALUE",
     multiple=True,
     section=CONNECTION,
-    help="A setting of the object store, such as region=eu-central-1; settings may also be environment variables.",
+    help="A setting of the object store, such as region=eu-central-1; an environment variable may replace it.",
 )
 
 
@@ -37,7 +37,7 @@ def opened(url: str, settings: tuple[str, ...]) -> Any:
 
 
 def existing(url: str, settings: tuple[str, ...]) -> Any:
-    """Return the existing recording at a path or URL.  Raises UsageError if there is none."""
+    """Return the existing recording at a path or URL.  Raises UsageError if there is no recording."""
     recording = opened(url, settings)
     try:
         recording.meta()

@@ -93,7 +93,7 @@ def command(
 ) -> int:
     """Show depth, rates and clients of every channel on every nsqd registered at the nsqlookupds.
 
-    If the output is no terminal, each sample is a block of tab-separated lines with a heading.
+    Without a terminal, each sample is printed as a block of tab-separated lines with a heading.
     """
     if channel and not topic:
         raise click.UsageError("--channel needs --topic")

@@ -97,8 +97,8 @@ def table(
 ) -> list[RenderableType]:
     """Return a table of at most *width* characters and *height* lines (None: no limit), and the notes below the table.
 
-    Numbers are never cut.  A note names the columns that do not fit.  If there are too many channels, those with the
-    highest depth are shown.
+    Numbers are never cut.  A note names the columns that do not fit.  If there are too many channels, the channels
+    with the highest depth are shown.
     """
     shown = rows if height is None else sorted(rows, key=lambda row: -row.depth)[: max(1, height - 4)]
     shown = sorted(shown, key=lambda row: (row.topic, row.channel))

@@ -51,8 +51,8 @@ def command(target: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...], patc
     second signal stops at once.  SIGHUP replaces the processes one by one: each new process is ready before an old
     process drains.  SIGUSR1 pauses all handlers, and SIGUSR2 resumes them.
 
-    Exit codes: 0 drained; 1 an error that no retry can fix; 2 the module or an option is wrong; 3 not drained, because
-    a second signal or the time limit ended handlers.
+    Exit codes: 0 drained; 1 an error that no retry can fix; 2 the module or an option is wrong; 3 a second signal or
+    the time limit ended handlers.
     """
 
     def loaded() -> Worker:
