@@ -55,7 +55,7 @@ class Child:
         return self.memory is not None and 0 < self.memory.handlers == self.memory.ready
 
     def may_replace(self, other: Child) -> bool:
-        """Return whether this process is ready, or has at least as many ready handlers as *other*."""
+        """Return whether this process is ready, or at least as many of its handlers are ready as of *other*."""
         if self.memory is None or not self.memory.handlers:
             return False
         return self.is_ready or other.memory is None or self.memory.ready >= other.memory.ready

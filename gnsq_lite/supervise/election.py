@@ -12,7 +12,7 @@ from typing import Any
 class Election:
     """Election among the processes of one supervisor.  The kernel releases the lock when the elected process ends.
 
-    The file records the last run of each task, so that the next elected process does not repeat this run.
+    The file records the last run of each task, so that the next elected process does not repeat that run.
 
     Args:
         path: Path of the file, or None without a supervisor.  A process without a supervisor is always elected.

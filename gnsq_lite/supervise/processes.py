@@ -112,7 +112,7 @@ class Supervisor:
         self._signals.put(number)  # SimpleQueue.put() may be called in a signal handler
 
     def _step(self) -> bool:
-        """Do what is due, then wait for a signal or the next due time.  Return False after all processes have ended."""
+        """Do the actions that are due, and wait for the next event.  Return False after all processes have ended."""
         now = self._checked_at = self.clock.now()
         self._start_others(now)
         if self._is_up and not self._stops:
@@ -140,7 +140,7 @@ class Supervisor:
         return True
 
     def _kill_hung(self, child: Child, memory: ProcessMemory, seconds: float) -> None:
-        text = "process %d hangs: its I/O loop has not run for %.0f s; killing it; the last message begun is %s"
+        text = "process %d hangs: its I/O loop has not run for %.0f s; killing it; last message begun: %s"
         begun = memory.begun
         log.error(text, child.number, seconds, begun or "unknown", extra={**child.extra, "begun": begun})
         self.hung, memory.hang_timeout = self.hung + 1, 0

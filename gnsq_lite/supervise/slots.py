@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 
-#: Environment variable with the slot.  It tells a process from the supervisor, which has the same command line.
+#: Environment variable with the slot.  Only this variable distinguishes a process's start from the supervisor's start.
 VARIABLE = "GNSQ_LITE_SUPERVISED"
 
 

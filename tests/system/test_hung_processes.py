@@ -52,7 +52,7 @@ def test_hung_processes_are_killed_and_messages_and_schedules_continue(
         broker.publish("t", *[b"later%d" % number for number in range(100)])
         program.says("begins later", times=100, timeout=90)
         program.says("hangs: its I/O loop has not run for", times=4)
-        assert "killing it; the last message begun is t/ch " in program.output
+        assert "killing it; last message begun: t/ch " in program.output
         program.says("giving up message", times=4, timeout=90)
         for number in range(1, 5):
             assert program.output.count(f"begins regex{number} ") <= 2
