@@ -158,9 +158,9 @@ class Worker:
             options: Keywords of :class:`~gnsq_lite.Reader`.  ``on_give_up`` may also be ``"log"``, or a comma-separated
                 list of stores: ``"directory:PATH"``, ``"topic:NAME"``, ``"bodies:NAME"``, ``"django"``.  The first
                 store that works gets the message.  ``max_in_flight`` defaults to ``concurrency``.
-                ``give_up_on`` has exception classes that give a message up at once, or is a dict from exception class
-                to number of attempts.  ``retry_delay`` is the delay of a failed message in seconds, a function of
-                (error, attempts) that returns seconds, or a dict from exception class to seconds or a function.
+                ``give_up_on`` is a tuple of exception classes after which a message is given up at once, or a dict from
+                exception class to number of attempts.  ``retry_delay`` is the delay of a failed message in seconds, a
+                function of (error, attempts) that returns seconds, or a dict from exception class to such values.
         Raises:
             OptionError, InvalidName: raised by the decorator, so the traceback shows the decorator's line.
         """
@@ -312,7 +312,7 @@ class Worker:
         return tuple(writer for _, writer in self._writers)
 
     def writer(self) -> Writer:
-        """Return a Writer for the Worker's nsqds, for handlers that publish.  The Worker closes it after draining."""
+        """Return a Writer for the Worker's nsqds, for handlers that publish.  The Worker closes the Writer."""
         return self._writer_for(self.defaults)
 
     def stats(self, timeout: float | None = None) -> tuple[ReaderStats, ...]:

@@ -113,7 +113,7 @@ def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
         nsqd_address=message.nsqd_address,
         given_up_at=SYSTEM_CLOCK.wall(),
         host=os.uname().nodename,
-        error="its attempts were used up",
+        error="the message has no attempts left",
     )
     if error is None:
         return letter

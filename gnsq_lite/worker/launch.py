@@ -52,7 +52,7 @@ class Launch:
     )
     max_messages: int | None = _flag(int, "Replace a process after this many messages.", low=1)
     max_memory: int | None = _flag(int, "Replace a process that uses this many MiB.", low=1)
-    no_schedules: bool = _flag(bool, "Publish no scheduled messages; use on all machines except one.", False)
+    no_schedules: bool = _flag(bool, "Publish no scheduled messages; set this on all machines but one.", False)
     log_format: Literal["text", "json"] | None = _flag(str, "Format of log lines.", choices=("text", "json"))
     log_level: str = _flag(str, "Minimum level to log.", "info", choices=("debug", "info", "warning", "error"))
     no_supervise: bool = _flag(bool, "Run without a supervisor, for a debugger.", False)
@@ -68,7 +68,7 @@ class Launch:
         """Run the supervisor, or the Worker in a supervised process, and return the exit code.
 
         Args:
-            load: Function that returns the Worker.  If it raises with ``reload``, the process waits for a changed file.
+            load: Function that returns the Worker.  If *load* raises with ``reload``, the process waits for a change.
             program: Name of the command in error messages.
             merge: Function that merges the metrics pages of several processes.
             metrics: Function that returns the renderer of the metrics page.

@@ -65,7 +65,7 @@ class _Job:
 
     name: str
     entry: Entry
-    #: The due time of the last publish, and the monotonic time at which this process learned that due time.
+    #: The due time of the last publish, and the monotonic time at which this process read that due time.
     last: float = 0.0
     since: float = 0.0
     #: The due time of the running publish, and the monotonic time of its start, or None if no publish runs.
@@ -83,7 +83,7 @@ class Publishing:
     """Publishes each due entry in a new thread while this process is elected.
 
     Args:
-        publish: Function of a topic and a body that publishes, and returns after nsqd's OK.
+        publish: Function that publishes a body to a topic, and returns after nsqd's OK.
         start: Function that runs another function in a new thread.
     """
 

@@ -43,7 +43,7 @@ def test_errors_are_bounded_and_one_that_cannot_be_shown_is_kept_all_the_same() 
     assert len(letter.error) < 10_000
     assert len(letter.traceback) == 16_384
     assert failing(Unprintable()).error_type == "Unprintable"
-    assert letter_of(make_message(), None).error == "its attempts were used up"
+    assert letter_of(make_message(), None).error == "the message has no attempts left"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "5", '{"version": 1}', '{"version": 1, "id": "x", "body": ""}'])
