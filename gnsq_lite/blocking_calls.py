@@ -1,8 +1,8 @@
 """Runs blocking calls without blocking the other greenlets of the thread.
 
 * If sockets are monkey-patched, the call runs in the calling greenlet; patched sockets switch to other greenlets.
-* If they are not patched and the thread has a hub, the call runs in a native thread; the calling greenlet waits.
-* If the thread has no hub, the call runs in the calling thread: there is no other greenlet to block.
+* If sockets are not patched and the thread has a hub, the call runs in a native thread, and the calling greenlet waits.
+* If the thread has no hub, the call runs in the calling thread, which has no other greenlets.
 """
 
 from __future__ import annotations

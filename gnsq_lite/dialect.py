@@ -295,7 +295,7 @@ _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 100
 
 
 def producers(data: Any, left_out: dict[str, None]) -> list[Endpoint]:
-    """Return the endpoints of a reply's ``producers``; add errors of unusable entries to *left_out* (DISC-6).
+    """Return the endpoints of a reply's ``producers``.  Add errors of unusable entries to *left_out* (DISC-6).
 
     Raises HTTPResponseError if ``producers`` is not a list, or if all its entries are unusable.
     """
@@ -311,9 +311,9 @@ def producers(data: Any, left_out: dict[str, None]) -> list[Endpoint]:
 
 
 def usable(entries: Iterable[Any], read: Callable[[Any], Endpoint], left_out: dict[str, None]) -> list[Endpoint]:
-    """Convert entries with *read*; add the text of each HTTPResponseError that *read* raises to *left_out*.
+    """Convert entries with *read*.  If *read* raises HTTPResponseError, add its text to *left_out* instead.
 
-    Any client of nsqlookupd may register an unusable nsqd; the other nsqds must still be found.
+    Any client of nsqlookupd may register an unusable nsqd, and the other nsqds must still be found.
     """
     endpoints = []
     for entry in entries:
@@ -326,7 +326,7 @@ def usable(entries: Iterable[Any], read: Callable[[Any], Endpoint], left_out: di
 
 
 def node_endpoint(node: Any, partition: int | None = None) -> Endpoint:
-    """Convert a producer to an endpoint; a port may be a string of digits.  Raises HTTPResponseError."""
+    """Convert a producer to an endpoint.  Its port may be a string of digits.  Raises HTTPResponseError."""
     host = node.get("broadcast_address") or node.get("address") if isinstance(node, Mapping) else None
     port = node.get("tcp_port") if isinstance(node, Mapping) else None
     if isinstance(port, str) and port.isascii() and port.isdigit():

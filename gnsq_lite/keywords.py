@@ -22,7 +22,7 @@ DEFAULT_LOOKUPD_PORT = 4161
 
 
 def check_names(known: Mapping[str, Any], names: Iterable[str], owner: Callable[..., Any]) -> None:
-    """Raise OptionError for a keyword that is not in *names*; suggest a similar name or parameter of *owner*."""
+    """Raise OptionError for a keyword that is not in *names*, and suggest a similar name or parameter of *owner*."""
     allowed = set(names)
     for name, value in known.items():
         if name not in allowed:
@@ -37,8 +37,8 @@ def check_names(known: Mapping[str, Any], names: Iterable[str], owner: Callable[
 def split(known: Mapping[str, Any], owner: Callable[..., Any], *kinds: type[Any]) -> list[Any]:
     """Make an instance of each dataclass in *kinds* from the keywords that are its fields.
 
-    ``tls=True`` becomes TLSOptions(), ``tls=False`` becomes None.  Raises OptionError for a keyword that no dataclass
-    has; the error suggests the closest field or parameter of *owner*.
+    ``tls=True`` becomes TLSOptions(), and ``tls=False`` becomes None.  Raises OptionError for a keyword that no
+    dataclass has.  The error suggests the closest field or parameter of *owner*.
     """
     names = {field.name: kind for kind in kinds for field in dataclasses.fields(kind)}
     check_names(known, names, owner)
@@ -94,7 +94,7 @@ def _read_each(given: Addresses | None, read: Callable[[str | Address], T], opti
 
 
 def check_callables(**given: Any) -> None:
-    """Raise OptionError for a value that is neither None nor a plain function; ``address_map`` may be a mapping."""
+    """Raise OptionError for a value that is not None or a plain function.  ``address_map`` may also be a mapping."""
     for name, value in given.items():
         if value is None or (name == "address_map" and isinstance(value, Mapping)):
             continue
@@ -120,7 +120,7 @@ def with_environment(
 ) -> tuple[Addresses | None, Addresses | None]:
     """Choose the addresses: the arguments, else the environment variables, else nsqd on this host (CFG-2).
 
-    Raises OptionError for an argument of only spaces and commas; an environment variable of these counts as unset.
+    An argument that contains only spaces and commas raises OptionError.  Such an environment variable counts as unset.
     """
     if nsqds or lookupds:
         for name, given in (("nsqd_tcp_addresses", nsqds), ("lookupd_http_addresses", lookupds)):

@@ -73,7 +73,7 @@ class TimeLimitExceeded(BaseException):
 
 
 def checked_delay(delay: float | None) -> float | None:
-    """Return *delay*.  Raises OptionError if it is negative, infinite or not a number (WIRE-8)."""
+    """Return *delay*.  Raises OptionError if *delay* is negative, infinite or not a number (WIRE-8)."""
     return None if delay is None else check_number("delay", delay, 0, math.inf)
 
 
@@ -139,7 +139,7 @@ class Message:
 
     @property
     def raw_body(self) -> bytes:
-        """Body as nsqd sent it.  With Youzan's NSQ it may be compressed; ``body`` is always decompressed."""
+        """Body as nsqd sent it.  With Youzan's NSQ ``raw_body`` may be compressed; ``body`` is always decompressed."""
         return self.body
 
     @property
@@ -227,7 +227,7 @@ class Message:
         connection.touch(self)
 
     def enable_async(self) -> None:
-        """Keep the message open after the handler returns, so that any thread or greenlet can answer it later.
+        """Keep the message open after the handler returns.  Any thread or greenlet can then answer the message.
 
         Raises AlreadyAnswered.
         """

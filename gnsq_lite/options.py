@@ -106,7 +106,7 @@ class HandlerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReconnectOptions:
-    """Delays between attempts to connect to an nsqd given by address; each failure doubles the delay (CONN-3)."""
+    """Delays between attempts to connect to an nsqd given by address.  Each failure doubles the delay (CONN-3)."""
 
     reconnect_delay: float = duration(8.0, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
     max_reconnect_delay: float = duration(120.0, 0.01, 86400.0, "longest delay between two attempts")
@@ -119,7 +119,7 @@ class ReconnectOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterReconnectOptions(ReconnectOptions):
-    """Delays between a Writer's attempts to connect to an nsqd; they are shorter than a Reader's (PUB-4)."""
+    """Delays between a Writer's attempts to connect to an nsqd, shorter than the delays of a Reader (PUB-4)."""
 
     reconnect_delay: float = duration(0.1, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
     max_reconnect_delay: float = duration(5.0, 0.01, 86400.0, "longest delay between two attempts")
@@ -147,7 +147,7 @@ class LookupOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TLSOptions:
-    """TLS 1.2 or newer to nsqd (SEC-1); by default the chain and the host name are verified with the system's CAs."""
+    """TLS 1.2 or newer to nsqd (SEC-1).  By default the system's CAs verify the certificate, also its host name."""
 
     ca_file: str | None = documented(None, "PEM file of the CAs to trust instead of the system's")
     cert_file: str | None = documented(None, "PEM file of the client certificate (chain)")

@@ -47,7 +47,7 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 def log_give_up(message: Message) -> None:
-    """Log the metadata of a message that the Reader gives up, as an error.  The default of ``on_give_up`` (MSG-4)."""
+    """Log, as an error, the metadata of a message that the Reader gives up.  The default of ``on_give_up`` (MSG-4)."""
     log_safely(
         log,
         logging.ERROR,

@@ -34,7 +34,7 @@ class Health:
     last_nodes: tuple[Endpoint, ...]
 
 
-#: Way the live page combines the values of several processes; "": the page does not show the value.
+#: Way in which the live page combines the values of several processes, or "" if the page does not show the value.
 Combined = Literal["", "sum", "highest", "any"]
 
 
@@ -42,8 +42,9 @@ def measured(text: str, metric: str = "", *, label: str = "", combined: Combined
     """Declare a measured value.
 
     Args:
-        metric: Name of the Prometheus metric; ``_total`` marks a counter.  The value of a tuple is its length.
-        label: Further label of the metric: "outcome" (its value is the field's name) or "nsqd" (the address), or "".
+        metric: Name of the Prometheus metric.  ``_total`` marks a counter.  The metric of a tuple is its length.
+        label: Further label of the metric, or "".  The value of "outcome" is the name of the field, and the value of
+            "nsqd" is the address.
     """
     start: dict[str, Any] = {"default_factory": dict} if default is dict else {"default": default}
     return field(**start, metadata={"text": text, "metric": metric, "label": label, "combined": combined})
@@ -123,7 +124,7 @@ class ReaderStats:
         "Seconds until backoff sends RDY 1", "gnsq_backoff_seconds", combined="highest", default=0.0
     )
     starved: bool = measured(
-        "Whether a connection has 85 % of its RDY in flight", "gnsq_starved", combined="any", default=False
+        "Whether a connection has at least 85 % of its RDY in flight", "gnsq_starved", combined="any", default=False
     )
     lookupds: Mapping[str, Health] = measured("State of each nsqlookupd by its address", default=dict)
     unavailable: Mapping[str, str] = measured(

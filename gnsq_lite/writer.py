@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """Publishes to one or several nsqds.  A publish returns when nsqd has answered OK; otherwise it raises.
+    """Publishes to one or several nsqds.  A publish returns when nsqd has answered OK, or raises an error.
 
     Threads and greenlets may share a Writer, also in a monkey-patched process.  In a forked child the Writer opens new
     connections.  A Writer connects at its first publish and stays connected.  It skips an nsqd whose connection is
@@ -101,7 +101,7 @@ class Writer:
         trace_id: int | None = None,
         headers: Mapping[str, object] | None = None,
     ) -> PublishReceipt | None:
-        """Publish one message and return when nsqd has accepted it.
+        """Publish one message, and return when nsqd has accepted the message.
 
         Args:
             defer: Seconds until nsqd delivers the message; sent as whole milliseconds, rounded up.
@@ -177,7 +177,7 @@ class Writer:
         headers: Sequence[Mapping[str, object] | None] | None = None,
         trace_ids: Sequence[int] | None = None,
     ) -> PublishReceipt | None:
-        """Publish a batch and return when nsqd has accepted all messages.
+        """Publish a batch, and return when nsqd has accepted all messages.
 
         nsqd accepts or refuses an MPUB as a whole (WIRE-8).  The Writer splits a batch of more than ``max_body_size``
         bytes into several MPUBs, each with its own outcome.  The call ends when every MPUB has its outcome.
@@ -186,9 +186,9 @@ class Writer:
             timeout: Seconds for all MPUBs together.  None means ``publish_timeout``.
             headers, trace_ids: One item for each body (Youzan's NSQ).  A batch with headers has no receipt.
         Raises:
-            NSQError: An error as of :meth:`publish`.  If the batch was split, this is the error of the first failed
-                MPUB.  Its ``taken`` is the number of confirmed messages, which need not be the first of the batch, and
-                ``total`` is the number of all messages.
+            NSQError: The same errors as :meth:`publish`.  If the batch was split, the error of the first failed MPUB is
+                raised.  Its ``total`` is the number of messages in the batch.  Its ``taken`` is the number of messages
+                that nsqd confirmed; these need not be the first messages of the batch.
         """
         head, listed = commands.multipublish_head(topic), commands.listed(bodies)
         whole = b""

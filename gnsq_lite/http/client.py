@@ -129,15 +129,15 @@ class HTTPClient:
         return self.get("/ping").text()
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Reply:
-        """Send a GET request; return the response.  Raises HTTPError."""
+        """Send a GET request, and return the response.  Raises HTTPError."""
         return self.call("GET", path, params)
 
     def post(self, path: str, params: Mapping[str, Any] | None = None, body: bytes = b"") -> Reply:
-        """Send a POST request; return the response.  Raises HTTPError."""
+        """Send a POST request, and return the response.  Raises HTTPError."""
         return self.call("POST", path, params, body)
 
     def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: bytes | None = None) -> Reply:
-        """Send one request; return the complete response.  Raises HTTPError.
+        """Send one request, and return the complete response.  Raises HTTPError.
 
         A parameter that is None is omitted.  True and False are sent as ``true`` and ``false``.
         """
