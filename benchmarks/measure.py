@@ -19,7 +19,7 @@ from benchmarks.cases import Case, Implementation
 from benchmarks.environments import Unavailable, command, variables
 from benchmarks.server.processes import CLIENT_CORES, SERVER_CORES, Nsqd, delayed, find_nsqd, on_cores
 
-#: Text of the bodies.  It resembles a log line, so that it compresses as usual.
+#: Text of the bodies.  It is like a log line, so that compression has a realistic cost.
 _WORDS = (
     '{"ts":"2026-01-17T09:31:04.117Z","host":"web-14","user":48213,"path":"/cart/items?sku=A-7719","ms":12.4,'
     '"status":200,"ref":"https://shop.example/list?page=3&sort=price","agent":"Mozilla/5.0 (X11; Linux x86_64)"}\n'

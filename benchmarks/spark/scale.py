@@ -94,7 +94,7 @@ def run(count: int, share: float, rows: int, seconds: float, size: int) -> tuple
         time.sleep(seconds)
         after, passed = stored(recording), time.perf_counter() - begun
         used, served = sum(map(cpu, pids)) - used, cpu(nsqd) - served
-        assert after < rows, "the topic was empty before the time was over: publish more"
+        assert after < rows, "the topic was empty before the end: publish more rows"
         return (after - before) / passed, used / (after - before) * 1e6, served / (after - before) * 1e6
 
 
@@ -119,7 +119,7 @@ def follow(spark: Any, given: argparse.Namespace) -> None:
                 reports[report["batchId"]] = report, stored(recording) - position_of(report)
             time.sleep(0.01)
         assert query.isActive, query.exception()
-        assert stored(recording) < rows, "the topic was empty before the time was over: publish more"
+        assert stored(recording) < rows, "the topic was empty before the end: publish more rows"
         spent, read = cpu_by_kind.since(before), sum(report["numInputRows"] for report, _ in reports.values())
         query.stop()
     batches = [report["numInputRows"] for report, _ in reports.values()]
@@ -129,7 +129,7 @@ def follow(spark: Any, given: argparse.Namespace) -> None:
     print(f"{len(batches)} batches, {read:,} rows; load {os.getloadavg()[0]:.1f}")
     for name, found in (("rows of a batch", batches), ("seconds of a batch", seconds), ("rows behind", behind)):
         print(f"{name}: median {statistics.median(found):,.2f}, last {found[-1]:,.2f}, most {max(found):,.2f}")
-    print(f"rows behind, in batches that follow: median {statistics.median(following):.2f}, most {max(following):.2f}")
+    print(f"rows behind / rows of the next batch: median {statistics.median(following):.2f}, most {max(following):.2f}")
     print("CPU us a row:", {kind: round(used / read * 1e6, 2) for kind, used in spent.items() if kind != "other"})
 
 

@@ -45,7 +45,7 @@ class ChannelReader:
         self.arrived: deque[Any] = deque()
         self.fresh = threading.Event()
         self.lost = ""
-        self._paused = self._joined = False
+        self._paused = self._was_connected = False
         self._channel = ""
         self._reader: Reader | None = None
 
@@ -74,8 +74,8 @@ class ChannelReader:
             max_attempts=0,
             backoff=False,
             handle_signals=False,
-            on_connected=self._join,
-            on_disconnected=self._parted,
+            on_connected=self._on_connected,
+            on_disconnected=self._on_disconnected,
             **options.nsq,
         )
         self._reader.start(block=False)
@@ -91,10 +91,10 @@ class ChannelReader:
         if not self.fresh.is_set():
             self.fresh.set()
 
-    def _join(self, address: str) -> None:
-        self._joined = True
+    def _on_connected(self, address: str) -> None:
+        self._was_connected = True
 
-    def _parted(self, endpoint: str, reason: object) -> None:
+    def _on_disconnected(self, endpoint: str, reason: object) -> None:
         self.lost = str(reason) or "the connection ended"
         self.fresh.set()
 
@@ -108,7 +108,7 @@ class ChannelReader:
         """Close the Reader, and delete a channel that never had a consumer.  nsqd deletes all other channels itself."""
         if self._reader is not None:
             self._reader.close(2.0)
-        if self._channel and not self._joined:
+        if self._channel and not self._was_connected:
             nsqd = NsqdClient(self._leader.node.http_address, http_timeout=2.0)
             with suppress(HTTPError):
                 nsqd.delete_channel(self._options.topic, self._channel, partition=self._partition)

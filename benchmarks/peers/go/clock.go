@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// monotonic is CLOCK_MONOTONIC in nanoseconds: Python's time.monotonic_ns in another process of this machine.
+// monotonic returns CLOCK_MONOTONIC in nanoseconds, which Python's time.monotonic_ns also returns.
 func monotonic() int64 {
 	var now syscall.Timespec
 	if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, 1, uintptr(unsafe.Pointer(&now)), 0); errno != 0 {

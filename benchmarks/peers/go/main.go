@@ -1,5 +1,5 @@
-// Measures go-nsq as its documentation has it.  Takes a job as JSON in argv[1] and prints a result as JSON,
-// like the Python programs beside it.
+// Driver of go-nsq, used as its documentation shows.  Gets a job as JSON in argv[1], and prints a result as JSON,
+// like the Python drivers.
 package main
 
 import (
@@ -59,7 +59,7 @@ func rss() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// meter is CPU, wall clock and memory between two messages.
+// meter measures CPU, wall clock and memory between two messages.
 type meter struct {
 	used float64
 	at   time.Time
