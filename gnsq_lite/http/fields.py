@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -35,7 +34,7 @@ def listed(kind: type[Any], *, required: bool = False) -> Any:
 def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
     """Make a *cls*.  Each field gets the value in *given*, or the value in *data* under the field's name.
 
-    The function reads from *data* the fields of type int, float, bool and str (or None), and the fields that
+    The function reads from *data* the fields of type int, bool and str (or None), and the fields that
     :func:`listed` declares.  Other fields must be in *given* or have a default.
     """
     kind = cls.__name__
@@ -60,7 +59,6 @@ def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
 #: Field type -> (allowed types of the JSON value, words for them in an error).
 _KINDS: dict[str, tuple[Any, str]] = {
     "int": (int, "a whole number"),
-    "float": ((int, float), "a number"),
     "str": (str, "a string"),
     "bool": (bool, "true or false"),
 }
@@ -73,9 +71,7 @@ def read(url: str, what: str, value: Any, kind: str) -> Any:
         value = int(value)
     if not isinstance(value, types) or (isinstance(value, bool) and kind != "bool"):
         raise HTTPResponseError(url, f"{what} is not {wanted}")
-    if kind == "float" and not abs(value) <= sys.float_info.max:  # an integer in JSON may have any length
-        raise HTTPResponseError(url, f"{what} is too large")
-    return float(value) if kind == "float" else printable(value) if kind == "str" else value
+    return printable(value) if kind == "str" else value
 
 
 def items(url: str, data: Any, key: str, *, required: bool = False) -> list[Any]:

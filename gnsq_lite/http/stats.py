@@ -21,7 +21,7 @@ class NsqdInfo:
     hostname: str = ""
     http_port: int = 0
     tcp_port: int = 0
-    start_time: float = 0.0  # seconds since 1970
+    start_time: int = 0  # seconds since 1970
     ha_support: bool | None = None  # Youzan: whether nsqd runs in a cluster
     raw: Mapping[str, Any] = raw()
 
@@ -39,7 +39,7 @@ class ClientStats:
     message_count: int = 0
     finish_count: int = 0
     requeue_count: int = 0
-    connect_ts: float = 0.0  # seconds since 1970
+    connect_ts: int = 0  # seconds since 1970
     user_agent: str = ""
     tls: bool = False
     raw: Mapping[str, Any] = raw()
@@ -89,7 +89,7 @@ class NsqdStats:
 
     version: str
     health: str
-    start_time: float = 0.0  # seconds since 1970
+    start_time: int = 0  # seconds since 1970
     topics: tuple[TopicStats, ...] = listed(TopicStats, required=True)
     producers: tuple[ClientStats, ...] = listed(ClientStats)
     raw: Mapping[str, Any] = raw()

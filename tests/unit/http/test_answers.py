@@ -145,7 +145,7 @@ def test_stats_of_nsqd_are_read_with_clients() -> None:
     found = stats.channel("t", "c")
     assert found is not None
     assert found.raw["e2e_processing_latency"] == {"count": 2}
-    assert (found.clients[0].ready_count, found.clients[0].connect_ts) == (5, 1700000000.0)
+    assert (found.clients[0].ready_count, found.clients[0].connect_ts) == (5, 1700000000)
     assert (stats.topics[0].topic_partition, stats.topics[0].is_leader) == (3, True)
     assert (stats.producers[0].client_id, stats.channel("t", "x"), stats.topic("x")) == ("me", None, None)
 
@@ -170,10 +170,7 @@ def test_a_whole_number_may_come_as_text(sent: str) -> None:
         ({"topics": [{"topic_name": "t", "depth": "\u0665"}]}, "TopicStats.depth is not a whole number"),
         ({"topics": [{"topic_name": "t", "paused": 1}]}, "TopicStats.paused is not true or false"),
         ({"version": None}, "NsqdStats has no version"),
-        ({"start_time": "x"}, "NsqdStats.start_time is not a number"),
-        ({"start_time": True}, "NsqdStats.start_time is not a number"),
-        ({"start_time": 10**400}, "NsqdStats.start_time is too large"),
-        ({"start_time": float("inf")}, "NsqdStats.start_time is too large"),
+        ({"start_time": float("inf")}, "NsqdStats.start_time is not a whole number"),
         ({"topics": "x"}, "topics is not a list"),
     ],
 )
