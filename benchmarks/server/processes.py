@@ -23,8 +23,8 @@ _LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")
 
 
 _CORES = sorted(os.sched_getaffinity(0))
-#: The client has one core, and servers have the others.  If a client and its server shared a core, wake-ups would cost a third,
-#: and the figures of one message at a time would have two peaks.
+#: The client has one core, and servers have the others.  On a shared core wake-ups cost a third, and figures of one
+#: message at a time have two peaks.
 CLIENT_CORES = frozenset(_CORES[-1:])
 SERVER_CORES = frozenset(_CORES[:-1] or _CORES)
 
