@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 
-#: Environment variable with the slot.  Only this variable distinguishes a process's start from the supervisor's start.
+#: Environment variable with the slot.  A process has its supervisor's command line, and in addition this variable.
 VARIABLE = "GNSQ_LITE_SUPERVISED"
 
 

@@ -273,13 +273,8 @@ class Worker:
                 reader.pause()
             reader.start(block=False)
             self._readers.append(reader)
-            log.info(
-                "%s handles %s/%s",
-                handler.name,
-                handler.topic,
-                handler.channel,
-                extra={"topic": handler.topic, "channel": handler.channel, "handler": handler.name},
-            )
+            extra = {"topic": handler.topic, "channel": handler.channel, "handler": handler.name}
+            log.info("%s handles %s/%s", handler.name, handler.topic, handler.channel, extra=extra)
 
         if self.schedules:
             election = None if supervision is None else supervision.election

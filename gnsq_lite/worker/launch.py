@@ -24,7 +24,7 @@ from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 if TYPE_CHECKING:
     from gnsq_lite.worker.app import Worker
 
-#: Function that returns the renderer of /metrics, given the Worker and a function that returns depths or None.
+#: Function that returns the renderer of /metrics.  It receives the Worker, and a function of depths (or None).
 Metrics = Callable[["Worker", Callable[..., Any] | None], Callable[[], Page]]
 
 #: Seconds between two checks of the sources.

@@ -26,14 +26,14 @@ Key = tuple[str, str]
 
 
 class LastErrors(Middleware[Any]):
-    """Middleware that keeps the last errors of each handler.  A message that does not fail costs almost no time."""
+    """Middleware that keeps the last errors of each handler.  A successful message costs almost no time."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock, self._lock = clock, native_lock()
         self._of: dict[Key, deque[Document]] = {}
 
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
-        """Wrap *call* to keep its errors."""
+        """Wrap *call* to keep the errors that it raises."""
         kept = self._of.setdefault((handler.topic, handler.channel), deque(maxlen=ERRORS))
 
         def keeping(message: Any) -> object:

@@ -106,7 +106,7 @@ class Supervised(Middleware[Any]):
         """Return the reason for which the supervisor should replace the process, or ""."""
         overdue = sum(each.handlers_overdue for each in stats)
         if overdue:  # a thread of such a handler ends only with the process
-            return f"{overdue} of its handlers do not end at their time limit"
+            return f"{overdue} handlers run beyond their time limit"
         messages = sum(each.finished + each.requeued for each in stats)
         if self._max_messages is not None and messages >= self._max_messages:
             return f"it has handled {messages} messages"

@@ -254,7 +254,7 @@ def test_a_process_with_a_thread_that_does_not_end_is_replaced_and_ends(tmp_path
         program.says("connected")
         publish(nsqd, b"stuck")
         program.says("handled stuck", times=2)
-        program.says("1 of its handlers do not end at their time limit")
+        program.says("1 handlers run beyond their time limit")
         program.says("replaced, ended (0)")
         publish(nsqd, b"more")
         program.says("handled more")
