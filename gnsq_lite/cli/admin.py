@@ -26,7 +26,7 @@ _CHANNEL = click.argument("channel", shell_complete=channel_names)
 
 
 def _admin(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -> Callable[[Any], click.Command]:
-    """Make a command of a function that returns steps.  The command asks for confirmation, and runs the steps."""
+    """Return a decorator that makes a command.  The command asks for confirmation, and runs the function's steps."""
 
     def decorate(steps: Callable[..., list[Step]]) -> click.Command:
         def command(
@@ -123,9 +123,9 @@ def topic_create(cluster: Cluster, topic: str, partition_num: int | None, replic
 def topic_delete(cluster: Cluster, topic: str) -> list[Step]:
     cluster.check_known(topic)
     steps = cluster.on_lookupds("delete topic", lambda client: client.delete_topic(topic))
-    if cluster.is_youzan or not cluster.has_nsqds(topic):  # Youzan's nsqlookupd deletes the topic on its nsqds
+    if cluster.is_youzan or not cluster.has_nsqds(topic):  # Youzan's nsqlookupd deletes the topic on all nsqds
         return steps
-    # Look up the nsqds now.  After the first steps, the nsqlookupds do not list them.
+    # Look up the nsqds now.  After the first steps, the nsqlookupds do not list the nsqds of the topic.
     return steps + cluster.on_nsqds(topic, "delete topic", lambda client, partition: client.delete_topic(topic))
 
 
@@ -139,7 +139,7 @@ def _add_topic(name: str, text: str) -> None:
 
 
 _add_topic("empty", "Drop the messages of TOPIC that are not in a channel yet, on all nodes.")
-_add_topic("pause", "Stop the flow from TOPIC to its channels, on all nodes.")
+_add_topic("pause", "Stop the flow of messages from TOPIC to its channels, on all nodes.")
 _add_topic("unpause", "Resume a paused TOPIC, on all nodes.")
 
 

@@ -17,7 +17,7 @@ from gnsq_lite.version import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "broker": ("gnsq_lite.cli.broker", "Run an nsqd and an nsqlookupd in memory, for tests and demos."),
     "dead": ("gnsq_lite.cli.dead", "List, show, retry and drop dead letters."),
-    "demo": ("gnsq_lite.cli.demo", "Publish real input, consume it, and check that nothing was lost."),
+    "demo": ("gnsq_lite.cli.demo", "Publish lines of text, consume them, and check that none was lost."),
     "topic": ("gnsq_lite.cli.admin:topic", "Create, delete, empty, pause, unpause a topic on all nodes."),
     "channel": ("gnsq_lite.cli.admin:channel", "Create, delete, empty, pause, unpause a channel on all nodes."),
     "node": ("gnsq_lite.cli.admin:node", "Tombstone an nsqd for a topic, or drain an nsqd."),

@@ -9,7 +9,7 @@ SILENT = "silent: "
 MAKERS = {
     "pynsq": {
         "Reader": ("reader", "Reader(topic, channel, handler, ...); start it with reader.start()"),
-        "Writer": ("writer", "Writer([addresses]); its calls block and raise"),
+        "Writer": ("writer", "Writer([addresses]); calls block, and raise errors"),
     },
     "gnsq": {
         "Reader": ("reader", "Reader(topic, channel, handler, ...)"),
@@ -25,7 +25,7 @@ MAKERS = {
 
 #: Texts for every Reader.
 READERS = {
-    "pynsq": [SILENT + "several handlers run at a time here: pass concurrency=1 unless your handler is thread-safe"],
+    "pynsq": [SILENT + "several handlers run at a time: pass concurrency=1 unless your handler is thread-safe"],
     "gnsq": [
         SILENT + "handlers run in threads unless the process is monkey-patched, several at a time: pass concurrency=1"
         " unless your handler is thread-safe",
@@ -106,9 +106,9 @@ ATTRIBUTES = {
 
 #: Attribute of a message -> its replacement.
 MESSAGE = {
-    "timestamp": SILENT + "is a datetime here; use message.timestamp_ns for nanoseconds",
-    "has_responded": "is a property here: without parentheses",
-    "is_async": "is a property here: without parentheses",
+    "timestamp": SILENT + "is a datetime; use message.timestamp_ns for nanoseconds",
+    "has_responded": "is a property: remove the parentheses",
+    "is_async": "is a property: remove the parentheses",
     "on": "was removed: messages have no events",
     "on_finish": "was removed",
     "on_requeue": "was removed",

@@ -61,7 +61,7 @@ publish_timeout = option(
 )
 
 _SECURITY = (
-    option("--tls", is_flag=True, section=SECURITY, help="Use TLS with verification; fail if nsqd does not offer TLS."),
+    option("--tls", is_flag=True, section=SECURITY, help="Use TLS and verify nsqd; fail if nsqd does not offer TLS."),
     option(
         "--tls-root-ca-file",
         metavar="FILE",

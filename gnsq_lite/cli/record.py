@@ -133,7 +133,7 @@ class RecorderPages:
             "bytes_total": ("counter", "Bytes stored by this process", recorder.stored_bytes),
             "flush_seconds_total": ("counter", "Seconds spent in writes", recorder.flush_seconds),
             "copies_dropped_total": ("counter", "Dropped copies of stored messages", recorder.dropped()),
-            "connections_lost_total": ("counter", "Subscribed connections to nsqd that ended", recorder.lost()),
+            "connections_lost_total": ("counter", "Ended connections to nsqd, after SUB", recorder.lost()),
             "log_bytes": ("gauge", "Bytes of the log", reader.size()),
             "oldest_row": ("gauge", "Number of the first row of the log", bounds.first),
             "newest_row": ("gauge", "Number of the last row of the log", bounds.last),

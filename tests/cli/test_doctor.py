@@ -77,7 +77,7 @@ def line_of(source: str, part: str) -> int:
         (PYNSQ, "class Mine", "subclass"),
         (PYNSQ, "def giving_up", "on_give_up="),
         (PYNSQ, "message.timestamp", "[silent] message.timestamp"),
-        (PYNSQ, "has_responded", "without parentheses"),
+        (PYNSQ, "has_responded", "remove the parentheses"),
         (PYNSQ, "return False", "[silent] return False"),
         (PYNSQ, "time_ms", "[silent] requeue"),
         (PYNSQ, "return age", "[silent] the return value is ignored"),
