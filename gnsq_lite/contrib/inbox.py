@@ -36,7 +36,7 @@ log = logging.getLogger("gnsq_lite.inbox")
 #: Seconds for which keys are kept.  A message that is delivered again after this time is handled again.
 RETENTION = 7 * 86400.0
 #: Log message about a duplicate, with its key and consumer.
-HANDLED_BEFORE = "key %r of %s was handled before: finished without calling the handler"
+HANDLED_BEFORE = "key %r of %s was handled before; the message is finished without calling the handler"
 #: Number of messages that a process handles between two deletions of old keys.
 CLEAN_EVERY = 1000
 _LONGEST_KEY = 255

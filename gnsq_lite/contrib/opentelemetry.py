@@ -90,9 +90,9 @@ class PublishTracing(PublishMiddleware):
 
     Args:
         tracer_provider: The default is the global provider.
-        carry: Place of the trace context.  With ``"headers"`` it is in the headers of Youzan's NSQ, but not in those of
-            a batch.  With ``"json"`` it is in a field of the JSON body.  All consumers see this field, and the publish
-            of a body that is no JSON object raises NotSent.  With None, messages carry no context.
+        carry: Place of the trace context.  With ``"headers"`` it is in the headers of Youzan's NSQ, except for batches.
+            With ``"json"`` it is in a field of the JSON body.  All consumers see this field, and the publish of a body
+            that is no JSON object raises NotSent.  With None, messages carry no context.
         json_field: Name of the field for ``"json"``.
     """
 

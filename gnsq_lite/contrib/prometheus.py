@@ -147,7 +147,7 @@ def _families() -> dict[str, Any]:
 
 
 def _add(made: dict[str, Any], labels: list[str], *stats: ReaderStats | WriterStats | ConnectionStats) -> None:
-    """Add samples.  Add up the values of several connections to one nsqd (one per partition)."""
+    """Add samples.  The values of several connections to one nsqd, one for each partition, are added up."""
     sums: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
     for name, further, number in itertools.chain.from_iterable(map(metrics, stats)):
         sums[name, further] += number
