@@ -32,7 +32,7 @@ def cut(text: str, most: int = MAX_TEXT) -> str:
 
 
 def mark(size: int, most: int) -> str:
-    """Return the mark that follows a text cut to *most* of *size* bytes or characters, or "" for an uncut text."""
+    """Return the mark to append to a text of length *size* that is cut to *most*, or "" if no cut is needed."""
     return f" [cut: {most} of {size}]" if size > most else ""
 
 

@@ -53,7 +53,7 @@ def address_list(given: Addresses | None, *, option: str, default_port: int) -> 
     def read(one: str | Address) -> Address:
         return parse_address(one, default_port=default_port, option=option)
 
-    return _read_each(given, read, option, "must be 'host:port' or a list of these")
+    return _read_each(given, read, option, "must be 'host:port' or a list of such addresses")
 
 
 def url_list(given: Addresses | None) -> list[str]:
@@ -66,7 +66,7 @@ def url_list(given: Addresses | None) -> list[str]:
             return one.rstrip("/")
         return format_address(parse_address(one, default_port=DEFAULT_LOOKUPD_PORT, option=option))
 
-    return _read_each(given, read, option, "must be 'host:port', a URL, or a list of these")
+    return _read_each(given, read, option, "must be 'host:port', a URL, or a list of such addresses")
 
 
 def _read_each(given: Addresses | None, read: Callable[[str | Address], T], option: str, wanted: str) -> list[T]:
@@ -90,7 +90,7 @@ def _read_each(given: Addresses | None, read: Callable[[str | Address], T], opti
         if shown_address(listed) is listed:
             raise
         why = error.why
-    raise OptionError(option, "<hidden>", why)  # outside the except block: no __context__ shows the password
+    raise OptionError(option, "<hidden>", why)  # after the except block, so that no __context__ shows the password
 
 
 def check_callables(**given: Any) -> None:

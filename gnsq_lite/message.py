@@ -103,10 +103,10 @@ class Answers(Protocol):
     def touch(self, message: Message) -> None: ...
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Note that the handler of *message* returned without an answer."""
+        """Record that the handler of *message* returned without an answer."""
 
     def skipped(self, message: Message) -> None:
-        """Note that *message* expired before a handler was called with it."""
+        """Record that *message* expired before a handler was called with it."""
 
 
 class Message:
@@ -264,7 +264,7 @@ def is_expired(message: Message) -> bool:
 
 
 def claim(message: Message) -> bool:
-    """Claim a message for an answer.  Return False if it had timed out: it then no longer counts as in flight."""
+    """Claim a message for an answer.  Return False if the message had timed out, and so is no longer in flight."""
     try:
         return message._claim("claim") < EXPIRED
     except AlreadyAnswered:

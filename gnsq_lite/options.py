@@ -224,7 +224,7 @@ class HTTPOptions:
 
 
 def _check_https(tls: tuple[str, object], token: tuple[str, object]) -> None:
-    """Raise OptionError for an invalid option *tls* or *token* of an HTTP client; both are (name, value)."""
+    """Check the options *tls* and *token* of an HTTP client; each argument is (name, value).  Raises OptionError."""
     if tls[1] is False:
         raise OptionError(*tls, "use TLSOptions(verify=False) to accept any certificate")
     if tls[1] is not None and not isinstance(tls[1], (bool, TLSOptions, ssl.SSLContext)):

@@ -115,7 +115,7 @@ class ReaderStats:
     handlers_overdue: int = measured("Running handlers that exceeded time_limit", "gnsq_handlers_overdue")
     handlers_abandoned: int = measured("Handlers that were still running at the end of close()'s timeout")
     oldest_handler: float = measured(
-        "Seconds since the longest-running handler started, exact to about a second; 0.0: no handler runs",
+        "Seconds since the longest-running handler started, exact to about a second; 0.0 if no handler runs",
         "gnsq_oldest_handler_seconds",
         default=0.0,
     )

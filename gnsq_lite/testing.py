@@ -29,7 +29,7 @@ _ids = itertools.count(1)
 
 
 class Recorder:
-    """Fake connection of a message that records the commands a Reader would send."""
+    """Fake connection.  It records the commands that a Reader would send for a message."""
 
     fins = None
 
@@ -65,7 +65,7 @@ class Recorder:
 
 
 class RecordedMessage(Message):
-    """A Message for a handler that records its answers."""
+    """A Message that records its answers."""
 
     __slots__ = ()
 

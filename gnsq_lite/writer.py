@@ -128,7 +128,7 @@ class Writer:
                 body = self._checked(body)
             if core is not None and not (core.closing or self._is_routed):
                 greenlet, hub = current_greenlet(), core.hub
-                # A greenlet of the loop's thread: a child of the hub, or the thread's main greenlet.
+                # Is the caller a greenlet of the loop's thread: a child of the hub, or the thread's main greenlet?
                 if greenlet.parent is hub or greenlet is hub.parent:
                     return core.publish(topic, body, self._settings.publish_timeout)  # type: ignore[no-any-return]
             if self._uses_pool(core):
@@ -242,7 +242,7 @@ class Writer:
             left = max(0.0, ends - SYSTEM_CLOCK.now())
             drained = run_in_loop(core.loop, core.outcomes.drain, left, timeout=left + GRACE)
         if not drained:
-            raise TimeoutError(f"publishes without an outcome after {seconds:g} s")
+            raise TimeoutError(f"some publishes have no outcome after {seconds:g} s")
 
     def close(self, timeout: float = 30.0, *, wait: bool = True) -> None:
         """Refuse new publishes, wait at most *timeout* seconds for unfinished publishes, and disconnect.

@@ -125,7 +125,7 @@ class LookupdClient(HTTPClient):
         nsqlookupd responds with OK even if it does not know the node.
 
         Args:
-            node: nsqd's ``broadcast_address:http_port``, or a pair of these, such as :attr:`Node.http_address`.
+            node: nsqd's ``broadcast_address:http_port``, or a pair like :attr:`Node.http_address`.
             restore: Remove the tombstone (Youzan's nsqlookupd only).
         """
         check_topic(topic)

@@ -28,7 +28,7 @@ class NsqdInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientStats:
-    """Connection of a consumer or a producer.  ``raw`` also contains its TLS, compression and AUTH."""
+    """Connection of a consumer or a producer.  ``raw`` also describes the TLS, compression and AUTH."""
 
     client_id: str = ""
     hostname: str = ""

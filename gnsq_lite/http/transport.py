@@ -55,7 +55,7 @@ def remaining() -> float:
 
 @contextlib.contextmanager
 def _after_handshake() -> Iterator[None]:
-    """Convert a TLS error to ConnectionError, because the server may have the request."""
+    """Convert a TLS error to ConnectionError: after the handshake the server may have the request."""
     try:
         yield
     except ssl.SSLError as error:

@@ -228,7 +228,9 @@ def test_an_address_is_shown_where_nothing_beside_it_may_hold_a_secret() -> None
     with pytest.raises(OptionError, match="'two:x': the port must be a number"):
         Writer("one:4150,two:x")
     for whole in (b"one:4150", 5):
-        with pytest.raises(OptionError, match=rf"nsqd_tcp_addresses={whole!r}: must be 'host:port' or a list of these"):
+        with pytest.raises(
+            OptionError, match=rf"nsqd_tcp_addresses={whole!r}: must be 'host:port' or a list of such addresses"
+        ):
             Writer(whole)  # type: ignore[arg-type]
 
 
