@@ -22,9 +22,9 @@ from gnsq_lite.options import TIMEOUT, ConnectionOptions, LookupOptions, WriterR
 from gnsq_lite.publish.batches import check_one_each, split_batch
 from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.middleware import PublishMiddleware, wrap_method
-from gnsq_lite.publish.pool import Left, Pool
+from gnsq_lite.publish.pool import ForLoop, Pool
 from gnsq_lite.publish.publication import GRACE, Publication, Publish
-from gnsq_lite.publish.settings import NOWHERE, ProducerSettings, WriterOptions, check_defer
+from gnsq_lite.publish.settings import ANY_ENDPOINT, ProducerSettings, WriterOptions, check_defer
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.names import check_topic
@@ -134,7 +134,7 @@ class Writer:
             if self._uses_pool(core):
                 command = b"".join((commands.PUBLISH_HEADS[topic], len(body).to_bytes(4, "big"), body))
                 receipt = self._pool.publish(topic, command, self._settings.publish_timeout)
-                if type(receipt) is not Left:
+                if type(receipt) is not ForLoop:
                     return receipt  # type: ignore[no-any-return]
                 publish = self._checked_publish(topic, body, None, 0.0, None, None, None, None)
                 return self._leave_to_loop(publish, receipt)  # type: ignore[no-any-return]
@@ -315,14 +315,14 @@ class Writer:
     def _carry_and_wait(self, publish: Publish) -> Any:
         """Do a checked publish; return its receipt or raise its error."""
         core = self._core_if_needed(publish.timeout)
-        outcome: Any = Left(publish.retries)
+        outcome: Any = ForLoop(publish.retries)
         if self._uses_pool(core):
             outcome = self._pool.carry(publish)
         elif core is not None and self._is_routed and is_plain_thread() and not core.has_backlog():
             outcome = core.publish_to_leader(publish)
-        return outcome if type(outcome) is not Left else self._leave_to_loop(publish, outcome)
+        return outcome if type(outcome) is not ForLoop else self._leave_to_loop(publish, outcome)
 
-    def _leave_to_loop(self, publish: Publish, left: Left) -> Any:
+    def _leave_to_loop(self, publish: Publish, left: ForLoop) -> Any:
         core = self._running_core(publish.timeout)
         publish.hand_to(core.loop, left.retries, in_doubt=left.in_doubt)
         return core.carry_and_wait(publish)
@@ -383,7 +383,7 @@ class Writer:
         """Set the options of a publish.  Raises OptionError for options that the dialect does not support."""
         publish.request = request
         if not self._is_routed:
-            publish.data = self._dialect.encode(request, NOWHERE, None)
+            publish.data = self._dialect.encode(request, ANY_ENDPOINT, None)
 
     def _checked(self, body: Any) -> bytes:
         """Check a body, and convert a subclass of bytes (such as numpy.bytes_) to bytes.  Raises as :meth:`publish`."""

@@ -19,8 +19,8 @@ from gnsq_lite.net.waiting import run_in_loop
 log = logging.getLogger("gnsq_lite.net")
 
 #: Time limit, in seconds, for closing all Readers and Writers of a loop.
-PATIENCE = 3.0
-#: Seconds, besides PATIENCE, for which the main thread waits for the loop.
+TIME_LIMIT = 3.0
+#: Seconds, besides TIME_LIMIT, for which the main thread waits for the loop.
 _GRACE = 0.5
 
 #: Id of the process in which :func:`_close_all` is registered with atexit.
@@ -42,7 +42,7 @@ def _close_all() -> None:
     try:
         for loop in [each for each in all_loops() if (each.is_shared or each.is_here()) and each.cores]:
             try:
-                lost = run_in_loop(loop, _close, list(loop.cores), timeout=PATIENCE + _GRACE)
+                lost = run_in_loop(loop, _close, list(loop.cores), timeout=TIME_LIMIT + _GRACE)
             except TimeoutError:
                 said = "Python exits while the I/O loop is blocked: publishes may be lost"
                 log_safely(log, logging.WARNING, said)
@@ -55,7 +55,7 @@ def _close_all() -> None:
 
 
 def _close(cores: list[Core]) -> int:
-    tasks = [core.loop.spawn("close", core.close_for_exit, PATIENCE) for core in cores]
+    tasks = [core.loop.spawn("close", core.close_for_exit, TIME_LIMIT) for core in cores]
     for task in tasks:
         task.join()
     return sum(task.value or 0 for task in tasks)

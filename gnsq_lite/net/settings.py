@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -113,8 +114,4 @@ def mapped(address_map: AddressMap | None, endpoint: Endpoint) -> Address | None
 
 def without_credentials(address: str) -> str:
     """Remove ``user:password@`` from the ``host:port`` or URL of an nsqlookupd, for logs and errors."""
-    scheme, mark, rest = address.partition("://")
-    if not mark:
-        return address
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+    return re.sub("://[^/]*@", "://", address)

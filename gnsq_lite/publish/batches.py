@@ -8,12 +8,12 @@ from dataclasses import replace
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.errors import OptionError
 
-#: Most bytes that any dialect sends for a body besides the body, its size and its header.
+#: Maximum bytes that any dialect sends for a message in addition to the body, the size of the body, and the headers.
 _EXTRA = 8
 
 
 def check_one_each(batch: PublishRequest) -> None:
-    """Raise OptionError if *batch* has headers or trace ids, but not one for each body."""
+    """Raise OptionError if *batch* has headers or trace ids, but not exactly one item for each body."""
     for option, given in (("headers", batch.headers), ("trace_ids", batch.trace_ids)):
         if given is not None and (not isinstance(given, Sequence) or isinstance(given, (str, bytes))):
             raise OptionError(option, given, "must be None or a list with one for each body")
@@ -22,7 +22,7 @@ def check_one_each(batch: PublishRequest) -> None:
 
 
 def split_batch(batch: PublishRequest, most: int) -> Iterator[PublishRequest]:
-    """Split a batch into parts, each with an MPUB of at most *most* bytes.  A longer message gets its own part."""
+    """Split a batch into parts whose MPUBs have at most *most* bytes.  A longer message gets a part of its own."""
     bodies, headers, trace_ids = batch.bodies, batch.encoded_headers, batch.trace_ids
     starts, size = [0], 4
     for at, body in enumerate(bodies):

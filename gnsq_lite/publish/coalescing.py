@@ -1,7 +1,7 @@
-"""Joins the publishes to one topic in one loop iteration into one MPUB.  Each publish keeps its own outcome.
+"""Sends the publishes to one topic in one iteration of the loop as one MPUB.  Each publish keeps its own outcome.
 
-For a publish in a greenlet of the loop's thread, the module makes no object, callback or timer, only a list item.  One
-callback of the loop resumes all greenlets that wait for one MPUB.
+A publish of a greenlet in the loop's thread costs only a list item.  It needs no object, callback or timer of its own.
+One callback of the loop resumes all greenlets that wait for an MPUB.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from gnsq_lite.publish.publication import Outcomes, Publish
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 
-#: Errors with which nsqd refuses a whole MPUB because of one body or the total size.
-ONE_OF_MANY = (BadMessageError, BadBodyError)
+#: Errors with which nsqd refuses an MPUB because one body, or the whole MPUB, is too large.
+REFUSED_MPUB = (BadMessageError, BadBodyError)
 
 
-class Gathering(Publish):
-    """The publishes of one loop iteration with the same topic and timeout, sent as one MPUB (one publish: as a PUB)."""
+class CoalescedPublish(Publish):
+    """An MPUB for the publishes of one loop iteration with the same topic and timeout.  A single publish is a PUB."""
 
-    __slots__ = ("_mixed", "_separate", "joined", "room")
+    __slots__ = ("_mixed", "_separate", "members", "room")
 
     bodies: list[bytes]
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
         commands.PUBLISH_HEADS[topic]  # raises InvalidName before any publish is added
         super().__init__(loop, topic, [], timeout, deadline, retries)
-        #: Pairs of a waiter and a body.  The waiter is a greenlet of the loop (None after it was killed or timed out),
-        #: or the Publish of ``publish_nowait`` or of another thread.  Appending is atomic and needs no guard.
-        self.joined: list[tuple[Any, bytes]] = []
-        #: Whether a Publish object was added.
+        #: Pairs of a waiter and a body.  The waiter is the Publish of ``publish_nowait`` or of another thread, or a
+        #: greenlet of the loop.  It is None if the greenlet was killed or timed out.
+        self.members: list[tuple[Any, bytes]] = []
+        #: Whether any waiter is a Publish.
         self._mixed = False
-        #: After the MPUB was split: the publish that replaces each greenlet's message.
+        #: After nsqd refused the MPUB: for each greenlet, the PUB that sends its message again.
         self._separate: dict[Any, Publish] = {}
         #: Maximum bytes of the next body.
         self.room = most - 8
@@ -47,25 +47,25 @@ class Gathering(Publish):
         self._mixed = True
         self.cost, publish.cost = self.cost + publish.cost, 0
         self.room -= len(body) + 4
-        self.joined.append((publish, body))
+        self.members.append((publish, body))
 
     def drop_waiter(self, greenlet: Any) -> None:
-        """Remove *greenlet*, which was killed or timed out, from the waiters.  Its message is still sent."""
-        self.joined = [(None if each is greenlet else each, body) for each, body in self.joined]
+        """Remove *greenlet*, which was killed or timed out, from the waiters.  The message is still sent."""
+        self.members = [(None if each is greenlet else each, body) for each, body in self.members]
 
     def raise_in(self, greenlet: Any) -> Any:
-        """Raise the MPUB's error in *greenlet*, or wait for the PUB that sent the greenlet's message again."""
+        """Raise the MPUB's error, or wait in *greenlet* for the PUB that sends its message again."""
         if greenlet in self._separate:
             return self._separate[greenlet].wait_in(greenlet)
         error: Any = self._error
-        raise error.with_traceback(None)  # the callers share the error object, so drop another caller's traceback
+        raise error.with_traceback(None)  # several callers raise the same object: drop the traceback of another caller
 
     def finish(self) -> None:
-        """Accept no more publishes, and drop the publishes whose threads have timed out."""
+        """Fix the bodies before the MPUB is sent.  Publishes whose threads have timed out are dropped."""
         self.room = -1
         if self._mixed:
-            self.joined = [each for each in self.joined if type(each[0]) is not Publish or each[0].mark_sent()]
-        self.bodies = [body for _, body in self.joined]
+            self.members = [each for each in self.members if type(each[0]) is not Publish or each[0].mark_sent()]
+        self.bodies = [body for _, body in self.members]
         self.count = len(self.bodies)
         self.batch = self.count > 1
 
@@ -76,17 +76,17 @@ class Gathering(Publish):
         super().announce()
         self.bodies = []
         if self._mixed:
-            for publish in [waiter for waiter, _ in self.joined if type(waiter) is Publish]:
+            for publish in [waiter for waiter, _ in self.members if type(waiter) is Publish]:
                 publish.settle(self._value, self._error)
-        greenlets = [waiter for waiter, _ in self.joined if waiter is not None and type(waiter) is not Publish]
+        greenlets = [waiter for waiter, _ in self.members if waiter is not None and type(waiter) is not Publish]
         if greenlets:
             self.loop.resume_soon(greenlets)
-        self.joined = []
+        self.members = []
 
     def split(self, error: BaseException) -> list[Publish]:
-        """Split the MPUB, which nsqd refused because of one message.  Return the unsettled publishes, to send alone."""
+        """Settle an MPUB that nsqd refused with *error*, and return a PUB for each message without an outcome."""
         separate = []
-        for waiter, body in self.joined:
+        for waiter, body in self.members:
             publish = waiter
             if type(waiter) is not Publish:
                 publish = self._separate[waiter] = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
@@ -94,80 +94,81 @@ class Gathering(Publish):
             publish.data = publish.command()
             publish.sent = publish.in_doubt = self.in_doubt
             separate.append(publish)
-        self.joined = [each for each in self.joined if type(each[0]) is not Publish]
+        self.members = [each for each in self.members if type(each[0]) is not Publish]
         self.settle(error=error)
         return [publish for publish in separate if not publish.done()]
 
 
 class Coalescing:
-    """Collects the publishes of the current loop iteration in MPUBs.  Call it in the loop's thread.
+    """Collects the publishes of the current loop iteration in MPUBs.  Call all methods in the loop's thread.
 
     Args:
-        send: Function that is called with each MPUB at the end of the iteration.
+        send: Called with each MPUB at the end of the iteration.
     """
 
     def __init__(
         self, loop: Loop, settings: ProducerSettings, clock: Clock, outcomes: Outcomes, send: Callable[[Publish], None]
     ) -> None:
         self._loop, self._settings, self._clock, self._outcomes, self._send = loop, settings, clock, outcomes, send
-        #: Whether send() is scheduled, and whether it runs.
+        #: ``_due``: the loop will call send().  ``_sends``: send() runs now.
         self._due = self._sends = False
-        #: All unsent MPUBs in order; the last MPUB of each topic.
-        self.batches: deque[Gathering] = deque()
-        self._open: dict[str, Gathering] = {}
+        #: The unsent MPUBs, in order.
+        self.batches: deque[CoalescedPublish] = deque()
+        #: For each topic, the unsent MPUB to which publishes are added.
+        self._open: dict[str, CoalescedPublish] = {}
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
-        """Publish one message, and wait in the current greenlet.  Raises InvalidName and the error of the publish."""
+        """Publish one message, and wait in the current greenlet.  Raises the publish's error, and InvalidName."""
         greenlet = current_greenlet()
-        gathering, size = self._open.get(topic), len(body)
+        batch, size = self._open.get(topic), len(body)
         try:
-            # Same condition as in _gathering(): most publishes join an existing MPUB, and need no call.
-            if gathering is None or gathering.room < size or gathering.timeout != timeout:
+            # The same condition as in _open_batch() spares most publishes the call.
+            if batch is None or batch.room < size or batch.timeout != timeout:
                 with self._loop.guard:
-                    gathering = self._gathering(topic, timeout, size)
-            gathering.room -= size + 4
-            gathering.joined.append((greenlet, body))
-            while not gathering._done:
+                    batch = self._open_batch(topic, timeout, size)
+            batch.room -= size + 4
+            batch.members.append((greenlet, body))
+            while not batch._done:
                 self._loop.park(greenlet)
         except BaseException:
-            if gathering is not None:
-                gathering.drop_waiter(greenlet)
+            if batch is not None:
+                batch.drop_waiter(greenlet)
             raise
-        return gathering.raise_in(greenlet) if gathering._error is not None else None
+        return batch.raise_in(greenlet) if batch._error is not None else None
 
     def add(self, publish: Publish) -> None:
-        """Add a publish of one message without options."""
-        self._gathering(publish.topic, publish.timeout, len(publish.bodies[0])).add(publish)
+        """Add the publish of one message, which must have no options."""
+        self._open_batch(publish.topic, publish.timeout, len(publish.bodies[0])).add(publish)
 
-    def _gathering(self, topic: str, timeout: float, size: int) -> Gathering:
-        """Return the topic's unsent MPUB with room for *size* bytes; make an MPUB if there is none."""
-        gathering = self._open.get(topic)
-        if gathering is None or gathering.room < size or gathering.timeout != timeout:
+    def _open_batch(self, topic: str, timeout: float, size: int) -> CoalescedPublish:
+        """Return an unsent MPUB of the topic with room for *size* bytes.  If there is none, start a new MPUB."""
+        batch = self._open.get(topic)
+        if batch is None or batch.room < size or batch.timeout != timeout:
             settings = self._settings
             deadline = self._clock.now() + timeout
-            gathering = Gathering(self._loop, topic, timeout, deadline, settings.retries, settings.max_body_size)
+            batch = CoalescedPublish(self._loop, topic, timeout, deadline, settings.retries, settings.max_body_size)
             if not self._due:
                 self._due = True
                 self._loop.soon(self.send)
-            self._open[topic] = gathering
-            self.batches.append(gathering)
-            self._outcomes.add(gathering)
-        return gathering
+            self._open[topic] = batch
+            self.batches.append(batch)
+            self._outcomes.add(batch)
+        return batch
 
     def send(self) -> None:
-        """Send all unsent MPUBs.  A nested call does nothing, because the outer call sends the rest."""
+        """Send all unsent MPUBs.  If send() is running already, the running call sends them."""
         self._due = False
         if self._sends:
             return
         self._open = {}
         self._sends = True
         while self.batches:
-            gathering = self.batches[0]
-            if not gathering._done:  # done if the Writer was closed meanwhile
-                gathering.finish()
-                if gathering.bodies:
-                    self._send(gathering)
+            batch = self.batches[0]
+            if not batch._done:  # close() of the Writer settles unsent MPUBs
+                batch.finish()
+                if batch.bodies:
+                    self._send(batch)
                 else:
-                    self._outcomes.failed_with(gathering, NotSent("all publishes of the MPUB have timed out"))
-            self.batches.popleft()  # only after the send: no other publish may overtake the MPUB
+                    self._outcomes.failed_with(batch, NotSent("all publishes of the MPUB have timed out"))
+            self.batches.popleft()  # only now: until the MPUB is sent, no later publish may be sent
         self._sends = False

@@ -1,12 +1,13 @@
-"""A Writer's core in its loop.  It has a node for each nsqd; each node pipelines publishes and gets answers in order.
+"""The part of a Writer that runs in the loop.  It has one node for each nsqd, which pipelines publishes to the nsqd.
 
-A publish is settled exactly once.  An error frame settles the publish that it answers.  If nsqd then closes the
-connection, nsqd has not read the later publishes, so the core sends them again.  If a connection is lost without an
-error frame, the outcome of its sent publishes is unknown.  The core sends them again only if the Writer has retries
-(PUB-2).
+Each publish gets exactly one outcome.  An error frame is the outcome of the publish that it answers.  If nsqd then
+closes the connection, nsqd has not read the later publishes, so the core sends them again.  If a connection is lost
+without an error frame, the outcome of the sent publishes is unknown.  The core sends these publishes again only if the
+Writer has retries (PUB-2).
 
-A node is *silent* if its oldest publish is unanswered past the deadline, or for one to two seconds.  Until the node
-answers, it gets no publish that another node can accept (PUB-4).  The deadline timer and the ticker find silent nodes.
+A node is *silent* if its oldest publish has passed its deadline, or has been unanswered for one to two seconds.  Until
+a silent node answers, it gets no publish that another node can accept (PUB-4).  The deadline timer and a check each
+second find silent nodes.
 """
 
 from __future__ import annotations
@@ -34,37 +35,36 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import PAUSE, Loop, sleep
 from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
-from gnsq_lite.publish.coalescing import ONE_OF_MANY, Coalescing, Gathering
+from gnsq_lite.publish.coalescing import REFUSED_MPUB, CoalescedPublish, Coalescing
 from gnsq_lite.publish.node import Node, Rotation
-from gnsq_lite.publish.pool import Left, Pool
+from gnsq_lite.publish.pool import ForLoop, Pool
 from gnsq_lite.publish.publication import Outcomes, Publication, Publish, not_reached, of_the_parent
 from gnsq_lite.publish.settings import ProducerSettings, hopeless
 from gnsq_lite.stats import WriterStats
 
 _CHECK_EVERY = 1.0
-#: Reason that a reset gives for closed connections and failed publishes.
+#: Error text of the connections and publishes that a reset ends.
 _RESET = "an unexpected exception has ended all connections"
 
 
 class WriterCore:
-    """Publishes in the loop.  The pool publishes for plain threads.
+    """Publishes in the loop, for all callers except plain threads, for which the pool publishes.
 
-    Make the object in the loop's thread, and call its methods there.  Only these methods are thread-safe:
-    ``carry_and_wait``, ``carry``, ``carry_nowait``, ``has_backlog``, ``avoids``, and ``publish_to_leader``, which a
-    plain thread calls.
+    Only ``carry_and_wait``, ``carry``, ``carry_nowait``, ``has_backlog``, ``avoids`` and ``publish_to_leader`` are
+    thread-safe.  Make the object in the loop's thread, and call all other methods there.
     """
 
     def __init__(
         self, loop: Loop, settings: ProducerSettings, clock: Clock = SYSTEM_CLOCK, pool: Pool | None = None
     ) -> None:
         self.loop, self.settings, self.clock, self.hub = loop, settings, clock, loop.hub
-        #: The blocking connections of plain threads; the core adds and removes their nodes.
+        #: The blocking connections for plain threads.  The core adds and removes nodes of the pool.
         self.pool = pool or Pool(settings, clock)
         self.rng = random.Random()
         self.error_log = ErrorLog(logging.getLogger("gnsq_lite.writer"), clock)
-        #: The core refuses new publishes; earlier publishes may have no outcome yet.
+        #: Whether the core refuses new publishes.  Earlier publishes may have no outcome yet.
         self.closing = False
-        #: All connections are closed permanently.
+        #: Whether all connections are closed permanently.
         self.ended = False
         self.reconnects = 0
         self.outcomes = Outcomes(loop, clock, settings.max_pending, self._expired, self._on_expired)
@@ -74,28 +74,28 @@ class WriterCore:
         close_at_exit(self)
 
     def _set_up(self) -> None:
-        """Make the nodes, the router, the lookups and the coalescing.  A reset calls this method again."""
+        """Set the state that a reset replaces: nodes, router, discovery and coalescing."""
         self.nodes: dict[Endpoint, Node] = {}
         #: Nodes after their handshake.
         self.connected: list[Node] = []
-        #: Endpoints that are silent or lost, and addresses of silent or lost nsqds.  Other endpoints are preferred.
+        #: Endpoints that are silent or lost, and addresses of nsqds that are silent or lost.
         self._avoided: set[Any] = set()
-        #: Whether a handshake ever succeeded, which proves that the settings are right.
+        #: Whether any handshake has succeeded, so that the settings cannot be wrong.
         self._proven = False
         self._discoveries: list[Discovery] = []
         rotation = Rotation(self)
-        #: The router chooses the endpoint of each publish: the next node in turn, or the leader of a partition.
+        #: Chooses the endpoint of each publish: the next node in turn, or the leader of a partition.
         self.router: Router = self.settings.dialect.router(self, self.settings.endpoints) or rotation
         self._takes_turns = self.router is rotation
         self._coalescing: Coalescing | None = None
-        #: publish(topic, body, timeout) sends to any node, and waits.  Call it in a greenlet of the loop's thread.
+        #: Called as publish(topic, body, timeout) in a greenlet of the loop's thread: sends to any node, and waits.
         self.publish: Callable[[str, bytes, float], Any] = rotation.publish
         if self.settings.coalesce and self._takes_turns:
             self._coalescing = Coalescing(self.loop, self.settings, self.clock, self.outcomes, rotation.send)
             self.publish = self._coalescing.publish
 
     def reset(self) -> None:
-        """Close all connections, settle each publish, and restart with fresh state (see Loop)."""
+        """Close all connections, settle all publishes, and start again with new state (see ``Core`` in ``loop.py``)."""
         if self.ended:
             return
         for node in list(self.nodes.values()):
@@ -114,7 +114,7 @@ class WriterCore:
         self.start()
 
     def start(self) -> None:
-        """Start the ticker.  In plain NSQ, also connect to the nsqds of the options and start discovery."""
+        """Start the check each second.  With plain NSQ, also connect to the given nsqds and start discovery."""
         if self._started or self.closing:
             return
         self._started = True
@@ -140,14 +140,14 @@ class WriterCore:
     # -- publishing, from any thread
 
     def carry_and_wait(self, publish: Publish) -> Any:
-        """Publish, wait, and return the receipt.  Raises the publish's error; raises NotSent in gevent's hub."""
+        """Publish, wait, and return the receipt.  Raises the publish's error, and NotSent if called in gevent's hub."""
         if in_hub():
             raise NotSent("a publish would wait in gevent's hub: use publish_nowait()")
         self.carry(publish)
         return publish.result()
 
     def carry_nowait(self, publish: Publish) -> Publication:
-        """Start a publish in the background; return a Publication.  Raises BacklogFull, ClosedError."""
+        """Start a publish in the background, and return a Publication.  Raises BacklogFull, ClosedError."""
         try:
             with self.loop.guard:
                 self.outcomes.reserve(publish, len(publish.bodies[0]))
@@ -158,13 +158,13 @@ class WriterCore:
         return Publication(publish)
 
     def has_backlog(self) -> bool:
-        """Return whether a ``publish_nowait`` has no outcome yet.  If so, the loop does all publishes, in order."""
+        """Return whether a ``publish_nowait`` has no outcome yet.  Until then the loop does all publishes, in order."""
         return self.outcomes.backlog > 0
 
     def carry(self, publish: Publish) -> None:
-        """Start a publish; the loop sends it as soon as a node is reachable.
+        """Start a publish.  The loop sends it as soon as a node accepts it.
 
-        Raises ClosedError after close() has begun, and when Python exits.
+        Raises ClosedError after a call of close(), and while Python exits.
         """
         if self.closing:
             raise ClosedError("the Writer was closed")
@@ -176,19 +176,19 @@ class WriterCore:
         self.loop.call_behind(partial(self.submit, publish))
 
     def publish_to_leader(self, publish: Publish) -> Any:
-        """Publish in a plain thread to the leader that the router chooses; return the receipt.
+        """Publish in a plain thread to the leader that the router chooses, and return the receipt.
 
-        Return a Left if the loop must do the publish because no leader is known or the leader is unreachable.
+        Return a ForLoop if the loop must do the publish, because no leader is known or the leader is unreachable.
         """
         leader = self.router.leader(publish)
-        outcome: Any = Left(publish.retries)
+        outcome: Any = ForLoop(publish.retries)
         if leader is not None:
             try:
                 outcome = self.pool.carry(publish, leader)
             except OutcomeUnknown:
                 self.loop.call_soon(lambda: self.router.look_again(leader))
                 raise
-            if type(outcome) is not Left:
+            if type(outcome) is not ForLoop:
                 return outcome
             self.loop.call_soon(lambda: self.router.look_again(leader))
         publish.data = b""
@@ -216,7 +216,7 @@ class WriterCore:
     # -- the router's host
 
     def send_to(self, endpoint: Endpoint, publish: Publish) -> bool:
-        """Send a publish; return False if the endpoint cannot accept a publish now.  Connect to a new endpoint."""
+        """Send a publish, or return False if the endpoint cannot accept it now.  Connect to a new endpoint."""
         connection = self._node(endpoint).connection
         return connection is not None and bool(connection.send_publish(publish))
 
@@ -227,13 +227,13 @@ class WriterCore:
     def look_up(
         self, topic: str, on_lookup: Callable[[Lookup], None], on_outage: Callable[[], None]
     ) -> Discovery | None:
-        """Start discovery of *topic*; return None if the Writer has no nsqlookupds."""
+        """Start discovery of *topic*, or return None if the Writer has no nsqlookupds."""
         if not self.settings.lookupds:
             return None
         return self._discover(topic, on_lookup=lambda address, lookup: on_lookup(lookup), on_outage=on_outage)
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> Any:
-        """Call *act* once, in the hub; return the timer."""
+        """Call *act* in the hub after *seconds*, and return the timer."""
         return self.loop.timer(seconds, act)
 
     def avoids(self, endpoint: Endpoint) -> bool:
@@ -242,7 +242,7 @@ class WriterCore:
         return avoided or self.pool.avoids(endpoint)
 
     def owes(self, topic: str, partition: int) -> bool:
-        """Return whether a publish to a partition is unanswered.  If its node is silent, disconnect the node."""
+        """Return whether any publish to a partition is unanswered, and disconnect silent nodes with such publishes."""
         nodes = [node for node in self.nodes.values() if node.endpoint.partition == partition]
         owing = [node for node in nodes if any(each.topic == topic and not each._done for each in node.unanswered)]
         for node in owing:
@@ -252,7 +252,7 @@ class WriterCore:
     # -- nodes
 
     def _connect(self, endpoints: Sequence[Endpoint]) -> None:
-        """Connect to nsqds that accept any publish."""
+        """Connect to nsqds, and use them for publishes in turn."""
         self.pool.add(endpoints)
         for endpoint in endpoints:
             self._node(endpoint)
@@ -266,7 +266,7 @@ class WriterCore:
                 node.close()
 
     def _node(self, endpoint: Endpoint) -> Node:
-        """Return the node of an endpoint.  Make and connect a node for a new endpoint."""
+        """Return the node of an endpoint.  If there is none, make a node and start to connect."""
         node = self.nodes.get(endpoint)
         if node is None:
             node = self.nodes[endpoint] = Node(self, endpoint)
@@ -290,7 +290,7 @@ class WriterCore:
                 discovery.disconnected(node.endpoint)
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
-        """Send *unsent* again in order; fail waiting publishes if no nsqd was ever reached and no retry can help."""
+        """Send *unsent* again, in order.  If no nsqd was ever reached and retries cannot help, fail all publishes."""
         self._avoided.add(node.endpoint)
         if isinstance(error, NSQConnectionError):  # all partitions of the nsqd are unreachable
             self._avoided.add(node.endpoint.address)
@@ -302,11 +302,11 @@ class WriterCore:
             self.router.forget_done()
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
-        """Handle a refusal: send to the new leader, send an MPUB's messages one by one, or fail the publish."""
+        """Handle nsqd's refusal of a publish: fail the publish, or send it again to another leader or in parts."""
         if not publish._done and self.settings.lookupds and self.settings.dialect.should_reroute(error):
             publish.last_error, publish.sent = error, publish.in_doubt
             self.router.put_back([publish], endpoint)
-        elif publish.count > 1 and isinstance(publish, Gathering) and isinstance(error, ONE_OF_MANY):
+        elif publish.count > 1 and isinstance(publish, CoalescedPublish) and isinstance(error, REFUSED_MPUB):
             for each in publish.split(error):  # one bad message must not fail the others
                 self.outcomes.add(each)
                 self.router.send(each)
@@ -325,7 +325,7 @@ class WriterCore:
         self._avoided -= {endpoint, endpoint.address}
 
     def check_nodes(self) -> None:
-        """Mark each node silent whose oldest publish is the same as at the last call.  Called about once a second."""
+        """Mark each node as silent if its oldest publish is the same as at the last call, about a second ago."""
         now = self.clock.now()
         for node in list(self.nodes.values()):
             if node.connection is not None:
@@ -336,7 +336,7 @@ class WriterCore:
             node.seen = owed
 
     def _mark_silent(self, node: Node) -> None:
-        """Mark a node silent until it answers.  If the Writer has retries, send its publishes to another nsqd."""
+        """Mark a node as silent until it answers.  If the Writer has retries, send its publishes to another nsqd."""
         node.silent = True
         self._avoided |= {node.endpoint, node.endpoint.address}
         self.router.look_again(node.endpoint)
@@ -344,7 +344,7 @@ class WriterCore:
             node.disconnect_if_silent()
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
-        """Use the node again if it answered a publish before its deadline, or has answered all publishes."""
+        """Use a silent node again after an answer, if the answer was in time or was the last one that was missing."""
         if node in self.connected and (in_time or not node.unanswered):
             node.silent = False
             self._use_again(node.endpoint)
@@ -353,7 +353,7 @@ class WriterCore:
     # -- deadlines
 
     def _expired(self, publish: Publish) -> NSQError:
-        """Return the error of a publish whose deadline has passed."""
+        """Return the error for a publish whose deadline has passed."""
         if publish.sent:
             return publish.timed_out()
         error = publish.last_error or self.router.unavailable(publish)
@@ -361,7 +361,7 @@ class WriterCore:
         return self.router.not_sent(publish, not_reached(publish.topic, publish.timeout, reasons))
 
     def _reasons(self) -> list[NSQError | str]:
-        """Return the known reasons why a publish was not sent."""
+        """Return the known reasons why no node accepts publishes."""
         known = [why for each in self.nodes.values() if (why := each.why_not()) is not None]
         for discovery in () if known else self._discoveries:
             for address, each in discovery.health().items():
@@ -370,7 +370,7 @@ class WriterCore:
         return known
 
     def _on_expired(self) -> None:
-        """Remove publishes that have an outcome from the waiting queues, and mark nodes without an answer as silent."""
+        """Drop the settled publishes from the queues, and mark each node as silent if its oldest publish is overdue."""
         self.router.forget_done()
         for node in list(self.connected):
             owed = node.unanswered[0] if node.unanswered else None
@@ -380,7 +380,7 @@ class WriterCore:
     # -- the end
 
     def stats(self) -> WriterStats:
-        """Return the statistics of the connections and publishes in the loop."""
+        """Return the statistics of the loop's connections and publishes."""
         now = self.clock.now()
         return WriterStats(
             connections=tuple(connection_stats(each.connection, now) for each in self.connected),
@@ -392,14 +392,14 @@ class WriterCore:
         )
 
     def close(self, timeout: float) -> int:
-        """Refuse new publishes, wait up to *timeout* seconds for outcomes, and disconnect.
+        """Refuse new publishes, wait at most *timeout* seconds for outcomes, and disconnect.
 
-        Return the number of messages without an outcome at the end of the wait.
+        Return the number of messages that had no outcome at the end of the wait.
         """
-        self.closing = True  # before the wait: new publishes would prolong the wait
+        self.closing = True
         self.outcomes.drain(timeout)
         left = sum(each.count for each in self.outcomes.open())
-        if not self.ended:  # closed by another caller meanwhile
+        if not self.ended:  # another caller may have closed the Writer during the wait
             self.ended = True
             for node in self.nodes.values():
                 node.close()
@@ -409,7 +409,7 @@ class WriterCore:
         return left
 
     def _stop(self) -> None:
-        """End the timers, lookups and greenlets."""
+        """Stop all timers, lookups and greenlets, except the greenlets of the nodes."""
         self.outcomes.stop()
         self.router.close()
         for discovery in self._discoveries:
@@ -419,11 +419,11 @@ class WriterCore:
     close_for_exit = close
 
     def abandon(self) -> None:
-        """Drop the parent's connections and publishes in a forked child."""
+        """In a forked child, drop the connections and publishes of the parent."""
         self.closing = self.ended = True
         for node in self.nodes.values():
             node.link.abandon()
-        if not self.loop.gone:  # monkey-patched: the child has copies of the loop and its greenlets
+        if not self.loop.gone:  # in a monkey-patched process the child has a copy of the loop and its greenlets
             for publish in self.outcomes.open():
                 publish.settle(error=of_the_parent())
             self.router.close()

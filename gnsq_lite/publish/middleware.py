@@ -1,4 +1,4 @@
-"""Middleware of a Writer: code before and after each publish."""
+"""Middleware of a Writer, which runs code before and after each publish."""
 
 from __future__ import annotations
 
@@ -20,43 +20,45 @@ log = logging.getLogger("gnsq_lite.writer")
 
 @dataclass(eq=False, slots=True)
 class PublishCall:
-    """One call of a publishing method of a Writer.  ``before`` may change the topic, the bodies and the options."""
+    """One call of a Writer's publishing method.  ``before`` may change the topic, the bodies and the options."""
 
     method: Literal["publish", "publish_nowait", "multipublish"]
     topic: str
-    #: The bodies of ``multipublish``; one body for the other methods.
+    #: The bodies of a ``multipublish``.  For the other methods, the list has one body.
     bodies: list[bytes]
     #: Keyword arguments of the call, such as ``defer``, ``timeout``, ``key`` and ``headers``.
     options: dict[str, Any]
-    #: Values that a middleware passes from ``before`` to ``after``.  Use the middleware itself as the key.
+    #: Values that a middleware passes from ``before`` to ``after``.  Use the middleware object as the key.
     kept: dict[Any, Any] = field(default_factory=dict)
 
 
-#: Function that publishes.  It returns the result of the Writer's method, and raises the errors of this method.
+#: Type of the functions that publish.  They return what the Writer's method returns, and raise the same errors.
 Send: TypeAlias = Callable[[PublishCall], Any]
 
 
 class PublishMiddleware:
-    """Base class of a Writer's middleware: override the hooks you need.
+    """Base class of a Writer's middleware.  Override the methods that you need.
 
-    Hooks run in the publishing thread or greenlet, so several hooks may run at once.  The Writer may coalesce publishes
-    after ``before``.  The first middleware is the outermost: its ``before`` runs first, and its ``after`` last.  A
-    topic or body that nsqd would refuse raises an error before any hook runs.
+    ``before`` and ``after`` run in the publishing thread or greenlet, so several calls may run at once.  The first
+    middleware in the Writer's list is the outermost: its ``before`` runs first, and its ``after`` runs last.  If a
+    topic or body is invalid, the publish raises an error and no middleware runs.
     """
 
     def before(self, call: PublishCall) -> None:
-        """Run before the publish.  If this hook raises an Exception, nothing is sent and the publish raises NotSent."""
+        """Run before the publish.  If this method raises an Exception, the publish raises NotSent and sends nothing."""
 
     def after(self, call: PublishCall, error: BaseException | None) -> None:
-        """Run when the publish has its outcome.  *error* is None after nsqd's OK.  Errors of this hook are logged.
+        """Run when the publish has its outcome.  *error* is None after nsqd's OK.
 
-        After ``publish_nowait`` this hook runs in the I/O thread, and must not block or wait.
+        The library logs an Exception of this method.  After ``publish_nowait`` this method runs in the I/O thread, and
+        must not block or wait.
         """
 
     def wrap(self, send: Send) -> Send:
-        """Return a function that replaces *send*; override this method to decide when or whether to publish.
+        """Return a function that the Writer calls instead of *send*.
 
-        The Writer's method raises the exceptions of the replacement.
+        Override this method to decide when or whether to publish.  The Writer's method raises the exceptions of the
+        returned function.
         """
 
         def wrapped(call: PublishCall) -> Any:
@@ -86,7 +88,7 @@ class PublishMiddleware:
 
 
 def wrap_method(middleware: Iterable[PublishMiddleware], method: Callable[..., Any], max_msg_size: int) -> Any:
-    """Wrap *middleware* around *method*, a publishing method of a Writer.  The first middleware is the outermost."""
+    """Return *method*, a publishing method of a Writer, with *middleware* around it, the first one outermost."""
     name: Any = method.__name__
     is_batch, signature = name == "multipublish", inspect.signature(method)
     send: Send = lambda call: method(call.topic, call.bodies if is_batch else call.bodies[0], **call.options)  # noqa: E731

@@ -1,7 +1,7 @@
-"""A Writer's pipelined connection to each nsqd, and the rotation that chooses the nsqd of each publish.
+"""A Writer's pipelined connections, one for each nsqd, and the class that chooses the nsqd of each publish.
 
-nsqd answers publishes in the order in which it reads them, so each answer belongs to the oldest unanswered publish
-(PUB-2).  Most reads contain only OKs.  The hub handles these reads without a switch to the reading greenlet.
+nsqd answers publishes in the order in which it reads them.  Therefore each answer belongs to the oldest unanswered
+publish (PUB-2).  Most reads contain only OKs, which the hub handles without a switch to the connection's greenlet.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from gnsq_lite.wire.constants import OK
 
 log = logging.getLogger("gnsq_lite.writer")
 
-#: Seconds without a read after which send_publish() first checks that the connection has not ended (PUB-3).
+#: If nothing was read for this many seconds, send_publish() first checks that the connection has not ended (PUB-3).
 _STALE = 0.001
-#: Refusals that do not stop nsqd from reading the later publishes of the connection (YZ-8).
+#: Refusals after which nsqd still reads and answers the later publishes of the connection (YZ-8).
 _REROUTED = (NotLeaderError, NotWritableError)
 #: nsqd's OK to a publish, as a frame.
 _OK_FRAME = b"\0\0\0\6\0\0\0\0OK"
 
 
 def count_oks(data: bytes) -> int:
-    """Return the number of OK frames in *data*; 0 if *data* holds any other byte."""
+    """Return the number of OK frames in *data*, or 0 if *data* contains anything else."""
     if data == _OK_FRAME:
         return 1
     count = len(data) // len(_OK_FRAME)
@@ -52,7 +52,7 @@ def count_oks(data: bytes) -> int:
 
 
 class NodeOwner(Protocol):
-    """The methods of the Writer's core that a node calls in the loop's thread."""
+    """The part of the Writer's core that a node uses.  A node calls the methods in the loop's thread."""
 
     loop: Loop
     settings: ProducerSettings
@@ -61,34 +61,34 @@ class NodeOwner(Protocol):
     outcomes: Outcomes
     error_log: ErrorLog
     router: Router
-    #: All nodes, and the nodes after their handshake.
     nodes: dict[Endpoint, Node]
+    #: The nodes that have a connection after its handshake.
     connected: list[Node]
-    #: All connections are closed permanently.
+    #: Whether all connections are closed permanently.
     ended: bool
     reconnects: int
 
     def on_connected(self, node: Node) -> None:
-        """Handle the end of the handshake."""
+        """Use *node*, which has just connected."""
 
     def on_disconnected(self, node: Node) -> None:
-        """Handle the end of a connection, even if its handshake was not complete."""
+        """Stop using *node*, whose connection has ended.  The connection may have ended in its handshake."""
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
-        """Handle a lost connection.  *unsent* are the publishes, in order, that were not sent or may be sent again."""
+        """Handle the loss of a connection.  *unsent* are the publishes that must be sent again, in order."""
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
-        """Handle a publish that nsqd refused."""
+        """Handle the refusal of a publish."""
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
-        """Handle an answer of a silent node.  *in_time*: the deadline of the answered publish has not passed."""
+        """Handle an answer of a silent node.  *in_time* is true if the answered publish had no outcome before."""
 
     def has_other(self, node: Node) -> bool:
         """Return whether another nsqd is connected and not silent."""
 
 
 class Pipeline(Connection):
-    """Connection of a :class:`Node`, with any number of unanswered publishes.  Call it in the loop's thread."""
+    """A connection with any number of unanswered publishes.  Call all methods in the loop's thread."""
 
     outlives = _REROUTED
 
@@ -97,11 +97,11 @@ class Pipeline(Connection):
         self._node, self._unanswered, self._owner = node, node.unanswered, owner
         #: Whether a frame is incomplete, or :meth:`run` has not begun.
         self._partial = True
-        #: Bytes that may be sent before :meth:`_has_room` must count the unsent bytes.
+        #: Number of bytes that may be sent before :meth:`_has_room` counts the unsent bytes again.
         self._room = MOST_UNSENT
 
     def run(self) -> None:
-        """Read until the connection ends.  Blocks the greenlet.  Always raises an NSQError, the reason of the end."""
+        """Read until the connection ends, and raise the reason, an NSQError.  Blocks the greenlet."""
         if self._stream is not None:
             self._stream.reads_after_write_error = True
             self._stream.on_drained = self._regain_room
@@ -112,8 +112,8 @@ class Pipeline(Connection):
     def send_publish(self, publish: Publish) -> bool:
         """Send a publish.
 
-        Return False, and send nothing, if the connection has ended or if too many bytes are unsent.  The publish then
-        waits in the Writer, which may choose another node and does not send the publish after its deadline.
+        Return False and send nothing if the connection has ended or has too many unsent bytes.  The router then sends
+        the publish to another node, or holds it.
         """
         unanswered = self._unanswered
         command = publish.command()
@@ -123,12 +123,12 @@ class Pipeline(Connection):
         if stream.closed is not None or (
             not unanswered and self.clock.now() - self.read_at > _STALE and stream.has_ended()
         ):
-            self._node.on_disconnected(self)  # its greenlet detects the end soon
+            self._node.on_disconnected(self)  # the greenlet of the connection will detect the end later
             return False
         if not publish.mark_sent():
             return True
         unanswered.append(publish)
-        if len(unanswered) > 1 or self._out:  # join several publishes, but send a single publish at once
+        if len(unanswered) > 1 or self._out:  # write several commands together, but a single command at once
             self._room -= len(command)
             self._out.append(command)  # inlined from send(), for speed
             if not self._due:
@@ -141,7 +141,7 @@ class Pipeline(Connection):
         return True
 
     def _has_room(self) -> bool:
-        """Return whether the unsent bytes are below the limit.  If not, mark the node as full."""
+        """Count the unsent bytes, and return whether they are below the limit.  If not, mark the node as full."""
         node = self._node
         if not node.full:
             self._room = MOST_UNSENT - self.unsent() - sum(map(len, self._out))
@@ -154,7 +154,7 @@ class Pipeline(Connection):
             self._regain_room()
 
     def _regain_room(self) -> None:
-        """Let the router send its held publishes if the node was full.  Call it in the hub."""
+        """If the node was full, let the router send held publishes.  Call this method in the hub."""
         if self._node.full:
             self._node.full = False
             self._owner.router.on_room(self.endpoint)
@@ -165,7 +165,7 @@ class Pipeline(Connection):
         self._partial = self._decoder.pending_bytes > 0
 
     def _take_oks(self, data: bytes) -> bool:
-        """Settle one publish for each OK in *data*; return False if the greenlet must read *data*.  Runs in the hub."""
+        """Settle a publish for each OK in *data*, in the hub.  Return False if the greenlet must handle *data*."""
         unanswered = self._unanswered
         count = count_oks(data)
         if self._partial or self._node.silent or not 0 < count <= len(unanswered):
@@ -178,44 +178,42 @@ class Pipeline(Connection):
 
 
 class Node:
-    """An nsqd or one of its partitions.  The node has at most one connection, and the unanswered publishes in order."""
+    """An nsqd, or one partition of an nsqd, with at most one connection."""
 
     def __init__(self, owner: NodeOwner, endpoint: Endpoint) -> None:
         self._owner, self.endpoint = owner, endpoint
         self.succeeded = owner.outcomes.succeeded
         self.link = Link[Connection](endpoint, self, owner.settings.reconnect, owner.rng, log)
-        #: The connection between its handshake and its end; None at other times.
+        #: The connection, from the end of its handshake until it ends; otherwise None.
         self.connection: Any = None
-        #: Sent publishes, the oldest first.  An expired publish stays, because nsqd may still answer it.
+        #: Publishes that nsqd has not answered, the oldest first.  They stay here even after their deadline.
         self.unanswered: deque[Publish] = deque()
         self.error: NSQError | None = None
         self.task: Any = None
-        #: Whether the node is silent, and so gets no publishes; its oldest publish at the last check (PUB-4).
+        #: Whether the node is silent (PUB-4).
         self.silent = False
+        #: The oldest publish at the last check.
         self.seen: Publish | None = None
-        #: Whether the connection accepts no more bytes now.
+        #: Whether the connection has too many unsent bytes.
         self.full = False
 
     def why_not(self) -> NSQError | str | None:
-        """Return the known reason why the node gets no publishes now, or None.  Thread-safe."""
+        """Return the known reason why the node accepts no publishes now, or None."""
         if self.connection is None:
             return self.error or f"{self.endpoint}: no connection yet"
         return f"{self.endpoint}: connected, and accepts no more bytes" if self.full else None
 
-    # -- answers; the connection's owner
+    # -- called by the connection
 
     def on_response(self, connection: Connection, body: bytes) -> None:
-        """Settle the oldest publish.  Raises ProtocolError for an unexpected response."""
+        """Settle the oldest publish with nsqd's *body*.  Raises ProtocolError for an unexpected response."""
         if not self.unanswered:
             raise ProtocolError(f"an answer without a publish: {body[:50]!r}")
         receipt = None if body == OK else self._owner.settings.dialect.receipt(body)
         self.succeeded(self._answered(), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
-        """Settle the oldest publish with *error*, which leaves the connection open.
-
-        After the last answer of a former leader, raise *error* to close the connection.
-        """
+        """Settle the oldest publish with *error*.  The connection stays open until all publishes are answered."""
         if not self.unanswered:
             self._owner.error_log.add(error)
             return
@@ -229,10 +227,10 @@ class Node:
             self._owner.on_silent_answered(self, in_time=not publish.done())
         return publish
 
-    # -- life; the link's owner
+    # -- called by the link
 
     def make_connection(self) -> Connection:
-        """Return a new connection.  Raises the errors of the user's address map."""
+        """Return a new connection.  Raises NSQError if the user's address map fails."""
         settings = self._owner.settings
         target = Target(
             endpoint=self.endpoint,
@@ -243,26 +241,26 @@ class Node:
         return Pipeline(self, self._owner, target)
 
     def is_over(self) -> bool:
-        """Return whether the Writer was closed or reset, or has forgotten this node."""
+        """Return whether the Writer was closed or reset, or does not use this node any more."""
         return self._owner.ended or self._owner.nodes.get(self.endpoint) is not self
 
     def on_connected(self, connection: Connection) -> None:
-        """Use *connection* after its handshake."""
+        """Use *connection*, whose handshake has ended."""
         self.connection, self.error, self.full = connection, None, False
         self._owner.on_connected(self)
 
     def on_disconnected(self, connection: Connection) -> None:
-        """Drop the closed connection."""
+        """Drop *connection*, which has ended."""
         self._owner.on_disconnected(self)
         self.connection = None
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Settle the unanswered publishes, or send them again in order.
+        """Settle the unanswered publishes, or let the router send them again, in order.
 
-        If *reason* is an error frame, it answers the oldest publish, and nsqd has not read the later publishes.  If it
-        is another error, nsqd may have read all publishes: those with a retry left are sent again, and the outcome of
-        the others is unknown.  If nsqd closed the connection because of a publish (for example because its disk is
-        full) and no other nsqd answers, the node reconnects soon.  In all other cases its pauses grow.
+        If *reason* is an error frame, it answers the oldest publish, and nsqd has not read the later publishes.  If
+        *reason* is another error, nsqd may have read all publishes.  Then those with a retry left are sent again, and
+        the outcome of the others is unknown.  After a refused publish (for example because the disk is full) the node
+        reconnects soon if no other nsqd can be used.  In all other cases the pauses before a reconnection grow.
         """
         is_news = str(reason) != str(self.error)
         self.error = reason
@@ -286,21 +284,21 @@ class Node:
                 why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
                 self._owner.outcomes.failed_with(publish, OutcomeUnknown(why))
         if refused is not None and isinstance(reason, NsqdError):
-            self._owner.on_refused(refused, reason, self.endpoint)  # before on_lost(): this publish is the oldest
+            self._owner.on_refused(refused, reason, self.endpoint)  # first, because it is the oldest publish
         self._owner.on_lost(self, reason, unsent)
         return Again.SOON if refused is not None and not self._owner.has_other(self) else Again.LATER
 
     def on_retry(self) -> None:
-        """Count a reconnection."""
+        """Count the reconnection that follows."""
         self._owner.reconnects += 1
 
     def disconnect_if_silent(self) -> None:
-        """Close the connection of a silent node, so that :meth:`on_lost` settles or resends its publishes."""
+        """Close the connection if the node is silent.  :meth:`on_lost` then settles or resends the publishes."""
         if self.silent and self.connection is not None:
             self.connection.close(ConnectionLost(self.connection.address, "silent, while another nsqd can be used"))
 
     def close(self) -> None:
-        """Disconnect, and fail the unanswered publishes with OutcomeUnknown."""
+        """Disconnect permanently, and fail the unanswered publishes with OutcomeUnknown."""
         if self.connection is not None:
             self.connection.close(ConnectionLost(self.connection.address, "the Writer was closed"))
         why = "the Writer was closed before the answer came"
@@ -311,24 +309,25 @@ class Node:
 
 
 class Rotation(Router):
-    """Router that sends publishes to the nsqds in turn and skips silent nsqds (PUB-4).  Call it in the loop's thread.
+    """A router that sends publishes to the nsqds in turn.  Call all methods in the loop's thread.
 
-    If all connected nsqds are silent, the router chooses the nsqd with the fewest unanswered publishes.
+    The router skips silent nsqds (PUB-4).  If all connected nsqds are silent, it chooses the nsqd with the fewest
+    unanswered publishes.
     """
 
     def __init__(self, owner: NodeOwner) -> None:
         self._owner, self._settings, self._outcomes = owner, owner.settings, owner.outcomes
         self._loop, self._now, self._connected = owner.loop, owner.clock.now, owner.connected
-        #: Held publishes, in order.  They wait until a node accepts them.
+        #: Held publishes, in order, which no node accepts now.
         self._waiting: deque[Publish] = deque()
         self._turn = 0
 
     def publish(self, topic: str, body: bytes, timeout: float) -> Any:
-        """Publish one message with a checked body, and wait.  Call it in a greenlet of the loop's thread.
+        """Publish one message and wait.  Call this method in a greenlet of the loop's thread, with a checked body.
 
-        Raises the publish's error, and InvalidName, before anything is sent, for a topic that nsqd would refuse.
+        Raises the publish's error, and InvalidName.
         """
-        PUBLISH_HEADS[topic]  # raises InvalidName
+        PUBLISH_HEADS[topic]  # raises InvalidName before anything is sent
         publish = Publish(self._loop, topic, (body,), timeout, self._now() + timeout, self._settings.retries)
         with self._loop.guard:
             self._outcomes.add(publish)
@@ -336,7 +335,7 @@ class Rotation(Router):
         return publish.wait_in(current_greenlet())
 
     def send(self, publish: Any) -> None:
-        """Send a publish to the next node, or hold the publish until a node accepts it."""
+        """Send a publish to the next node, or hold it until a node accepts it."""
         if not self._send_now(publish):
             self._waiting.append(publish)
 
@@ -358,11 +357,11 @@ class Rotation(Router):
         if answering:
             return answering[turn % len(answering)]
         if any(not each.silent for each in connected):
-            return None  # a node that is not silent will have room soon
+            return None  # wait for a node that is full but not silent
         return min(with_room, key=lambda each: len(each.unanswered), default=None)
 
     def put_back(self, publishes: Iterable[Any], lost: Endpoint) -> None:
-        """Send *publishes* of a lost nsqd again, in order."""
+        """Send *publishes*, which the lost nsqd has not confirmed, again in order."""
         for publish in publishes:
             self.send(publish)
 
@@ -373,11 +372,11 @@ class Rotation(Router):
             waiting.popleft()
 
     def waiting(self) -> list[Publish]:
-        """Return the waiting publishes."""
+        """Return the held publishes."""
         return list(self._waiting)
 
     def forget_done(self) -> None:
-        """Remove publishes that have an outcome from the waiting queue."""
+        """Drop the held publishes that have an outcome."""
         waiting = [publish for publish in self._waiting if not publish.done()]
         self._waiting.clear()
         self._waiting.extend(waiting)

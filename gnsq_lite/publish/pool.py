@@ -1,12 +1,12 @@
-"""Publishes from plain threads: a publish takes a connection from the pool, sends, reads the answer, and puts it back.
+"""Publishes from plain threads, with blocking connections from a pool.
 
-A plain thread is a native thread without a gevent hub in a process that is not monkey-patched.  The pool decides under
-its lock, and connects, sends, reads and closes without the lock.  An exception during a publish closes the connection
-of this publish.  Either a thread or the idle queue holds a connection.  The node counts connections by weak references,
-so it does not count a connection that an exception left behind.
+A plain thread is a native thread without a gevent hub in a process that is not monkey-patched.  It takes a connection
+from the pool, sends the command, reads the answer, and puts the connection back.  The pool changes its tables under a
+lock, but connects, sends, reads and closes without the lock.  An exception during a publish closes the connection.  The
+pool refers to a connection in use only weakly, so it does not count a connection that an exception has leaked.
 
-The pool never waits for a node and never retries.  If no node is usable, if no connection is free, or if a publish must
-be sent again, the pool returns the publish to the loop, which waits and retries.
+The pool neither waits for a node nor retries.  The loop does the publish if no node can be used, if a node has
+``max_connections`` connections in use, or if the publish must be sent again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gnsq_lite.errors import (
     OutcomeUnknown,
     PublishTimeout,
 )
-from gnsq_lite.net.at_exit import PATIENCE
+from gnsq_lite.net.at_exit import TIME_LIMIT
 from gnsq_lite.net.blocking_connection import BlockingConnection, DeadlinePassed
 from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.net.io_thread import look_for_fork, on_fork
@@ -42,59 +42,61 @@ from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire.constants import OK
 
-#: Seconds after which an idle connection is closed.  The pool checks when a publish returns another connection.
+#: Seconds after which an idle connection is closed.  The pool checks this when a publish returns its connection.
 IDLE = 60.0
-#: Seconds without an answer after which a node is silent.  Also the time limit to connect if there are other nodes.
+#: Seconds after which a node with an unanswered publish is silent, and limit to connect if there are other nodes.
 SILENT_AFTER = 1.0
-#: Seconds for which the pool does not use a node after a failure.  The loop tries the node more often.
-REST = 5.0
+#: Seconds for which the pool does not use a node after a failure.  The loop tries to connect more often.
+RETRY_AFTER = 5.0
 #: Seconds between two checks whether a node is silent.
-_LOOK_AGAIN = 0.1
+_CHECK_EVERY = 0.1
 #: Seconds between two checks whether all publishes have an outcome.
 _POLL = 0.005
 
 
 @dataclass(slots=True)
-class Left:
+class ForLoop:
     """Result of the pool for a publish that the loop must do."""
 
-    #: Number of retries left after an unknown outcome; whether nsqd may have the publish from the pool's attempt.
+    #: Number of retries left after an unknown outcome.
     retries: int
+    #: Whether the pool sent the publish and got no answer.
     in_doubt: bool = False
 
 
 class PoolNode:
-    """An nsqd of the pool with its blocking connections.  ``idle`` ends with the connection that was used last."""
+    """One nsqd, and the pool's blocking connections to it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         #: Connections that are idle, in use, or being opened.
         self.connections: WeakSet[BlockingConnection] = WeakSet()
+        #: The idle connections.  The last one was used most recently and is used next.
         self.idle: deque[BlockingConnection] = deque()
-        #: Time until which the pool does not use the node after a failure; 0.0: no failure.
-        self.rests_until = 0.0
-        #: Whether the oldest publish is unanswered for too long; time of the next check.
-        self.is_silent, self.look_at = False, 0.0
+        #: After a failure, the time until which the pool does not use the node; otherwise 0.0.
+        self.retry_at = 0.0
+        #: Whether the oldest publish is unanswered for too long, and the time of the next check.
+        self.is_silent, self.check_at = False, 0.0
         self.is_removed = False
 
     def busy(self) -> list[BlockingConnection]:
-        """Return the connections in use by a publish."""
+        """Return the connections that publishes use now."""
         return [each for each in self.connections if each.busy_since]
 
     def is_usable(self, now: float) -> bool:
-        """Return whether to prefer this node: it does not rest after a failure, and is not silent."""
-        if now >= self.look_at:
-            self.look_at = now + _LOOK_AGAIN
+        """Return whether the node is not silent, and had no failure in the last RETRY_AFTER seconds."""
+        if now >= self.check_at:
+            self.check_at = now + _CHECK_EVERY
             oldest = min((each.busy_since for each in self.busy()), default=now)
             self.is_silent = now - oldest > SILENT_AFTER
-        return now >= self.rests_until and not self.is_silent
+        return now >= self.retry_at and not self.is_silent
 
 
 class Pool:
     """A Writer's blocking connections.
 
     Args:
-        connect: Function that makes a connection to an endpoint, without opening the connection.
+        connect: Makes a connection to an endpoint, but does not open it.
     """
 
     def __init__(
@@ -110,13 +112,13 @@ class Pool:
         self.max_connections = settings.max_connections
         self._lock = native_lock()
         self._nodes: dict[Address, PoolNode] = {}
-        #: Nodes that get any publish, in turn.  The pool's other nodes get only publishes to partitions that they lead.
+        #: Nodes that get publishes in turn.  All other nodes get only publishes to the partitions that they lead.
         self._in_turn: list[PoolNode] = []
         self._turn = 0
         _pools.add(self)
-        #: Whether the pool ever began to open a connection.
+        #: Whether the pool has ever tried to open a connection.
         self.is_used = False
-        #: New publishes are refused.
+        #: ``closing``: the pool refuses new publishes.  ``_closed``: the pool closes each connection after its publish.
         self.closing = self._closed = False
         self._published = self.failed = self.unknown = self.reconnects = 0
 
@@ -146,7 +148,7 @@ class Pool:
         return node
 
     def avoids(self, endpoint: Endpoint) -> bool:
-        """Return whether to prefer other nodes for a publish that another node can accept too."""
+        """Return whether the node of *endpoint* is silent, or had a failure in the last RETRY_AFTER seconds."""
         node = self._nodes.get(endpoint.address)
         if node is None:
             return False
@@ -156,7 +158,7 @@ class Pool:
     # -- publishing
 
     def carry(self, publish: Publish, leader: Endpoint | None = None) -> Any:
-        """Call :meth:`publish` with the fields of a Publish object."""
+        """Do a publish; see :meth:`publish`."""
         topic, timeout, count, deadline = publish.topic, publish.timeout, publish.count, publish.deadline
         return self.publish(topic, publish.command(), timeout, count, leader=leader, deadline=deadline)
 
@@ -170,13 +172,13 @@ class Pool:
         leader: Endpoint | None = None,
         deadline: float | None = None,
     ) -> Any:
-        """Send *command* with *count* messages, and wait; return the receipt, or a Left if the loop must publish.
+        """Send *command*, which has *count* messages, and return the receipt, or a ForLoop if the loop must publish.
 
         Args:
-            leader: The only node that can accept the publish; None: any node can.
-            deadline: Monotonic time at which the *timeout* ends; None: *timeout* seconds from now.
+            leader: The only node that can accept the publish, or None if any node can.
+            deadline: Monotonic time of the deadline, or None for *timeout* seconds from now.
         Raises:
-            ClosedError, NotSent, OutcomeUnknown, PublishTimeout, NsqdError: as ``Writer.publish()``.
+            ClosedError, NotSent, OutcomeUnknown, PublishTimeout, NsqdError: See ``Writer.publish()``.
         """
         if self.closing:
             raise ClosedError("the Writer was closed")
@@ -186,10 +188,10 @@ class Pool:
         retries = self._settings.retries
         try:
             found = self._check_out(leader, now, deadline)
-        except NSQError as error:  # the deadline has passed
+        except NSQError as error:  # no connection could be opened before the deadline
             raise self._count_failure(not_reached(topic, timeout, [error]), count) from error
         if found is None:
-            return Left(retries)
+            return ForLoop(retries)
         node, connection = found
         try:
             body = connection.exchange(command, seconds, deadline)
@@ -197,15 +199,15 @@ class Pool:
         except NsqdError as error:
             if error.closes_connection:
                 self._discard(node, connection)
-                self._let_rest(node)  # nsqd's disk may be full
+                self._retry_later(node)  # nsqd's disk may be full
             else:
                 self._check_in(node, connection)
             if leader is not None and self._settings.dialect.should_reroute(error):
-                return Left(retries)
+                return ForLoop(retries)
             raise self._count_failure(error, count) from None
         except DeadlinePassed as error:
             if self._now() - connection.busy_since > SILENT_AFTER:
-                self._let_rest(node)
+                self._retry_later(node)
             self._discard(node, connection)
             why = f"no answer to the publish to {topic} within {timeout:g} s"
             unsent = not_reached(topic, timeout, [f"{node.endpoint}: accepts no bytes"])
@@ -214,9 +216,9 @@ class Pool:
             self._discard(node, connection)
             self._close_ended(node)
             if not connection.is_sent:
-                return Left(retries)
+                return ForLoop(retries)
             if retries > 0:
-                return Left(retries - 1, in_doubt=True)
+                return ForLoop(retries - 1, in_doubt=True)
             why = "the Writer was closed" if self._closed else f"the connection was lost: {error}"
             unknown = OutcomeUnknown(f"no answer came, so the outcome is unknown: {why}")
             raise self._count_failure(unknown, count) from error
@@ -232,9 +234,9 @@ class Pool:
     def _check_out(
         self, leader: Endpoint | None, now: float, deadline: float
     ) -> tuple[PoolNode, BlockingConnection] | None:
-        """Return a node and an open connection to it without unread bytes; None if the loop must do the publish.
+        """Return a node and an open connection without unread bytes, or None if the loop must do the publish.
 
-        Raises NSQError if opening the connection failed and the deadline has passed.
+        Raises NSQError if the pool could not open a connection before the deadline.
         """
         node = self._next_node(now) if leader is None else self._leading(leader, now)
         if node is None:
@@ -242,7 +244,7 @@ class Pool:
         while node.idle:
             try:
                 connection = node.idle.pop()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread has taken the last connection
                 break
             connection.busy_since = connection.read_at = now
             if connection.is_quiet():
@@ -254,34 +256,34 @@ class Pool:
         return None if opened is None else (node, opened)
 
     def _next_node(self, now: float) -> PoolNode | None:
-        """Return the next node in turn; None if no node is usable now."""
+        """Return the next node in turn, or None if the pool can use no node now."""
         nodes = self._in_turn
         self._turn = turn = self._turn + 1
         if nodes:
             node = nodes[turn % len(nodes)]
-            if now >= node.rests_until and (len(nodes) == 1 or (now < node.look_at and not node.is_silent)):
-                return node  # without the lock: this is the most common case
+            if now >= node.retry_at and (len(nodes) == 1 or (now < node.check_at and not node.is_silent)):
+                return node  # the most common case needs no lock
         with self._lock:
             usable = [each for each in nodes if each.is_usable(now)]
-        usable = usable or [each for each in nodes if now >= each.rests_until]  # use silent nodes if there is no other
+        usable = usable or [each for each in nodes if now >= each.retry_at]  # if all nodes are silent, use silent nodes
         return usable[turn % len(usable)] if usable else None
 
     def _leading(self, leader: Endpoint, now: float) -> PoolNode | None:
         with self._lock:
             node = self._node(leader)
-        return node if now >= node.rests_until else None
+        return node if now >= node.retry_at else None
 
     def _open(self, node: PoolNode, now: float, deadline: float) -> BlockingConnection | None:
-        """Open a connection.  If this fails, let the node rest and return None.
+        """Open a connection, or return None if the node has too many connections or cannot be reached.
 
-        If it fails after the deadline, raise the NSQError of the failure.
+        Raises NSQError if the node cannot be reached before the deadline.
         """
-        _warn_in_asyncio()  # here, because publishes seldom open a connection
+        _warn_in_asyncio()  # only here, because most publishes open no connection
         with self._lock:
-            if now < node.rests_until or len(node.connections) >= self.max_connections:
+            if now < node.retry_at or len(node.connections) >= self.max_connections:
                 return None
-            if node.rests_until:  # after a failure only one thread tries the node
-                node.rests_until = now + REST
+            if node.retry_at:  # after a failure only one thread tries the node
+                node.retry_at = now + RETRY_AFTER
                 self.reconnects += 1
             connection = self._connect(node.endpoint)
             connection.busy_since = connection.read_at = now
@@ -294,7 +296,7 @@ class Pool:
             address = mapped(self._settings.address_map, node.endpoint) or node.endpoint.address
             connection.open(address, limit, self._settings.dialect.identify_extra("", node.endpoint))
         except NSQError:
-            self._let_rest(node)
+            self._retry_later(node)
             self._discard(node, connection)
             if self._now() < deadline:
                 return None
@@ -302,27 +304,27 @@ class Pool:
         except BaseException:
             self._discard(node, connection)
             raise
-        node.rests_until = 0.0
+        node.retry_at = 0.0
         return connection
 
-    def _let_rest(self, node: PoolNode) -> None:
-        node.rests_until = self._now() + REST
+    def _retry_later(self, node: PoolNode) -> None:
+        node.retry_at = self._now() + RETRY_AFTER
         self._close(node, self._take_idle(node))
 
     # -- return
 
     def _check_in(self, node: PoolNode, connection: BlockingConnection, count: int = 0) -> None:
-        """Put *connection* into the idle queue after nsqd's answer; close one connection that was idle too long."""
+        """Make *connection* idle after nsqd's answer.  If another connection was idle for too long, close it."""
         connection.published += count
         connection.busy_since = 0.0
         node.idle.append(connection)
-        if self._closed or node.is_removed or node.rests_until:
+        if self._closed or node.is_removed or node.retry_at:
             self._close(node, self._take_idle(node))
             return
         try:
             if node.idle[0].read_at < connection.read_at - IDLE:
                 self._close(node, [node.idle.popleft()])
-        except IndexError:  # another thread was faster
+        except IndexError:  # another thread has taken the last connection
             pass
 
     def _close_ended(self, node: PoolNode) -> None:
@@ -334,7 +336,7 @@ class Pool:
                 self._close(node, [connection])
 
     def _take_idle(self, node: PoolNode) -> list[BlockingConnection]:
-        """Remove and return all idle connections, in order of use.  Other threads may add connections meanwhile."""
+        """Remove and return all idle connections, in order of use.  Other threads may take some at the same time."""
         taken: list[BlockingConnection] = []
         while node.idle:
             try:
@@ -350,7 +352,7 @@ class Pool:
             connection.close(goodbye=True)
 
     def _discard(self, node: PoolNode, connection: BlockingConnection) -> None:
-        """Close a connection that has ended, or on which an answer may still arrive."""
+        """Close a connection that no publish can use again."""
         self._forget(node, connection)
         connection.busy_since = 0.0
         connection.close()
@@ -372,14 +374,14 @@ class Pool:
     # -- the whole
 
     def connections(self) -> list[BlockingConnection]:
-        """Close idle connections that have ended; return all open connections."""
+        """Close the idle connections that have ended, and return all open connections."""
         for node in list(self._nodes.values()):
             self._close_ended(node)
         with self._lock:
             return [each for node in self._nodes.values() for each in node.connections if each.opened_at]
 
     def stats(self, loop: WriterStats, state: str | None) -> WriterStats:
-        """Add the pool's statistics to the loop's statistics *loop*.  *state* is "idle", "closed" or None."""
+        """Add the pool's statistics to *loop*, the loop's statistics.  *state* is "idle", "closed" or None."""
         now = self._now()
         connections = (*loop.connections, *(connection_stats(each, now) for each in self.connections()))
         with self._lock:
@@ -402,7 +404,7 @@ class Pool:
             return sum(len(node.busy()) for node in self._nodes.values())
 
     def drain(self, seconds: float) -> bool:
-        """Wait at most *seconds* until all publishes have an outcome; return whether all have an outcome."""
+        """Wait at most *seconds* until every publish has an outcome; return whether every publish has one."""
         ends = self._now() + seconds
         while self.pending():
             if self._now() >= ends:
@@ -413,7 +415,7 @@ class Pool:
     def close(self, seconds: float, *, wait: bool = True) -> None:
         """Refuse new publishes, wait at most *seconds* for running publishes, and close all connections.
 
-        With ``wait=False`` a new thread waits and closes, and this call takes no lock: it is safe in a signal handler.
+        With ``wait=False`` a new thread waits and closes.  A signal handler may do this, because it takes no lock.
         """
         self.closing = True
         if not wait:
@@ -428,11 +430,11 @@ class Pool:
             self._close(node, self._take_idle(node))
         with self._lock:
             busy = [each for node in nodes for each in node.connections]
-        for connection in busy:  # the publishing thread closes the connection
+        for connection in busy:  # each publishing thread then closes its connection
             connection.shut_down()
 
     def abandon(self) -> None:
-        """Close the descriptors in a forked child, because the parent still uses the connections."""
+        """Close the connections in a forked child without sending anything, because the parent still uses them."""
         for node in self._nodes.values():
             for connection in list(node.connections):
                 connection.close()
@@ -443,9 +445,9 @@ _pools: WeakSet[Pool] = WeakSet()
 
 @atexit.register
 def _close_pools() -> None:
-    """When Python exits, wait for the outcomes of publishes in daemon threads."""
+    """Close all pools when Python exits, because daemon threads may be publishing."""
     look_for_fork()
-    ends = SYSTEM_CLOCK.now() + PATIENCE
+    ends = SYSTEM_CLOCK.now() + TIME_LIMIT
     for pool in list(_pools):
         pool.close(max(0.0, ends - SYSTEM_CLOCK.now()))
 
@@ -454,7 +456,7 @@ on_fork(_pools.clear)
 
 
 def _warn_in_asyncio() -> None:
-    """Warn if the calling thread runs an asyncio event loop, because a publish blocks all tasks of the event loop."""
+    """Warn if the calling thread runs an asyncio event loop, because a publish blocks all its tasks."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
         said = (

@@ -1,4 +1,4 @@
-"""A publish with its outcome (PUB-2), the deadlines of all publishes, and the object that publish_nowait returns."""
+"""Holds a publish and its outcome (PUB-2), checks the deadlines of publishes, and defines ``Publication``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.writer")
 
-#: Seconds for which a thread waits after the deadline for the loop's error, which names the reason.
+#: Seconds that a thread waits after the deadline of its publish, because the loop's error names the reason.
 GRACE = 0.1
-#: Deadlines within this many seconds form a group.  The loop checks deadlines at most twice in this time.
+#: Publishes with deadlines in the same interval of this many seconds form a group, which is checked at most twice.
 _SPAN = 0.02
 #: Seconds between two checks whether every publish has an outcome.
 _POLL = 0.001
@@ -74,30 +74,31 @@ class Publish(Completion):
         self.timeout, self.deadline = timeout, deadline
         #: Number of retries left after an unknown outcome.
         self.retries = retries
-        #: Greenlet of the loop's thread that waits for the outcome.
+        #: The greenlet of the loop's thread that waits for the outcome, or None.
         self.greenlet: Any = None
-        #: Group in :class:`Outcomes` that contains this publish and the publishes with nearly the same deadline.
+        #: Group of :class:`Outcomes` that contains this publish, or None.
         self.peers: set[Publish] | None = None
-        #: Options for the dialect; None: the publish has no options.
+        #: Options for the dialect, or None if the publish has no options.
         self.request: PublishRequest | None = None
-        #: Bytes of the command; if empty, :meth:`command` encodes the command.
+        #: Bytes of the command.  If they are empty, :meth:`command` encodes the command.
         self.data = b""
         #: Bytes that count against max_pending.
         self.cost = 0
-        #: State that the router sets: the publish's number in order, and the chosen leader; the last refusal.
+        #: The router's state: sequence number of the publish, and chosen endpoint of a publish to any partition.
         self.number = 0
         self.leader: Endpoint | None = None
+        #: Error with which an nsqd refused the publish.
         self.last_error: NSQError | None = None
-        #: Whether an nsqd may have the publish; whether it may have it from an earlier, unanswered attempt.
+        #: ``sent``: an nsqd may have the message.  ``in_doubt``: an earlier attempt was sent and got no answer.
         self.sent = self.in_doubt = False
 
     def hand_to(self, loop: Loop, retries: int, *, in_doubt: bool = False) -> None:
-        """Pass the publish from the pool to *loop*.  *in_doubt*: the pool sent the publish and got no answer."""
+        """Set the loop that will do the publish.  *in_doubt* is true if the pool sent the publish and got no answer."""
         self.loop, self.retries = loop, retries
         self.sent = self.in_doubt = in_doubt
 
     def asked(self) -> PublishRequest:
-        """Return the request for a dialect."""
+        """Return the topic, the bodies and the options as the dialect expects them."""
         return self.request or PublishRequest(topic=self.topic, bodies=self.bodies, batch=self.batch)
 
     def command(self) -> bytes:
@@ -116,7 +117,7 @@ class Publish(Completion):
     # -- the outcome
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the outcome and wake the waiters.  Return False if it was already set.  Call it in the loop's thread."""
+        """Set the outcome in the loop's thread, and wake the waiters.  If it is already set, only return False."""
         if self._done:
             return False
         self._value, self._error = value, error
@@ -125,7 +126,7 @@ class Publish(Completion):
         return True
 
     def announce(self) -> None:
-        """Wake the waiters.  Call it in the loop's thread."""
+        """Wake the waiters.  Call this method in the loop's thread."""
         if self._wakers:
             self.wake()
         if self.greenlet is not None:  # after wake(): if a user's callback raises SystemExit, a reset announces again
@@ -147,15 +148,15 @@ class Publish(Completion):
             self.loop.call_soon(self.announce)
 
     def timed_out(self) -> PublishTimeout:
-        """Return the error of a publish that was sent but not answered before its deadline."""
+        """Return the error for a publish that was sent and got no answer before its deadline."""
         return PublishTimeout(f"no answer to the publish to {self.topic} within {self.timeout:g} s")
 
     # -- waiting
 
     def wait_in(self, greenlet: Any) -> Any:
-        """Wait in *greenlet*, the current greenlet of the loop's thread.  Return the value, or raise the error.
+        """Wait in *greenlet*, the current greenlet of the loop's thread; return the value or raise the error.
 
-        The wait has no timeout, because the core settles the publish at its deadline.
+        The wait needs no timeout, because the core settles the publish at its deadline.
         """
         if not self._done:
             self.greenlet = greenlet
@@ -169,7 +170,7 @@ class Publish(Completion):
         return self._value
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait and return the value, or raise the error.  Raises TimeoutError after *timeout* seconds."""
+        """Wait for the outcome; return the value or raise the error.  Raises TimeoutError after *timeout* seconds."""
         if not self._done:
             look_for_fork()
             if self.loop.gone and not self._done:
@@ -181,7 +182,7 @@ class Publish(Completion):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most *timeout* seconds for the outcome; return whether the outcome is set.
 
-        Outside of the loop's thread, this method also checks the deadline, in case the loop is blocked.
+        In other threads than the loop's, this method checks the deadline itself, because the loop may be blocked.
         """
         left = self.deadline - SYSTEM_CLOCK.now() + GRACE
         if self._done or self.loop.gone or self.loop.is_here() or (timeout is not None and timeout < left):
@@ -192,12 +193,14 @@ class Publish(Completion):
 
 
 class Outcomes:
-    """The publishes of one Writer.  Call it in the loop's thread; :meth:`reserve` and :attr:`backlog` are thread-safe.
+    """Holds the unsettled publishes of one Writer's loop, settles them, and counts their outcomes.
+
+    Only :meth:`reserve` and :attr:`backlog` are thread-safe.  Call all other methods in the loop's thread.
 
     Args:
         max_pending: Maximum bytes of background publishes without an outcome.
-        error: Function that returns the error of a publish whose deadline has passed.
-        on_expired: Function that is called after each check of the deadlines.
+        error: Returns the error for a publish whose deadline has passed.
+        on_expired: Called after each check of the deadlines.
     """
 
     def __init__(
@@ -212,17 +215,17 @@ class Outcomes:
         self._error, self._on_expired = error, on_expired
         self._groups: dict[int, set[Publish]] = {}
         #: Time of the next check of the deadlines.
-        self._look_at = _NEVER
+        self._check_at = _NEVER
         self._timer: Any = None
         self._lock = native_lock()
         self._reserved = self._released = 0
-        #: Numbers of messages: accepted by nsqd, failed, with an unknown outcome.
+        #: Numbers of messages that nsqd accepted, that failed, and whose outcome is unknown.
         self.published = self.failed = self.unknown = 0
 
     # -- the publishes without an outcome
 
     def add(self, publish: Publish) -> None:
-        """Add a publish to the publishes without an outcome, and watch its deadline."""
+        """Hold an unsettled publish, and settle it at its deadline at the latest."""
         deadline = publish.deadline
         number = int(deadline / _SPAN)
         group = self._groups.get(number)
@@ -230,7 +233,7 @@ class Outcomes:
             group = self._groups[number] = set()
         group.add(publish)
         publish.peers = group
-        if deadline < self._look_at:
+        if deadline < self._check_at:
             self._set_timer(deadline)
 
     def open(self) -> list[Publish]:
@@ -244,7 +247,7 @@ class Outcomes:
         self.forget(publish)
 
     def failed_with(self, publish: Publish, error: BaseException) -> None:
-        """Settle and count a publish with *error*."""
+        """Settle a publish with *error*, and count the failure."""
         if publish.settle(error=error):
             self.count_failure(publish, error)
         else:
@@ -259,17 +262,17 @@ class Outcomes:
             self.failed += publish.count
 
     def forget(self, publish: Publish) -> None:
-        """Drop a settled publish, and release its bytes."""
+        """Drop a settled publish, and stop counting its bytes."""
         if publish.peers is not None:
             publish.peers.discard(publish)
         if publish.cost:
             self.release(publish)
 
     def reset(self, why: str) -> None:
-        """Settle each publish, because an exception has interrupted the code that would settle the publish."""
+        """Settle all publishes, because an exception has interrupted the library's code.  *why* is the error's text."""
         for publish in [each for group in self._groups.values() for each in group]:
             if publish._done:
-                publish.announce()  # again: the exception may have interrupted announce()
+                publish.announce()  # again, because the exception may have interrupted the first call
                 self.forget(publish)
             else:
                 unknown = OutcomeUnknown(f"{why}: its outcome is unknown") if publish.sent else NotSent(why)
@@ -278,10 +281,10 @@ class Outcomes:
         self._set_timer(_NEVER)
 
     def drain(self, timeout: float) -> bool:
-        """Wait at most *timeout* seconds until each publish has an outcome; return whether each has an outcome."""
+        """Wait at most *timeout* seconds until every publish has an outcome; return whether every publish has one."""
         ends = self._clock.now() + timeout
         begun = Completion()
-        self._loop.call_behind(begun.settle)  # runs after the publishes that other threads have started
+        self._loop.call_behind(begun.settle)  # runs after the loop has taken the earlier publishes of other threads
         while self.open() or not begun.done():
             left = ends - self._clock.now()
             if left <= 0:
@@ -297,7 +300,7 @@ class Outcomes:
         return self._reserved - self._released
 
     def reserve(self, publish: Publish, size: int) -> None:
-        """Reserve *size* bytes for a publish.  Thread-safe.  Raises BacklogFull."""
+        """Count *size* bytes of a background publish.  Thread-safe.  Raises BacklogFull above *max_pending* bytes."""
         with self._lock:
             if self.backlog + size > self._max_pending:
                 raise BacklogFull(f"{self._max_pending} bytes are unanswered already (max_pending); nothing was sent")
@@ -305,16 +308,16 @@ class Outcomes:
         publish.cost = size
 
     def release(self, publish: Publish) -> None:
-        """Release the bytes of a publish."""
+        """Stop counting the bytes of a publish."""
         size, publish.cost = publish.cost, 0
         self._released += size
 
     # -- deadlines
 
     def expire(self) -> None:
-        """Settle the overdue publishes, and set the timer.  Does not block."""
+        """Settle the overdue publishes, and set the timer for the next check."""
         now = self._clock.now()
-        self._look_at = _NEVER
+        self._check_at = _NEVER
         last = int(now / _SPAN)
         for number in sorted(number for number in self._groups if number <= last):
             for publish in [each for each in self._groups[number] if each.deadline <= now or each._done]:
@@ -322,7 +325,7 @@ class Outcomes:
                     self.failed_with(publish, self._error(publish))
                 elif publish._error is None:
                     self.forget(publish)
-                else:  # its thread has settled it (see Publish._give_up)
+                else:  # Publish._give_up() has settled the publish without counting the failure
                     self.count_failure(publish, publish._error)
         for number in [number for number, group in self._groups.items() if not group]:
             del self._groups[number]
@@ -333,7 +336,7 @@ class Outcomes:
 
     def _set_timer(self, at: float) -> None:
         self.stop()
-        self._look_at = at
+        self._check_at = at
         if at < _NEVER:
             self._timer = self._loop.timer(at - self._clock.now(), self.expire)
 
@@ -345,10 +348,10 @@ class Outcomes:
 
 
 class Publication:
-    """The outcome of ``publish_nowait``.
+    """Gives access to the outcome of a ``publish_nowait``.
 
-    ``wait(timeout)`` and ``result(timeout)`` block no other greenlet.  The publish has an outcome after
-    ``publish_timeout`` at the latest, so a wait without a timeout also ends.
+    ``wait()`` and ``result()`` block no other greenlet.  Without a timeout they end after the timeout of the publish,
+    because then every publish has an outcome.
     """
 
     __slots__ = ("_publish",)
@@ -365,22 +368,22 @@ class Publication:
         return self._publish.wait(timeout)
 
     def result(self, timeout: float | None = None) -> PublishReceipt | None:
-        """Wait for nsqd's OK.  Return None, or the :class:`~gnsq_lite.PublishReceipt` of a traced publish (Youzan).
+        """Wait for nsqd's OK and return None.  For a traced publish to Youzan's NSQ, return its receipt.
 
         Raises:
             NsqdError: nsqd refused the message.
-            NotSent: nothing was sent; publishing again cannot duplicate the message.
-            OutcomeUnknown, PublishTimeout: nsqd did not answer; publishing again may duplicate the message.
-            TimeoutError: the publish had no outcome after *timeout* seconds.
+            NotSent: Nothing was sent.  A second publish cannot duplicate the message.
+            OutcomeUnknown, PublishTimeout: nsqd did not answer.  A second publish may duplicate the message.
+            TimeoutError: The publish had no outcome after *timeout* seconds.
         """
         value: PublishReceipt | None = self._publish.result(timeout)
         return value
 
     def add_done_callback(self, callback: Callable[[Publication], object]) -> None:
-        """Call *callback* once with this publication when the outcome is set, or at once if it is already set.
+        """Call *callback* once, with this publication, when the outcome is set.
 
-        *callback* runs in the I/O thread or in the caller's thread.  It must not block or wait, but may call
-        ``publish_nowait``.  Exceptions of *callback* are logged.
+        *callback* runs in the I/O thread, or at once in the caller's thread if the outcome is already set.  It must not
+        block or wait, but may call ``publish_nowait``.  The library logs exceptions of *callback*.
         """
         publish, left = self._publish, [callback]
 
@@ -388,7 +391,7 @@ class Publication:
             try:
                 callback = left.pop()
             except IndexError:
-                return  # another thread was faster
+                return  # the loop and this thread both called, and only the first call runs the callback
             try:
                 callback(self)
             except Exception as error:
@@ -400,7 +403,7 @@ class Publication:
 
 
 def not_reached(topic: str, timeout: float, reasons: Sequence[NSQError | str]) -> NotSent:
-    """Return the error of a publish for which no nsqd could be reached.  Its text contains up to three *reasons*."""
+    """Return the error for a publish that was not sent before its deadline.  The text has up to three *reasons*."""
     why = f": {'; '.join(map(str, reasons[:3]))}" if reasons else ""
     error = NotSent(f"no nsqd could be reached for the publish to {topic} within {timeout:g} s{why}")
     error.__cause__ = next((reason for reason in reasons if isinstance(reason, NSQError)), None)

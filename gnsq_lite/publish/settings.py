@@ -1,4 +1,4 @@
-"""Options of a Writer that :mod:`gnsq_lite.options` does not declare, and the complete settings of its core."""
+"""Options that only a Writer has, and the complete settings of a Writer's core."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from gnsq_lite.option_fields import check_number, count, documented, duration, s
 from gnsq_lite.options import DEFER, TIMEOUT
 from gnsq_lite.publish.middleware import PublishMiddleware
 
-#: Endpoint of a publish that may go to any nsqd.
-NOWHERE = Endpoint("", 0)
-#: Errors that no retry can fix.  Publishes fail with such an error at once if no nsqd was ever reached.
+#: Passed to :meth:`Dialect.encode` if any nsqd may get the publish.
+ANY_ENDPOINT = Endpoint("", 0)
+#: Errors that only other options or another nsqd can fix, so that retries cannot help.
 _MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError, WrongDialectError)
 
 
 def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
-    """Return one of *errors*, the last errors of all nsqds, if no retry can help.  Return None if a retry may help.
+    """Return one of *errors*, the last errors of all nsqds, if retries cannot help.  Return None if they may help.
 
-    A retry cannot help if each nsqd is misconfigured, or one has another dialect (then its whole cluster has).
+    Retries cannot help if all nsqds are misconfigured.  Nor can they if one nsqd has another dialect, because then all
+    nsqds of the cluster have it.
     """
     wrong = [error for error in errors if isinstance(error, WrongDialectError)]
     if wrong or all(isinstance(error, _MISCONFIGURED) for error in errors):
@@ -31,42 +32,39 @@ def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterOptions(SharedOptions):
-    """Options of a Writer alone (PUB-1 to PUB-4)."""
+    """Options that only a Writer has (PUB-1 to PUB-4)."""
 
     publish_timeout: float = duration(15.0, *TIMEOUT, "time limit of a publish, from connecting to the answer")
     retries: int = count(
-        0, 0, 1000, "times", "retries of a publish with an unknown outcome; nsqd may then have the message twice"
+        0, 0, 1000, "times", "repetitions of a publish with an unknown outcome; nsqd may then store a message twice"
     )
     max_msg_size: int = size(
-        1024 * 1024,
-        1,
-        2**31 - 1,
-        "largest body, as nsqd's --max-msg-size; a larger body is refused before anything is sent",
+        1024 * 1024, 1, 2**31 - 1, "nsqd's --max-msg-size; the Writer refuses a larger body before it sends anything"
     )
     max_body_size: int = size(
-        5 * 1024 * 1024, 64, 2**31 - 1, "largest MPUB, as nsqd's --max-body-size; larger batches are split"
+        5 * 1024 * 1024, 64, 2**31 - 1, "nsqd's --max-body-size; the Writer splits a larger batch into several MPUBs"
     )
     max_defer: float = duration(
-        3600.0, *DEFER, "longest defer, as nsqd's --max-req-timeout; a longer defer is refused before anything is sent"
+        3600.0, *DEFER, "nsqd's --max-req-timeout; the Writer refuses a longer defer before it sends anything"
     )
     max_pending: int = size(
-        64 * 1024 * 1024, 1, 2**40, "most unanswered bytes of publish_nowait, which raises BacklogFull above that"
+        64 * 1024 * 1024, 1, 2**40, "bytes of unanswered publish_nowait above which publish_nowait raises BacklogFull"
     )
     max_connections: int = count(
-        100, 1, 10_000, "connections", "most connections of publishing threads to one nsqd; each one sends AUTH"
+        100, 1, 10_000, "connections", "maximum connections of publishing threads to one nsqd; each sends AUTH"
     )
 
     coalesce: bool = documented(
-        False, "send the publishes to a topic in one loop iteration as one MPUB; each publish has its own outcome"
+        False, "send the publishes to a topic in one iteration of the loop as one MPUB; each has its own outcome"
     )
-    trace: bool = documented(False, "publishes return a PublishReceipt; Youzan's NSQ")
+    trace: bool = documented(False, "each publish has a trace id and returns a PublishReceipt; Youzan's NSQ")
     middleware: Sequence[PublishMiddleware] = documented(
-        (), "run code before and after each publish; the outermost first"
+        (), "objects that run code before and after each publish; the first is the outermost"
     )
 
 
 def check_defer(defer: float, longest: float) -> float:
-    """Return *defer*, in seconds.  Raises OptionError for a delay that nsqd would refuse (WIRE-8)."""
+    """Return *defer*, a number of seconds.  Raises OptionError for a delay that nsqd would refuse (WIRE-8)."""
     if check_number("defer", defer, *DEFER) > longest:
         why = (
             f"must be at most max_defer, {longest:g} s (nsqd's --max-req-timeout); an outbox publishes later, with at="

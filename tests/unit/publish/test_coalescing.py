@@ -1,4 +1,4 @@
-"""Publishes of one turn joined into one MPUB: what is sent, and that each caller gets its own outcome.
+"""Publishes of one loop iteration are sent as one MPUB, and each caller gets its own outcome.
 
 The Producer runs in this thread's hub; its nsqd is a list.
 """
@@ -21,7 +21,7 @@ from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.publication import Publication, Publish
-from gnsq_lite.publish.settings import NOWHERE, ProducerSettings
+from gnsq_lite.publish.settings import ANY_ENDPOINT, ProducerSettings
 from gnsq_lite.wire import commands
 from tests.fakes import FakeClock
 
@@ -152,7 +152,7 @@ def test_publishes_of_a_batch_that_may_be_there_already_stay_in_doubt_when_each_
     batch = bench.wire.unanswered.pop()
     batch.in_doubt = True  # an earlier connection was lost before the answer came
     bench.producer.connected.clear()
-    bench.producer.on_refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"), NOWHERE)
+    bench.producer.on_refused(batch, errors.BadMessageError("E_BAD_MESSAGE", "nsqd:4150"), ANY_ENDPOINT)
     bench.clock.advance(5.0)
     bench.producer.outcomes.expire()
     end_turn()
@@ -165,7 +165,7 @@ def test_an_mpub_that_nsqd_cannot_store_is_not_split() -> None:
     bench = Bench()
     greenlets = bench.spawn(b"1", b"2")
     refusal = errors.MpubFailedError("E_MPUB_FAILED disk", "nsqd:4150")
-    bench.producer.on_refused(bench.wire.unanswered.pop(), refusal, NOWHERE)
+    bench.producer.on_refused(bench.wire.unanswered.pop(), refusal, ANY_ENDPOINT)
     assert (bench.wire.sent, outcomes(greenlets)) == ([], [refusal, refusal])
 
 
@@ -368,4 +368,4 @@ def test_a_deadline_set_while_others_expire_is_kept() -> None:
     with pytest.raises(errors.PublishTimeout):
         first.result(0)
     assert not last.done()
-    assert bench.producer.outcomes._look_at == again.deadline
+    assert bench.producer.outcomes._check_at == again.deadline

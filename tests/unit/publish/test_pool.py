@@ -10,7 +10,7 @@ import pytest
 from gnsq_lite import errors
 from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.pool import REST, Left, Pool
+from gnsq_lite.publish.pool import RETRY_AFTER, ForLoop, Pool
 from gnsq_lite.publish.settings import ProducerSettings
 from tests.fakes import FakeClock
 
@@ -91,13 +91,13 @@ def one() -> Bench:
 @pytest.mark.rule("PUB-4")
 def test_a_failed_node_rests_and_is_then_tried_by_one_publish(one: Bench) -> None:
     one.on_open = refuse
-    assert isinstance(one.publish(), Left)
-    one.clock.advance(REST - 0.1)
-    assert isinstance(one.publish(), Left)
+    assert isinstance(one.publish(), ForLoop)
+    one.clock.advance(RETRY_AFTER - 0.1)
+    assert isinstance(one.publish(), ForLoop)
     assert one.opened == 1
     one.clock.advance(0.2)
     others: list[Any] = []
     one.on_open = lambda connection: others.append(one.publish())
     assert one.publish() is None
-    assert [type(each) for each in others] == [Left]
+    assert [type(each) for each in others] == [ForLoop]
     assert one.opened == 2
