@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from gnsq_lite.dialect import Endpoint
-    from gnsq_lite.wire.handshake import AuthReply
-    from gnsq_lite.wire.identify import Negotiated
+    from gnsq_lite.wire.identify import AuthReply, Negotiated
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "option_fields": BASE,
     "options": BASE | {"option_fields"},
     "keywords": BASE | {"options"},
-    "stats": BASE | {"options", "dialect", "wire.identify", "wire.handshake"},
+    "stats": BASE | {"options", "dialect", "wire.identify"},
     "message": BASE | {"option_fields", "clock", "_core"},
     "wire": BASE | {"option_fields", "options", "_core"},
     "policy": BASE | {"option_fields", "options", "clock"},

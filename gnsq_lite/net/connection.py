@@ -37,15 +37,12 @@ from gnsq_lite.wire import commands
 from gnsq_lite.wire.compress import make_codec
 from gnsq_lite.wire.constants import CLOSE_WAIT, FRAME_ERROR, FRAME_RESPONSE, HEARTBEAT, MAGIC_V2, OK
 from gnsq_lite.wire.frames import Frame, FrameDecoder
-from gnsq_lite.wire.handshake import not_granted, parse_auth_reply
-from gnsq_lite.wire.identify import Negotiated, build_identify, parse_identify_reply
+from gnsq_lite.wire.identify import Negotiated, build_identify, not_granted, parse_auth_reply, parse_identify_reply
 
 log = logging.getLogger("gnsq_lite.net")
 
 #: Maximum bytes of one handshake frame, and of one decompressed read in the handshake.
 _HANDSHAKE_BYTES = 1024 * 1024
-#: Maximum frames, not counting messages, that are handled between two checks of the clock.
-_FRAMES_AT_ONCE = 256
 #: Unsent bytes above which the connection answers no heartbeat.
 MOST_UNSENT = 4 * 1024 * 1024
 
@@ -96,7 +93,7 @@ class BaseConnection:
         self._stream: Any = None
         self._codec: Any = None
         limit = min(options.max_frame_size, _HANDSHAKE_BYTES)
-        self._decoder = FrameDecoder[Message](limit, Message, of_messages, at_once=_FRAMES_AT_ONCE)
+        self._decoder = FrameDecoder[Message](limit, Message, of_messages)
 
     def _shake_hands(self, stream: ByteStream, host: str, *, heartbeats: bool = True) -> None:
         """Do the handshake, from the magic to the OK to SUB.  The caller limits the time.
@@ -281,19 +278,13 @@ class Connection(BaseConnection):
             raise
 
     def _deliver(self, data: bytes) -> None:
-        decoder = self._decoder
-        while True:
-            messages, frames = decoder.feed(data)
-            if messages:
-                self._on_messages(messages)
-            for frame in frames:
-                self._on_frame(frame)
-            if decoder.error is not None:
-                raise decoder.error
-            if not decoder.more:
-                return
-            data = b""
-            self._give_way()
+        messages, frames = self._decoder.feed(data)
+        if messages:
+            self._on_messages(messages)
+        for frame in frames:
+            self._on_frame(frame)
+        if self._decoder.error is not None:
+            raise self._decoder.error
 
     def _give_way(self) -> None:
         """Let other greenlets run if this read takes long; then raise the reason if they closed the connection."""

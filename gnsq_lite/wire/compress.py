@@ -44,8 +44,6 @@ def make_codec(algorithm: Compression, level: int = DEFAULT_DEFLATE_LEVEL) -> Co
 class DeflateCodec:
     """Raw DEFLATE, one stream each way, a sync flush after every write (RFC 1951).  nsqd/client_v2.go:581 @v1.3.0"""
 
-    __slots__ = ("_compressor", "_decompressor")
-
     def __init__(self, level: int = DEFAULT_DEFLATE_LEVEL) -> None:
         self._compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
@@ -93,8 +91,6 @@ class SnappyCodec:
 
     python-snappy writes chunks.  cramjam reads all complete chunks in one call, and checks their CRC-32C.
     """
-
-    __slots__ = ("_buffer", "_compressor")
 
     def __init__(self) -> None:
         self._compressor = snappy.StreamCompressor()

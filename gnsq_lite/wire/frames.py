@@ -18,7 +18,6 @@ a frame above the limit.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -66,24 +65,18 @@ class FrameDecoder(Generic[MessageT]):
             messages are also limited to MAX_TEXT_FRAME.
         make_message: Called as ``make_message(owner, timestamp_ns, attempts, id, body)`` for each message frame.
         owner: The first argument of *make_message*.
-        at_once: Number of frames, not counting messages, after which :meth:`feed` returns, with :attr:`more` set.
 
     After an error the decoder is unusable: :attr:`error` keeps the error, and every later call raises it again.
     """
-
-    __slots__ = ("_at_once", "_buffer", "_is_buffering", "error", "limit", "make_message", "more", "owner")
 
     def __init__(
         self,
         max_frame_size: int,
         make_message: Callable[[Any, int, int, bytes, bytes], MessageT],
         owner: Any = None,
-        at_once: int = sys.maxsize,
     ) -> None:
-        self.limit, self._at_once = max_frame_size, at_once
+        self.limit = max_frame_size
         self._buffer, self._is_buffering = ReceiveBuffer(), False
-        #: Whether the last feed may have left complete frames; call ``feed(b"")`` to get them.
-        self.more = False
         self.make_message = make_message
         self.owner = owner
         #: The error that ended the stream, or None.
@@ -103,7 +96,6 @@ class FrameDecoder(Generic[MessageT]):
         if self.error is not None:
             raise self.error
         whole = self._buffer.join(data) if self._is_buffering else data
-        self.more = False
         found: list[MessageT] = []
         others: list[Frame] = []
         if whole is not None:
@@ -171,10 +163,6 @@ class FrameDecoder(Generic[MessageT]):
             while data.startswith(OK_BYTES, at) and self.limit >= 6:  # a Writer reads almost only OK
                 others.append(OK_FRAME)
                 at += len(OK_BYTES)
-            if len(others) >= self._at_once:
-                self._keep(data[at:], 0)
-                self.more = True
-                return
             if length - at >= _SMALLEST_MESSAGE:
                 at = scan(data, at, self.limit, self.make_message, self.owner, found)
             if at == length:  # as most reads end

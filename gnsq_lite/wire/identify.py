@@ -1,4 +1,4 @@
-"""IDENTIFY: the features that the client requests and nsqd grants (NEG-1 to NEG-4).
+"""IDENTIFY: the features that the client requests and nsqd grants (NEG-1 to NEG-4); the reply to AUTH (SEC-4).
 
 This module converts seconds to milliseconds and back.  The reply comes from the network, so every key is checked; a
 value that nsqd cannot send raises :class:`~gnsq_lite.errors.ProtocolError`.
@@ -66,8 +66,6 @@ def build_identify(options: ConnectionOptions, *, hostname_default: str, heartbe
     keys: dict[str, Any] = {
         "client_id": client_id,
         "hostname": hostname,
-        "short_id": client_id,  # nsqd before 0.2.28
-        "long_id": hostname,
         "user_agent": options.user_agent,
         "feature_negotiation": True,
         "heartbeat_interval": _to_ms(options.heartbeat_interval) if heartbeats else -1,
@@ -157,6 +155,26 @@ def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
     return result
 
 
+def not_granted(options: ConnectionOptions, negotiated: Negotiated) -> list[str]:
+    """Return a log line for each requested setting that nsqd did not grant, except TLS (NEG-4).
+
+    A server that does not negotiate grants no setting.
+    """
+    lines = []
+    compression = options.compression
+    if compression is not None and not getattr(negotiated, compression):
+        lines.append(f"{compression} was requested, but nsqd did not grant it; the connection is not compressed")
+    requested: dict[str, Any] = {"sample_rate": options.sample_rate or None, "msg_timeout": options.msg_timeout}
+    if negotiated.deflate:
+        requested["deflate_level"] = options.deflate_level
+    for name, wanted in requested.items():
+        got = getattr(negotiated, name)
+        if wanted is not None and (not negotiated.negotiated or abs(got - wanted) >= 0.001):
+            used = got if negotiated.negotiated else "its own setting, because it does not negotiate"
+            lines.append(f"{name}={wanted} was requested; nsqd uses {used}")
+    return lines
+
+
 def load_object(body: bytes) -> dict[str, Any]:
     """Parse the JSON object in *body*.  Raises ProtocolError for anything else."""
     try:
@@ -182,3 +200,27 @@ def _number(key: str, value: object, low: int, high: int) -> int:
     if not low <= value <= high:
         raise ProtocolError(f"{key} is {brief(value)!r}, outside {low}..{high}")
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthReply:
+    """nsqd's response to AUTH (SEC-4)."""
+
+    identity: str = ""
+    identity_url: str = ""
+    permission_count: int = 0
+
+
+def parse_auth_reply(body: bytes) -> AuthReply:
+    """Parse nsqd's response to AUTH; a value of the wrong type gives the default.  Raises ProtocolError."""
+    values = load_object(body)
+    count = values.get("permission_count", 0)
+    return AuthReply(
+        identity=_text(values.get("identity", "")),
+        identity_url=_text(values.get("identity_url")),
+        permission_count=count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else 0,
+    )
+
+
+def _text(value: object) -> str:
+    return printable(value[:256]) if isinstance(value, str) else ""

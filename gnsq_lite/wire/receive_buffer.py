@@ -10,8 +10,6 @@ from __future__ import annotations
 class ReceiveBuffer:
     """The undecoded end of a stream, and the number of bytes needed to continue decoding."""
 
-    __slots__ = ("_bytes", "wanted")
-
     def __init__(self) -> None:
         self._bytes: bytes | bytearray = b""
         self.wanted = 0

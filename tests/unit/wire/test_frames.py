@@ -338,23 +338,3 @@ def test_a_bad_frame_in_the_handshake_raises_at_once() -> None:
     with pytest.raises(ProtocolError):
         under_test.feed_one(b"HTTP/1.1 200")
     assert under_test.error is not None
-
-
-@pytest.mark.rule("WIRE-4")
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_one_feed_ends_after_some_frames_and_what_is_left_comes_with_the_next(size: int) -> None:
-    stream = (frame(0, b"") * 5 + message(b"m") + frame(0, b"OK") + frame(1, b"E")) * 20
-    bounded: FrameDecoder[Fields] = FrameDecoder(LIMIT, fields, "owner", at_once=3)
-    messages: list[Fields] = []
-    frames: list[Frame] = []
-    for at in range(0, len(stream), size):
-        data = stream[at : at + size]
-        while True:
-            found, others = bounded.feed(data)
-            assert len(others) <= 3
-            messages += found
-            frames += others
-            if not bounded.more:
-                break
-            data = b""
-    assert (messages, frames, None) == run([stream])

@@ -17,7 +17,7 @@ from gnsq_lite.options import ConnectionOptions, TLSOptions
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.compress import make_codec
 from gnsq_lite.wire.frames import HEARTBEAT_FRAME, OK_FRAME, Frame
-from gnsq_lite.wire.handshake import AuthReply
+from gnsq_lite.wire.identify import AuthReply
 from tests.unit.wire.golden import golden
 
 ADDRESS = "node7:4150"

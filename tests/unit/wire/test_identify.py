@@ -37,8 +37,6 @@ def test_without_options_it_names_the_client_and_asks_for_no_feature() -> None:
     assert asked() == {
         "client_id": "node7",
         "hostname": "node7.example.org",
-        "short_id": "node7",
-        "long_id": "node7.example.org",
         "user_agent": f"gnsq_lite/{__version__}",
         "feature_negotiation": True,
         "heartbeat_interval": 30000,
@@ -50,8 +48,8 @@ def test_without_options_it_names_the_client_and_asks_for_no_feature() -> None:
 @pytest.mark.parametrize(
     ("options", "keys"),
     [
-        ({"client_id": "me"}, {"client_id": "me", "short_id": "me", "hostname": "node7.example.org"}),
-        ({"hostname": "h"}, {"client_id": "node7", "hostname": "h", "long_id": "h"}),
+        ({"client_id": "me"}, {"client_id": "me", "hostname": "node7.example.org"}),
+        ({"hostname": "h"}, {"client_id": "node7", "hostname": "h"}),
         ({"client_id": ""}, {"client_id": ""}),
         ({"user_agent": "app/1"}, {"user_agent": "app/1"}),
         ({"heartbeat_interval": 1.0}, {"heartbeat_interval": 1000}),
