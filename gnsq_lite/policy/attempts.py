@@ -37,8 +37,6 @@ class Tries:
     Thread-safe.
     """
 
-    __slots__ = ("_keep", "_max", "_older", "_recent")
-
     def __init__(self, max_attempts: int, keep: int = REMEMBERED) -> None:
         self._max, self._keep = max_attempts, keep
         # Two generations of at most *keep* messages each, so that no search for the oldest message is needed.

@@ -50,7 +50,9 @@ class Backoff:
     def __init__(self, options: BackoffOptions, *, clock: Clock, rng: Random) -> None:
         self._options, self._clock, self._rng = options, clock, rng
         self._resume_at = 0.0
-        self.highest_level = _highest_level(options)
+        self.highest_level = 1
+        while math.ldexp(options.unit, self.highest_level - 1) < options.longest:
+            self.highest_level += 1
         self.level = 0
         self.phase = Phase.FLOWING
         #: The last outcomes in FLOWING, True for a success; and the Reader's number of successes at the last call.
@@ -85,7 +87,8 @@ class Backoff:
                 return self.phase
         level = self.level - 1 if success else min(self.level + 1, self.highest_level)
         if level == 0:
-            self.reset()
+            self.level, self.phase = 0, Phase.FLOWING
+            self._recent.clear()
         else:
             self.level, self.phase, self._resume_at = level, Phase.PAUSED, self._clock.now() + self._pause(level)
         return self.phase
@@ -101,19 +104,7 @@ class Backoff:
             self.phase = Phase.PROBING
         return self.phase
 
-    def reset(self) -> None:
-        """Reset the level and the outcomes."""
-        self.level, self.phase = 0, Phase.FLOWING
-        self._recent.clear()
-
     def _pause(self, level: int) -> float:
         """Return the pause at *level* in seconds, at most ``longest``."""
         exponential = min(self._options.longest, math.ldexp(self._options.unit, level - 1))
         return exponential * self._rng.random() if self._options.strategy == "full-jitter" else exponential
-
-
-def _highest_level(options: BackoffOptions) -> int:
-    level = 1
-    while math.ldexp(options.unit, level - 1) < options.longest:
-        level += 1
-    return level

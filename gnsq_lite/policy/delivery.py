@@ -45,21 +45,6 @@ class Delivery:
     :attr:`ready` if it has changed, and calls :meth:`tick` after :attr:`tick_after` seconds unless that is None.
     """
 
-    __slots__ = (
-        "_careful_until",
-        "_clock",
-        "_in_flight",
-        "_is_slow",
-        "_limit",
-        "_read_at",
-        "_reads",
-        "_received",
-        "_window",
-        "is_full",
-        "ready",
-        "tick_after",
-    )
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._limit = self._in_flight = self._received = 0

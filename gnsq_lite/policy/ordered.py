@@ -42,8 +42,6 @@ class OrderedPartition:
     Each method returns the actions to do now, in order.
     """
 
-    __slots__ = ("_again", "_clock", "_closes", "_current", "_held", "_queue", "_returned")
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._current: Any | None = None

@@ -19,8 +19,6 @@ class Reconnect:
     shortest delay to a server that accepts connections and then refuses SUB or AUTH, or violates the protocol.
     """
 
-    __slots__ = ("_next", "_options", "_rng", "failures")
-
     def __init__(self, options: ReconnectOptions, rng: Random) -> None:
         self._options, self._rng = options, rng
         self._next = options.reconnect_delay
@@ -64,8 +62,6 @@ class PollTimes:
     A poll is *urgent* while no nsqd was ever found, or while a publish or a consumed partition waits for an nsqd.  A
     random share of up to lookupd_poll_jitter lengthens the interval.  Half of this share shortens an urgent delay.
     """
-
-    __slots__ = ("_begun", "_clock", "_delay", "_interval", "_options", "_rng", "_urgent")
 
     def __init__(self, options: LookupOptions, clock: Clock, rng: Random) -> None:
         self._options, self._clock, self._rng = options, clock, rng

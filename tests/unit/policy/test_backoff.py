@@ -199,13 +199,6 @@ def test_backoff_that_is_turned_off_never_pauses(clock: FakeClock) -> None:
     assert backoff.level == 0
 
 
-def test_reset_ends_a_pause(clock: FakeClock) -> None:
-    backoff = make(clock)
-    backoff.record(False)
-    backoff.reset()
-    assert (backoff.phase, backoff.level, backoff.resume_at) == (Phase.FLOWING, 0, None)
-
-
 @pytest.mark.rule("BACK-1")
 @pytest.mark.parametrize("strategy", ["exponential", "full-jitter"])
 def test_a_million_failures_cost_no_more_to_make_up_for_than_a_dozen(clock: FakeClock, strategy: Any) -> None:
