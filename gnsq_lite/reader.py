@@ -186,7 +186,7 @@ class Reader:
             core = run_in_loop(loop, Consumer, loop, self._settings)  # opens no connection
         if loop is None or core is None or self._claim(core, loop) is not core:
             raise ClosedError("a Reader can be started only once; create a new Reader")
-        forget_on_fork(self)
+        forget_on_fork(core)
         run_in_loop(loop, core.flow.set_paused, self._is_paused)
         begin = partial(run_in_loop, loop, core.start)
         if block:
@@ -289,11 +289,6 @@ class Reader:
         core = self._started()
         stats: ReaderStats = run_in_loop(core.loop, reader_stats, core, timeout=timeout)
         return stats
-
-    def after_fork(self) -> None:
-        """Drop the parent's connections.  The library calls this in a forked child."""
-        if isinstance(self._core, Consumer):
-            self._core.abandon()
 
     def _claim(self, core: Any, loop: Loop | None) -> Any:
         """Set the Reader's core to *core* if the Reader has no core; return its core.  setdefault() is atomic."""

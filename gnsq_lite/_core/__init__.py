@@ -11,9 +11,9 @@ A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASY
 thread that deletes the token sends the answer, so each message has one answer.  ``know_message(Message, NEW, ASYNC)``
 gives C the slots of Message.  ``scan`` fills the slots if the message factory is Message, and else calls the factory.
 
-``Runner.drain(queue, seat)`` pops jobs from the left of the queue and stores the current job in ``seat[1]``, if *seat*
-is given.  C handles a job itself if the job is an instance of Message, its token is NEW, and its attempts are at most
-*most*.  C calls ``handler(message)`` and then acts on the result:
+``drain(runner, queue, seat)`` pops jobs from the left of the queue and stores the current job in ``seat[1]``.  C
+handles a job itself if the job is an instance of Message, its token is NEW, and its attempts are at most *most*.  C
+calls ``handler(message)`` and then acts on the result:
 
 ========================================  ==========================================================================
 the handler                               C does
@@ -27,36 +27,20 @@ raised                                    ``failed(message, error)``; an excepti
 ========================================  ==========================================================================
 
 Every other job goes to ``run(job)``, which handles it in Python; Python's ``drain`` calls ``run`` for every job
-(:func:`gnsq_lite.consume.run_handler.make_runner` makes all four functions).  drain() returns after a job if the
-worker's turn is over, and before a job if there is a surplus of workers.
+(:func:`gnsq_lite.consume.run_handler.make_runner` makes all four functions).  drain() returns True after a
+job if the time is past ``runner.turn_ends``.  It returns False before a job if there are surplus workers.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gnsq_lite._core.twin import (
-    QUEUE_EMPTY,
-    SURPLUS,
-    TURN_OVER,
-    pure_all_new,
-    pure_columns,
-    pure_drain,
-    pure_finish_open,
-    pure_keep_open,
-    pure_murmur3_32,
-    pure_pack,
-    pure_scan,
-    pure_skip_answered,
-    with_sizes,
-)
-
-__all__ = ["QUEUE_EMPTY", "SURPLUS", "TURN_OVER", "with_sizes"]
+from gnsq_lite._core import twin
+from gnsq_lite._core.twin import with_sizes as with_sizes
 
 
 def wanted(environment: Mapping[str, str], has_gil: bool = True) -> str:
@@ -82,30 +66,20 @@ def do_without(missing: ImportError) -> None:
         raise ImportError(f"{why}: {missing}") from missing
 
 
-def know_nothing(*classes: Any) -> None:
-    """Do nothing; in C this function registers the classes whose slots C fills directly."""
+if TYPE_CHECKING:  # both modules have the same functions
+    from gnsq_lite._core import native as chosen
+else:
+    chosen = twin
+    if WANTED != "python":
+        try:
+            from gnsq_lite._core import native as chosen
+        except ImportError as missing:
+            do_without(missing)
 
-
-scan, skip_answered, drain, know_message, know_classes = (
-    pure_scan,
-    pure_skip_answered,
-    pure_drain,
-    know_nothing,
-    know_nothing,
-)
-all_new, keep_open, finish_open, columns = pure_all_new, pure_keep_open, pure_finish_open, pure_columns
-pack, murmur3_32, is_accelerated = pure_pack, pure_murmur3_32, False
-if WANTED != "python":
-    try:
-        from gnsq_lite._core import native
-    except ImportError as missing:
-        do_without(missing)
-    else:
-        scan, skip_answered, drain = native.scan, native.skip_answered, native.drain
-        know_message, know_classes = native.know_message, native.know_classes
-        all_new, keep_open = native.all_new, native.keep_open
-        finish_open, columns = native.finish_open, native.columns
-        pack, murmur3_32, is_accelerated = native.pack, native.murmur3_32, True
+is_accelerated = chosen is not twin
+scan, drain, pack, murmur3_32 = chosen.scan, chosen.drain, chosen.pack, chosen.murmur3_32
+all_answered, all_new, keep_open = chosen.all_answered, chosen.all_new, chosen.keep_open
+finish_open, columns, know_message = chosen.finish_open, chosen.columns, chosen.know_message
 
 
 class Fins:
@@ -115,36 +89,24 @@ class Fins:
         wake: Called in the thread of :meth:`add` if ``due`` was False; :meth:`add` sets ``due`` first.
     """
 
-    __slots__ = ("_ids", "_wake", "due")
+    __slots__ = ("_wake", "due", "ids")
 
     def __init__(self, wake: Callable[[], object], /) -> None:
-        self._ids: list[bytes] = []
+        #: The ids of the messages to finish.
+        self.ids: list[bytes] = []
         self._wake = wake
         self.due = False
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
     def add(self, id: bytes, /) -> None:
         """Queue the FIN of message *id*; call *wake* unless :attr:`due` is set."""
-        self._ids.append(id)
+        self.ids.append(id)
         if not self.due:
             self.due = True
             self._wake()
 
-    def take(self) -> tuple[bytes, int]:
-        """Remove the queued FINs; return their bytes and their number."""
-        ids = self._ids
-        count = len(ids)  # ids that other threads add meanwhile stay queued
-        if not count:
-            return b"", 0
-        taken = b"FIN " + b"\nFIN ".join(ids[:count]) + b"\n"
-        del ids[:count]
-        return taken, count
-
 
 class Runner:
-    """Calls a handler for each queued message in turn.
+    """The functions that ``drain()`` calls for each queued message.
 
     Args:
         handler: Called by C instead of *run*, for a new message with at most *most* attempts.
@@ -154,7 +116,7 @@ class Runner:
             new or answered.
     """
 
-    __slots__ = ("_turn_ends", "failed", "handler", "most", "returned", "run", "surplus")
+    __slots__ = ("failed", "handler", "most", "returned", "run", "surplus", "turn_ends")
 
     def __init__(
         self,
@@ -168,18 +130,8 @@ class Runner:
         self.run, self.failed, self.returned = run, failed, returned
         #: Number of surplus workers; above 0, drain() returns after its current job.
         self.surplus = 0
-        self._turn_ends = float("inf")
-
-    def begin_turn(self, seconds: float, /) -> None:
-        """End the turn of drain() in *seconds*, after the job that runs then; without this call a turn never ends."""
-        self._turn_ends = time.monotonic() + seconds
-
-    def drain(self, queue: Any, seat: list[Any] | None = None, /) -> int:
-        """Handle the jobs of *queue*, a deque, in turn; return why it stopped.
-
-        *seat* is a list of the worker and its current job (None between two drains), which other threads may read.
-        """
-        return drain(self, queue, seat)
+        #: Monotonic time after which drain() ends with the current job.
+        self.turn_ends = float("inf")
 
 
-know_classes(Fins, Runner)
+chosen.know_classes(Fins, Runner)

@@ -7,8 +7,6 @@
 #include "native.h"
 #include <time.h>
 
-enum { QUEUE_EMPTY, TURN_OVER, SURPLUS };
-
 static double
 seconds(void)
 {
@@ -129,22 +127,15 @@ handle(const State *state, PyObject *runner, PyObject *handler, long most, PyObj
     return queue_fin(state, job, target, "handled");
 }
 
-/* Store *job* in *seat*, the list of a worker and its current job.  Return -1 with an exception set. */
-static int
-set_job(PyObject *seat, PyObject *job)
-{
-    return seat == Py_None ? 0 : PyList_SetItem(seat, 1, Py_NewRef(job));
-}
-
 PyObject *
 drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     const State *state = PyModule_GetState(module);
     const Known *known = &state->runner;
     Target target = {NULL, NULL};
-    long why = QUEUE_EMPTY;
-    if (count != 3 || !is_known(known, args[0]) || (args[2] != Py_None && !PyList_Check(args[2]))) {
-        PyErr_SetString(PyExc_TypeError, "drain() takes a Runner, a queue, and a list of two places or None");
+    int is_over = 0;
+    if (count != 3 || !is_known(known, args[0]) || !PyList_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "drain() takes a Runner, a queue, and a list of two places");
         return NULL;
     }
     PyObject *runner = args[0], *queue = args[1], *seat = args[2];
@@ -162,7 +153,6 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyObject *surplus = *slot(known, runner, SURPLUS_OF_WORKERS);
         long more = surplus == NULL ? 0 : PyLong_AsLong(surplus);
         if (left <= 0 || more > 0 || (more == -1 && PyErr_Occurred())) {
-            why = left > 0 && more > 0 ? SURPLUS : QUEUE_EMPTY;
             failed = PyErr_Occurred() != NULL;
             break;
         }
@@ -174,11 +164,11 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
             }
             break;
         }
-        failed = set_job(seat, job) < 0 || handle(state, runner, handler, most, job, &target) < 0;
+        failed = PyList_SetItem(seat, 1, Py_NewRef(job)) < 0 || handle(state, runner, handler, most, job, &target) < 0;
         Py_DECREF(job);
         PyObject *ends = *slot(known, runner, TURN_ENDS);
         if (!failed && ends != NULL && PyFloat_Check(ends) && seconds() > PyFloat_AS_DOUBLE(ends)) {
-            why = TURN_OVER;
+            is_over = 1;
             break;
         }
     }
@@ -186,6 +176,6 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_XDECREF(popleft);
     Py_XDECREF(target.connection);
     Py_XDECREF(target.fins);
-    failed = set_job(seat, Py_None) < 0 || failed;
-    return failed ? NULL : PyLong_FromLong(why);
+    failed = PyList_SetItem(seat, 1, Py_NewRef(Py_None)) < 0 || failed;
+    return failed ? NULL : PyBool_FromLong(is_over);
 }

@@ -86,9 +86,9 @@ know_message(PyObject *module, PyObject *args)
 static PyObject *
 know_classes(PyObject *module, PyObject *args)
 {
-    static const char *const of_fins[FINS_SLOTS] = {"_ids", "_wake", "due"};
+    static const char *const of_fins[FINS_SLOTS] = {"ids", "_wake", "due"};
     static const char *const of_runner[RUNNER_SLOTS] = {
-        "handler", "most", "run", "failed", "returned", "surplus", "_turn_ends",
+        "handler", "most", "run", "failed", "returned", "surplus", "turn_ends",
     };
     State *state = PyModule_GetState(module);
     PyTypeObject *fins, *runner;
@@ -181,23 +181,20 @@ scan(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 static PyObject *
-skip_answered(PyObject *module, PyObject *const *args, Py_ssize_t count)
+all_answered(PyObject *module, PyObject *messages)
 {
     const State *state = PyModule_GetState(module);
-    if (count != 2 || !PyList_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "skip_answered(messages: list, at: int)");
+    if (!PyList_Check(messages)) {
+        PyErr_SetString(PyExc_TypeError, "all_answered(messages: list)");
         return NULL;
     }
-    PyObject *messages = args[0];
-    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
-    if (at < 0) {
-        return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "a negative place"), NULL);
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(messages); at++) {
+        PyObject *message = PyList_GET_ITEM(messages, at);
+        if (!is_known(&state->message, message) || *slot(&state->message, message, TOKEN) != NULL) {
+            Py_RETURN_FALSE;
+        }
     }
-    while (at < PyList_GET_SIZE(messages) && is_known(&state->message, PyList_GET_ITEM(messages, at)) &&
-           *slot(&state->message, PyList_GET_ITEM(messages, at), TOKEN) == NULL) {
-        at++;
-    }
-    return PyLong_FromSsize_t(at);
+    Py_RETURN_TRUE;
 }
 
 /* -- the module ----------------------------------------------------------------------------------------------------- */
@@ -239,7 +236,7 @@ static PyMethodDef methods[] = {
     {"know_message", know_message, METH_VARARGS, "know_message($module, type, fresh, kept, /)\n--\n\n"},
     {"know_classes", know_classes, METH_VARARGS, "know_classes($module, fins, runner, /)\n--\n\n"},
     {"scan", FAST(scan), "scan($module, data, at, limit, make, owner, found, /)\n--\n\n"},
-    {"skip_answered", FAST(skip_answered), "skip_answered($module, messages, at, /)\n--\n\n"},
+    {"all_answered", all_answered, METH_O, "all_answered($module, messages, /)\n--\n\n"},
     {"drain", FAST(drain), "drain($module, runner, queue, seat, /)\n--\n\n"},
     {"all_new", all_new, METH_VARARGS, "all_new($module, messages, most, /)\n--\n\n"},
     {"keep_open", keep_open, METH_VARARGS, "keep_open($module, messages, /)\n--\n\n"},

@@ -1,7 +1,7 @@
 """Python versions of the C functions, with the same results (:mod:`gnsq_lite._core` chooses).
 
-The ``pure_`` functions for lists of messages do no work.  Their callers have Python code for lists that C does not
-handle.
+``all_new``, ``keep_open``, ``finish_open`` and ``columns`` do no work here.  Their callers have Python code for lists
+that C does not handle.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
 
-#: Reasons why ``drain()`` returned: the queue is empty, its turn is over, there are surplus workers.
-QUEUE_EMPTY, TURN_OVER, SURPLUS = 0, 1, 2
-
 #: Size, type and head of a message frame.
 _MESSAGE_FRAME_HEAD = Struct(">iIqH16s")
 _FRAME_MESSAGE = 2
@@ -22,7 +19,7 @@ _BODY_AT = _MESSAGE_FRAME_HEAD.size
 _SMALLEST_SIZE = _BODY_AT - _SIZE_LENGTH
 
 
-def pure_scan(
+def scan(
     data: bytes,
     at: int,
     limit: int,
@@ -50,47 +47,43 @@ def pure_scan(
     return at
 
 
-def pure_drain(runner: Any, queue: Any, seat: list[Any] | None, /) -> int:
-    """Handle the jobs of *queue*, a deque, in turn; return QUEUE_EMPTY, TURN_OVER or SURPLUS.
+def drain(runner: Any, queue: Any, seat: list[Any], /) -> bool:
+    """Handle the jobs of *queue*, a deque, in turn, until it is empty or there are surplus workers; then return False.
 
-    *seat* is a list of the worker and its current job (None between two drains), which other threads may read.
+    Return True after a job if the time is past ``runner.turn_ends``.  *seat* is a list of the worker and its current
+    job (None between two drains), which other threads may read.
     """
     run, monotonic = runner.run, time.monotonic
-    seat = [None, None] if seat is None else seat
     try:
-        while queue:
-            if runner.surplus > 0:
-                return SURPLUS
+        while queue and runner.surplus <= 0:
             try:
                 job = seat[1] = queue.popleft()
             except IndexError:
                 break  # another thread took the job
             run(job)
-            if monotonic() > runner._turn_ends:
-                return TURN_OVER
-        return QUEUE_EMPTY
+            if monotonic() > runner.turn_ends:
+                return True
+        return False
     finally:
         seat[1] = None
 
 
-def pure_skip_answered(messages: list[Any], at: int, /) -> int:
-    """Return the index, from *at* on, of the first unanswered message; the length of the list if there is none."""
-    while at < len(messages) and not hasattr(messages[at], "_token"):
-        at += 1
-    return at
+def all_answered(messages: list[Any], /) -> bool:
+    """Return whether all *messages* are answered."""
+    return not any(hasattr(message, "_token") for message in messages)
 
 
-def pure_all_new(messages: list[Any], most: int, /) -> bool:
+def all_new(messages: list[Any], most: int, /) -> bool:
     """Whether all messages are new with at most *most* attempts; False if the caller must check that itself."""
     return False
 
 
-def pure_keep_open(messages: list[Any], /) -> list[Any]:
+def keep_open(messages: list[Any], /) -> list[Any]:
     """Keep new messages open, as ``enable_async()`` does; return the other messages.  This version returns all."""
     return messages
 
 
-def pure_finish_open(messages: list[Any], kept_too: bool, /) -> list[Any]:
+def finish_open(messages: list[Any], kept_too: bool, /) -> list[Any]:
     """Finish new messages and, with *kept_too*, messages in the state ASYNC.
 
     Returns the messages that the caller must handle.  This version returns all messages.  C returns objects that are
@@ -99,7 +92,7 @@ def pure_finish_open(messages: list[Any], kept_too: bool, /) -> list[Any]:
     return messages
 
 
-def pure_columns(messages: list[Any], /) -> tuple[Any, bytes, bytes, bytes, bytes, bytes] | None:
+def columns(messages: list[Any], /) -> tuple[Any, bytes, bytes, bytes, bytes, bytes] | None:
     """Return the common connection of the messages (or None) and their fields as columns, in native byte order.
 
     The columns are: timestamps in ns, int64; attempts, int32; ids; a 0 and the end offsets of the bodies, int32;
@@ -109,7 +102,7 @@ def pure_columns(messages: list[Any], /) -> tuple[Any, bytes, bytes, bytes, byte
     return None
 
 
-def pure_pack(head: bytes, bodies: list[Any], most: int, /) -> bytes | None:
+def pack(head: bytes, bodies: list[Any], most: int, /) -> bytes | None:
     """Encode MPUB: *head*, size, count, and each of *bodies* with its size (WIRE-7).
 
     Returns None if there is no body, or if the total exceeds the size field.  Returns None if a body is empty, is
@@ -134,7 +127,7 @@ def with_sizes(bodies: Sequence[bytes]) -> bytes:
 _MOST_PAYLOAD = 2**31 - 1
 
 
-def pure_murmur3_32(data: bytes, seed: int = 0, /) -> int:
+def murmur3_32(data: bytes, seed: int = 0, /) -> int:
     """Return the unsigned 32-bit murmur3 (x86 variant) of *data*."""
     whole = len(data) & ~3
     h = seed & _U32
@@ -157,3 +150,10 @@ def _scramble(k: int) -> int:
 _U32 = 0xFFFFFFFF
 _C1, _C2 = 0xCC9E2D51, 0x1B873593
 _words = Struct("<I").iter_unpack
+
+
+def know_message(*classes: Any) -> None:
+    """Do nothing; in C this function registers the class whose slots C fills."""
+
+
+know_classes = know_message

@@ -57,7 +57,7 @@ class Closing:
             said = "%d handlers still run at the end of close()'s timeout; their messages are requeued"
             log_safely(log, logging.WARNING, said, self.abandoned)
         for connection in connections:
-            send_back(connection.in_flight.unanswered())
+            send_back(connection.unanswered())
         lingers = self._clock.now() + _LINGER
         self._wait_until(lambda: self._are_done(connections), lambda: lingers)
         for connection in connections:
@@ -68,7 +68,7 @@ class Closing:
         """Return whether all messages are answered and no further message is expected."""
         now = self._clock.now()
         return all(
-            self._is_gone(each) or (each.close_waited and not each.in_flight.count and now - each.read_at >= _LATE)
+            self._is_gone(each) or (each.close_waited and not each.in_flight and now - each.read_at >= _LATE)
             for each in connections
         )
 
@@ -76,7 +76,7 @@ class Closing:
         """Return whether *connection* is closed, or has been idle for _LINGER seconds since CLS was sent."""
         if not connection.is_open():
             return True
-        if connection.in_flight.count or connection.unsent() or connection.read_at > self._asked_at:
+        if connection.in_flight or connection.unsent() or connection.read_at > self._asked_at:
             return False
         return self._clock.now() >= self._asked_at + _LINGER
 

@@ -42,7 +42,6 @@ from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import PAUSE, Loop, current_greenlet, in_task, sleep
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.settings import mapped
-from gnsq_lite.net.stream import DeliveryStalled
 from gnsq_lite.net.user_hooks import ErrorLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion, in_hub, run_in_loop
 from gnsq_lite.policy.attempts import Tries, requeue_delay
@@ -354,7 +353,7 @@ class Consumer:
         self.ended.wait(timeout)
         return 0
 
-    def abandon(self) -> None:
+    def after_fork(self) -> None:
         """Drop connections, jobs and greenlets in a forked child: they belong to the parent."""
         self.end.begun = True
         for subscription in self._subscriptions.values():
@@ -411,8 +410,6 @@ class Subscription:
     def on_lost(self, reason: NSQError) -> Again:
         """Return when to reconnect: never if the nsqd was not given by address, because discovery finds it again."""
         self._owner.on_lost(self.endpoint, reason)
-        if isinstance(reason, DeliveryStalled):
-            return Again.AT_ONCE
         return Again.LATER if self.direct else Again.NEVER
 
     def on_retry(self) -> None:

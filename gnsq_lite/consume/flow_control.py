@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.consume.in_flight import InFlight
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.user_hooks import log_safely
@@ -40,7 +39,12 @@ class Controlled(Hashable, Protocol):
 
     endpoint: Endpoint
     negotiated: Negotiated | None
-    in_flight: InFlight
+
+    received_at: float
+
+    @property
+    def in_flight(self) -> int:
+        """Messages in flight."""
 
     @property
     def succeeded(self) -> int:
@@ -99,7 +103,7 @@ class FlowControl:
         most = min(1, limit) if settings.dialect.is_ordered(settings.topic) else limit
         self._most[connection] = self._lowered[connection] = most
         self.backoffs.setdefault(connection.endpoint.partition, self._make_backoff())
-        self._apply(self.allocator.add, connection, self._limit(connection), connection.in_flight)
+        self._apply(self.allocator.add, connection, self._limit(connection), connection)
         self._wake.set()
 
     def parted(self, connection: Controlled) -> None:

@@ -107,7 +107,7 @@ class OrderedConnection(Subscribed):
             else:
                 super().answer_late(message, finished=False)
         elif claim(message):
-            self.in_flight.answered(1)
+            self._in_flight -= 1
             self._report_answered(1)
 
     def _hold(self, message: Message, seconds: float) -> None:

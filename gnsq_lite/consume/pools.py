@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
-from gnsq_lite._core import TURN_OVER, Runner
+from gnsq_lite._core import Runner, drain
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import Message, TimeLimitExceeded, is_expired
-from gnsq_lite.net.io_thread import end_child, enter_thread, leave_thread
+from gnsq_lite.net.io_thread import enter_thread, exit_forked_handler, leave_thread
 from gnsq_lite.net.loop import SLICE, Loop, current_greenlet, let_io
 from gnsq_lite.net.os_threads import is_patched, native_held_lock, native_ident, native_rlock, start_native_thread
 from gnsq_lite.net.user_hooks import log_safely
@@ -150,14 +150,10 @@ class GreenletPool(Pool):
         self._queue.extend(jobs)
         if self._pump_due:
             return
-        if current_greenlet() is not self._loop.hub:
+        if current_greenlet() is self._loop.hub:
+            self._run_workers()
+        else:
             self._pump_soon()
-            return
-        turn = self._now()
-        if turn != self._turn:
-            self._turn = turn
-            self._runner.begin_turn(SLICE)
-        self._run_workers()
 
     def _pump_soon(self) -> None:
         if not self._pump_due:
@@ -176,11 +172,12 @@ class GreenletPool(Pool):
         A worker returns to the hub when its handler waits.  If handlers never wait, one switch handles a whole read.
         """
         self._pump_due = False
-        self._runner.begin_turn(SLICE)
         self._run_workers()
 
     def _run_workers(self) -> None:
-        ends = time.monotonic() + SLICE
+        runner, turn = self._runner, self._now()
+        if turn != self._turn:
+            self._turn, runner.turn_ends = turn, time.monotonic() + SLICE
         while self._queue or self._gave_way:
             if self._gave_way:
                 self._gave_way.popleft().switch()
@@ -190,7 +187,7 @@ class GreenletPool(Pool):
                 self._loop.begin(self._work)
             else:
                 return  # the first worker whose handler returns takes the next job
-            if time.monotonic() > ends:
+            if time.monotonic() > runner.turn_ends:
                 self._pump_later()
                 return
 
@@ -201,20 +198,22 @@ class GreenletPool(Pool):
         try:
             self.seats.append(seat)
             while True:
-                if end_child(runner.drain, queue, seat) == TURN_OVER:
+                is_turn_over = drain(runner, queue, seat)
+                if self._closed and not queue:
+                    return
+                if is_turn_over:
                     self._pump_later()
                     self._gave_way.append(me)
-                    suspend()
-                elif self._closed:
-                    return
                 else:
                     self._idle.append(me)
-                    suspend()
+                suspend()
         except (HandlerRaised, TimeLimitExceeded) as raised:
             self._on_exit(raised.__cause__ or raised)
         except BaseException as error:
             self._loop.fail(error)
         finally:
+            if self._closed:
+                exit_forked_handler()
             self.seats.remove(seat)
             if queue:
                 self._pump_soon()
@@ -248,16 +247,18 @@ class InlinePool(Pool):
             self.seats = [Seat(current_greenlet())]
             while queue:
                 try:
-                    self._runner.begin_turn(SLICE)
-                    why = end_child(self._runner.drain, queue, self.seats[0])
+                    self._runner.turn_ends = time.monotonic() + SLICE
+                    is_turn_over = drain(self._runner, queue, self.seats[0])
                 except (HandlerRaised, TimeLimitExceeded) as raised:
                     self._on_exit(raised.__cause__ or raised)
                     if self._closed or isinstance(raised.__cause__, (KeyboardInterrupt, SystemExit)):
                         return  # the Reader ends, and requeues the queued messages
                 else:
-                    if why == TURN_OVER:
+                    if is_turn_over:
                         let_io()
         finally:
+            if self._closed:
+                exit_forked_handler()
             self.seats = []
 
 
@@ -331,7 +332,7 @@ class ThreadPool(Pool):
                 if len(self._queue) > 1:
                     self._wake_one()  # this thread takes only one job
             try:
-                end_child(self._runner.drain, self._queue, seat)
+                drain(self._runner, self._queue, seat)
             except HandlerRaised as raised:
                 self._on_exit(raised.__cause__ or raised)
             with self._lock:
@@ -343,6 +344,7 @@ class ThreadPool(Pool):
                     continue
                 self._idle.append(parked)
             parked.acquire()
+        exit_forked_handler()
         leave_thread()
         if self._queue and not self._closed:
             self._loop.call_soon(lambda: self.submit([]))

@@ -216,7 +216,7 @@ class HandlerOutcomes:
         """
         connection: Any = message._connection
         over = self._tries.gives_up(key_of(message), message.attempts, *self._settings.known_of(message))
-        if not over and not connection.in_flight.is_here_twice(message):
+        if not over and not connection.is_here_twice(message):
             return False
         self._give_up_once(message)
         return True

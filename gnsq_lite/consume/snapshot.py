@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from gnsq_lite.consume.consumer import COUNTED, Consumer
-from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.net.connection import connection_stats
-from gnsq_lite.stats import ConnectionStats, ReaderStats
+from gnsq_lite.stats import ReaderStats
 
 
 def reader_stats(core: Consumer) -> ReaderStats:
@@ -16,9 +15,23 @@ def reader_stats(core: Consumer) -> ReaderStats:
         topic=core.settings.topic,
         channel=core.settings.channel,
         state=_state(core),
-        connections=tuple(_subscribed_stats(c, core.flow.allocator.ready(c), now) for c in connections),
+        connections=tuple(
+            connection_stats(
+                c,
+                now,
+                ready=c.ready,
+                share=core.flow.allocator.ready(c),
+                in_flight=c.in_flight,
+                received=c.received,
+                finished=c.finished,
+                requeued=c.requeued,
+                expired=c.expired,
+                answers_lost=c.answers_lost,
+            )
+            for c in connections
+        ),
         max_in_flight=core.flow.max_in_flight,
-        in_flight=sum(c.in_flight.count for c in connections),
+        in_flight=sum(c.in_flight for c in connections),
         ready=sum(c.ready for c in connections),
         share=core.flow.allocator.total_ready,
         **{name: core.before[name] + sum(getattr(c, name) for c in connections) for name in COUNTED},
@@ -39,22 +52,6 @@ def reader_stats(core: Consumer) -> ReaderStats:
         handlers_overdue=core.limits.overdue,
         unavailable={str(endpoint): str(reason) for endpoint, reason in core.losses.reasons().items()},
         error=None if core.error is None else str(core.error) or type(core.error).__name__,
-    )
-
-
-def _subscribed_stats(connection: Subscribed, share: int, now: float) -> ConnectionStats:
-    """Return the state of a Reader's connection."""
-    return connection_stats(
-        connection,
-        now,
-        ready=connection.ready,
-        share=share,
-        in_flight=connection.in_flight.count,
-        received=connection.received,
-        finished=connection.finished,
-        requeued=connection.requeued,
-        expired=connection.expired,
-        answers_lost=connection.answers_lost,
     )
 
 

@@ -8,20 +8,20 @@ writes the FIN itself, without waking the loop (:meth:`Subscribed._write_fin`).
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from gnsq_lite._core import Fins
+from gnsq_lite._core import Fins, all_answered
 from gnsq_lite.clock import Clock
 from gnsq_lite.consume.flow_control import FlowControl
-from gnsq_lite.consume.in_flight import InFlight
-from gnsq_lite.errors import NSQError, ProtocolError
-from gnsq_lite.message import Message
+from gnsq_lite.errors import ConnectionLost, NSQError, ProtocolError
+from gnsq_lite.message import Message, is_open
 from gnsq_lite.net.connection import Connection, Owner, Target
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_rlock
-from gnsq_lite.net.stream import DeliveryStalled, lost
+from gnsq_lite.net.stream import lost
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ConnectionOptions
 from gnsq_lite.policy.delivery import SPAN, Delivery
@@ -37,6 +37,8 @@ _GRACE = 0.5
 #: The connection is closed if more messages are in flight than four times the highest RDY plus this number.  A correct
 #: nsqd reaches at most twice RDY for a moment, because messages that timed out at nsqd still count here.
 _SPARE = 1000
+#: If more answered messages than this, plus the unanswered ones, are kept, the connection drops the answered ones.
+_KEPT = 1000
 
 
 class MessageOwner(Owner, Protocol):
@@ -86,9 +88,15 @@ class Subscribed(Connection):
         self._message_owner, self._flow, self._is_prompt = owner, owner.flow, is_prompt
         self.topic, self.channel = target.topic, target.channel
         self.msg_timeout, self.max_msg_timeout = 60.0, 900.0
-        #: Messages that were received and not answered (MSG-5).
-        self.in_flight = InFlight()
-        self._finished = self.requeued = self.expired = self.answers_lost = 0
+        #: The messages of each read.  Single messages are checked only when a list may be dropped, and for time-outs.
+        self._reads: deque[list[Message]] = deque()
+        #: Number of messages in the kept reads.
+        self._kept = 0
+        #: Received messages, minus the messages that the loop answered or removed; FINs that handlers' threads wrote.
+        self._in_flight = self._finished_by_handlers = 0
+        self._finished = self.received = self.requeued = self.expired = self.answers_lost = 0
+        #: Monotonic time of the last read that had messages.
+        self.received_at = float("-inf")
         self._fins = Fins(partial(loop.call_soon, self._flush))
         #: Buffer for the FINs of handlers that succeeded; None: :meth:`handled` is called instead.
         self.fins: Fins | None = self._fins
@@ -99,10 +107,6 @@ class Subscribed(Connection):
         self._share = self.ready = 0
         #: Time at which nsqd last refused a FIN or REQ of this connection; None: nsqd refused none.
         self._refused_at: float | None = None
-        #: Whether the server may count RDY down, as nsqd did before 0.2.20.  If so, answers renew RDY (RDY-2).
-        self._counts_down = False
-        #: Number of received messages at which a server that counts RDY down has used it up.
-        self._used_up_at = 0
         #: Chooses RDY within the share; None: RDY is the share.
         self._delivery: Delivery | None = None
         self._tick_timer: Any = None
@@ -123,9 +127,8 @@ class Subscribed(Connection):
         if negotiated is not None:
             self.msg_timeout = negotiated.msg_timeout or self.msg_timeout
             self.max_msg_timeout = negotiated.max_msg_timeout or self.max_msg_timeout
-            self._counts_down = not negotiated.negotiated
-            if self._is_prompt and negotiated.negotiated:
-                self._delivery = Delivery(self.clock)
+        if self._is_prompt:
+            self._delivery = Delivery(self.clock)
 
     # -- messages
 
@@ -135,8 +138,7 @@ class Subscribed(Connection):
         if stream is not None and self._codec is None and self._reads_in_hub:
             stream.offer(self._take_messages)
         # Handlers' threads do not write through OpenSSL or a compressor: these allow only one caller at a time.
-        is_plain = stream is not None and stream.tls is None and self._codec is None
-        self._writes_fins &= is_plain and not self._counts_down
+        self._writes_fins &= stream is not None and stream.tls is None and self._codec is None
         super().run()
 
     def _take_messages(self, data: bytes) -> bool:
@@ -152,21 +154,6 @@ class Subscribed(Connection):
             self._on_messages(messages)
         return bool(messages)
 
-    @property
-    def succeeded(self) -> int:
-        """Messages finished since the connection was opened, including queued FINs.  Thread-safe."""
-        return self.finished + len(self._fins)
-
-    @property
-    def received(self) -> int:
-        """Messages received since the connection was opened."""
-        return self.in_flight.received
-
-    @property
-    def finished(self) -> int:
-        """Messages answered with FIN since the connection was opened."""
-        return self._finished + self.in_flight.finished_by_handlers
-
     def _on_messages(self, messages: list[Message]) -> None:
         is_reported = self._count_in(messages)
         self._is_handing_on = True
@@ -177,22 +164,27 @@ class Subscribed(Connection):
 
     def _count_in(self, messages: list[Message]) -> bool:
         """Count the messages of a read before they are handled; return whether ``_delivery`` counted them."""
-        count = self.in_flight.add(messages, self.read_at)
+        received = len(messages)
+        self.received_at = self.read_at
+        self.received += received
+        self._in_flight += received
+        count = self.in_flight
+        self._keep(messages, count)
         if count > self._most:
             raise ProtocolError(f"nsqd ignores RDY {self._share}: {count} messages are in flight")
         delivery = self._delivery
         is_reported = delivery is not None and not delivery.is_full
         if delivery is not None and is_reported:
-            delivery.received(len(messages), count - len(self._fins), self._age(messages[-1]))
+            delivery.received(received, count - len(self._fins.ids), self._age(messages[-1]))
         if self._flow.watches or count > self._share:
-            self._flow.received(self, len(messages))  # a resulting RDY is sent before the answers
+            self._flow.received(self, received)  # a resulting RDY is sent before the answers
         return is_reported
 
     def _age(self, message: Message | None) -> float:
         """Return the age of *message* at the last read, in seconds.  Assumes that nsqd's clock agrees with ours."""
         if message is None:
             return 0.0
-        return self.clock.wall() - message.timestamp_ns * 1e-9 - (self.clock.now() - self.in_flight.received_at)
+        return self.clock.wall() - message.timestamp_ns * 1e-9 - (self.clock.now() - self.received_at)
 
     def set_ready(self, count: int) -> None:
         """Set the share of RDY.  nsqd does not confirm a lower RDY, so ``_most`` only grows."""
@@ -202,11 +194,10 @@ class Subscribed(Connection):
         self._share = count
         self.fins = None if self._writes_fins and count == 1 else self._fins
         if self._delivery is None:
-            self.ready = max(0, count - self.in_flight.count) if self._counts_down else count
-            self._used_up_at = self.received + self.ready
-            self.send(commands.ready(self.ready))
+            self.ready = count
+            self.send(commands.ready(count))
         else:
-            self._delivery.set_limit(count, self.in_flight.count)
+            self._delivery.set_limit(count, self.in_flight)
             self._follow(self._delivery)
 
     def _follow(self, delivery: Delivery) -> None:
@@ -233,7 +224,8 @@ class Subscribed(Connection):
         delivery = self._delivery
         if delivery is not None:
             if not self._is_handing_on:
-                delivery.tick(self.in_flight.received, self.in_flight.count, self._age(self.in_flight.newest()))
+                newest = self._reads[-1][-1] if self._reads else None
+                delivery.tick(self.received, self.in_flight, self._age(newest))
             self._follow(delivery)
 
     def _end_delivery(self) -> None:
@@ -245,6 +237,74 @@ class Subscribed(Connection):
         if timer is not None:
             timer.stop()
             timer.close()
+
+    # -- messages in flight (MSG-5)
+
+    @property
+    def in_flight(self) -> int:
+        """Number of received messages that are neither answered nor removed."""
+        return self._in_flight - self._finished_by_handlers
+
+    @property
+    def finished(self) -> int:
+        """Messages answered with FIN since the connection was opened."""
+        return self._finished + self._finished_by_handlers
+
+    @property
+    def succeeded(self) -> int:
+        """Messages finished since the connection was opened, including queued FINs.  Thread-safe."""
+        return self.finished + len(self._fins.ids)
+
+    def _keep(self, messages: list[Message], count: int) -> None:
+        """Keep the messages of a read, after which *count* are in flight, and drop reads that are all answered.
+
+        An expired message does not count as answered, so its read stays until :meth:`expire_overdue` drops it.
+        """
+        reads = self._reads
+        if count == len(messages):  # nothing else is in flight
+            reads.clear()
+            self._kept = 0
+        reads.append(messages)
+        self._kept += len(messages)
+        if len(reads) > 1:
+            while len(reads) > 1 and all_answered(reads[0]):
+                self._kept -= len(reads.popleft())
+            if self._kept > _KEPT and self._kept > 2 * count + _KEPT:
+                self._drop_answered()
+
+    def _drop_answered(self) -> None:
+        """Drop all answered messages, so that one slow handler does not keep the later messages in memory."""
+        opened = ([m for m in read if is_open(m)] for read in self._reads)
+        self._reads = deque(read for read in opened if read)
+        self._kept = sum(map(len, self._reads))
+
+    def unanswered(self) -> list[Message]:
+        """Return the messages that are neither answered nor removed."""
+        return [message for read in self._reads for message in read if is_open(message)]
+
+    def is_here_twice(self, message: Message) -> bool:
+        """Return whether another delivery of *message* is unanswered.  Thread-safe; checks all kept messages."""
+        reads = list(self._reads)  # an atomic copy
+        return any(m.id == message.id and m is not message and is_open(m) for read in reads for m in read)
+
+    def expire_overdue(self, now: float) -> list[Message]:
+        """Remove and return the messages that timed out at nsqd (MSG-5).  Called about once a second."""
+        now -= _GRACE
+        if not self.is_open() or not self._reads or self._reads[0][0].received_at > now - self.msg_timeout:
+            return []  # if the oldest message is in time, all are
+        late = [m for m in self.unanswered() if m.deadline <= now and m._expire()]
+        count = len(late)
+        self._in_flight -= count
+        self._drop_answered()
+        if count:
+            self.expired += count
+            if self._delivery is not None:
+                self._delivery.expired(self.in_flight)
+                self._follow(self._delivery)
+            text = "%s: %d messages were not answered in time; nsqd sends them again"
+            log_safely(log, logging.WARNING, text, self.address, count)
+            self._report_answered(count)
+        return late
 
     # -- answers
 
@@ -264,13 +324,13 @@ class Subscribed(Connection):
         The loop is not woken: it uses the new count of messages in flight when the next message arrives.
         """
         stream = self._stream
-        is_alone = self._writes_fins and self.in_flight.count == 1 and not (self._due or self._flow.watches)
+        is_alone = self._writes_fins and self.in_flight == 1 and not (self._due or self._flow.watches)
         if stream is None or not is_alone or self._is_closing or not self._write_lock.acquire(False):
             return False
         try:
             if stream.unsent or stream.closed is not None:
                 return False
-            self.in_flight.finished_by_handlers += 1  # before nsqd can send the next message
+            self._finished_by_handlers += 1  # before nsqd can send the next message
             stream.send_beside_loop(commands.finish(message.id))
         except OSError as error:
             self.loop.call_soon(partial(self.close, lost(self.address, error)))
@@ -353,37 +413,37 @@ class Subscribed(Connection):
         if requeued:
             data += b"".join(self._reqs[:requeued])
             del self._reqs[:requeued]
-        fins, finished = self._fins.take()
-        data = data + fins if data else fins
-        if self._stream is None or self._stream.closed is not None:
-            self._on_answers_lost(finished + requeued)
-            if self._stream is not None and self._stream.closed is not None:
-                self.close(self._stream.closed)  # the reading greenlet may be running an inline handler
+        ids = self._fins.ids
+        finished = len(ids)  # ids that other threads add meanwhile stay queued
+        if finished:
+            data += b"FIN " + b"\nFIN ".join(ids[:finished]) + b"\n"
+            del ids[:finished]
+        stream, answered = self._stream, finished + requeued
+        if stream is None or stream.closed is not None:
+            self._on_answers_lost(answered)
+            if stream is not None and stream.closed is not None:
+                self.close(stream.closed)  # the reading greenlet may be running an inline handler
             return
-        if finished or requeued:
-            self._finished += finished
-            self.requeued += requeued
-            self.in_flight.answered(finished + requeued)
+        self._finished += finished
+        self.requeued += requeued
+        self._in_flight -= answered
         delivery = self._delivery
         if delivery is not None:
-            if (finished or requeued) and not delivery.is_full:
-                delivery.answered(self.in_flight.count)
+            if answered and not delivery.is_full:
+                delivery.answered(self.in_flight)
             self._schedule_tick(delivery)
             if delivery.ready != self.ready:
                 self.ready = delivery.ready
                 data = commands.ready(self.ready) + data
-        if not data:
-            return
-        if finished or requeued:  # a resulting RDY is sent after these answers
-            self._report_answered(finished + requeued, success=finished > 0)
-        self._emit(data)
+        if answered:  # a resulting RDY is sent after these answers
+            self._report_answered(answered, success=finished > 0)
+        if data:
+            stream.write(data if self._codec is None else self._codec.compress(data))
 
     def _report_answered(self, count: int, *, success: bool = False) -> None:
         """Report *count* answered or expired messages to the flow control, if they may change a RDY."""
-        if self._flow.watches or self.in_flight.count + count > self._share:
+        if self._flow.watches or self.in_flight + count > self._share:
             self._flow.answered(self, count, success=success)
-        if self._counts_down and self.received >= self._used_up_at:  # before that, messages may still arrive
-            self.set_ready(self._share)
 
     # -- watching
 
@@ -397,32 +457,16 @@ class Subscribed(Connection):
         A crash can leave two copies of a message in nsqd's disk queue.  nsqd refuses the FIN of the second copy, and
         still counts it as in flight.  Only a new connection resets the count; running handlers finish first.
         """
-        if self._refused_at is None or self.in_flight.count or not self._share:
+        if self._refused_at is None or self.in_flight or not self._share:
             return False
-        return now - max(self._refused_at, self.in_flight.received_at) > STALLED
+        return now - max(self._refused_at, self.received_at) > STALLED
 
     def check(self, now: float) -> None:
         """Check for silence and blocked writes, and whether nsqd delivers nothing although RDY allows it."""
         super().check(now)
         if self._is_stalled(now) and not self._is_closing:
             why = f"nsqd delivered nothing for {STALLED:g} s after it refused a FIN or REQ; reconnecting"
-            self.close(DeliveryStalled(self.address, why))
-
-    def expire_overdue(self, now: float) -> list[Message]:
-        """Remove and return the messages that timed out at nsqd (MSG-5).  Called about once a second."""
-        if not self.is_open():
-            return []
-        late = self.in_flight.expire(now - _GRACE, now - _GRACE - self.msg_timeout)
-        count = len(late)
-        if count:
-            self.expired += count
-            if self._delivery is not None:
-                self._delivery.expired(self.in_flight.count)
-                self._follow(self._delivery)
-            text = "%s: %d messages were not answered in time; nsqd sends them again"
-            log_safely(log, logging.WARNING, text, self.address, count)
-            self._report_answered(count)
-        return late
+            self.close(ConnectionLost(self.address, why))
 
     # -- the end
 
@@ -431,9 +475,12 @@ class Subscribed(Connection):
         with self._write_lock:  # so that no thread is using the socket's descriptor
             super().close(reason)
         self._end_delivery()
-        if len(self._fins):  # the flush counts the queued answers as lost
+        if self._fins.ids:  # the flush counts the queued answers as lost
             self._flush_soon()
-        if self.in_flight.drop():
+        unanswered = [message for message in self.unanswered() if message._expire()]
+        self._reads.clear()
+        self._kept, self._in_flight = 0, self._finished_by_handlers
+        if unanswered:
             self._message_owner.on_closed(self)
 
     def send_close(self) -> None:
@@ -453,4 +500,4 @@ class Subscribed(Connection):
         super().abandon()
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]} in_flight={self.in_flight.count}>"
+        return f"{super().__repr__()[:-1]} in_flight={self.in_flight}>"

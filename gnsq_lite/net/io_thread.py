@@ -19,7 +19,7 @@ import os
 import weakref
 from collections.abc import Callable
 from os import getpid
-from typing import Any, TypeVar
+from typing import Any
 
 from gnsq_lite.blocking_calls import after_fork
 from gnsq_lite.errors import ClosedError, NSQError
@@ -33,8 +33,6 @@ from gnsq_lite.net.os_threads import (
     native_sleep,
     start_native_thread,
 )
-
-T = TypeVar("T")
 
 log = logging.getLogger("gnsq_lite.net")
 
@@ -166,16 +164,13 @@ def look_for_fork() -> None:
         _reset()
 
 
-def end_child(call: Callable[..., T], *args: Any) -> T:
-    """Return ``call(*args)``; if *call* forks, the child exits with status 0 after *call*.
+def exit_forked_handler() -> None:
+    """Exit with status 0 if the current greenlet or thread called fork() in a handler, and this is the child.
 
-    *call* runs handlers.  If a handler forked and returned, the child must not continue the parent's greenlets.
+    The child must not continue the parent's greenlets.  A fork closes the pools, so their workers end and call this.
     """
-    try:
-        return call(*args)
-    finally:
-        if _forker is current_greenlet():
-            os._exit(0)
+    if _forker is current_greenlet():
+        os._exit(0)
 
 
 def _reset() -> None:

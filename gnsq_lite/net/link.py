@@ -24,7 +24,6 @@ C = TypeVar("C", bound=Connection)
 class Again(Enum):
     """When a link reconnects after it lost its connection."""
 
-    AT_ONCE = "connect again now"
     SOON = "connect again after the shortest pause: the connection did useful work"
     LATER = "connect again after a pause, which grows with each failure"
     NEVER = "do not connect again"
@@ -81,11 +80,10 @@ class Link(Generic[C]):
                     return
                 if again is Again.SOON:
                     self._retry.restart()
-                if again is not Again.AT_ONCE:
-                    delay = self._retry.failed(longest=isinstance(reason, WrongDialectError))
-                    log_safely(self._log, logging.DEBUG, "%s: next attempt in %.1f s", self.endpoint, delay)
-                    sleep(delay)
-                    self._owner.on_retry()
+                delay = self._retry.failed(longest=isinstance(reason, WrongDialectError))
+                log_safely(self._log, logging.DEBUG, "%s: next attempt in %.1f s", self.endpoint, delay)
+                sleep(delay)
+                self._owner.on_retry()
         finally:
             self._leave()
 

@@ -30,10 +30,6 @@ DONTWAIT = getattr(socket, "MSGDONTWAIT", 0)
 _HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
-class DeliveryStalled(ConnectionLost):
-    """nsqd refused a FIN or REQ, then delivered nothing although RDY allowed it: its in-flight count is too high."""
-
-
 def lost(address: str, error: OSError) -> NSQConnectionError:
     """Convert an OSError of an open connection to ConnectionLost; return an NSQConnectionError unchanged."""
     if isinstance(error, NSQConnectionError):

@@ -44,10 +44,12 @@ Key = Hashable
 class Counts(Protocol):
     """Counts that a connection keeps."""
 
-    #: Messages in flight: neither answered nor timed out.
-    count: int
     #: Time of the last read that received messages.
     received_at: float
+
+    @property
+    def in_flight(self) -> int:
+        """Messages in flight: neither answered nor timed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +63,6 @@ class SetReady:
 class ReadyState:
     """The RDY of one connection.  Methods with the parameter *out* append the RDY to send to *out*."""
 
-    __slots__ = (
-        "_active",
-        "charge",
-        "counts",
-        "greeted",
-        "key",
-        "limit",
-        "reserved",
-        "reserved_until",
-        "resting",
-        "since",
-        "size",
-    )
-
     def __init__(self, key: Key, limit: int, counts: Counts, now: float) -> None:
         self.key, self.limit, self.counts = key, limit, counts
         self.size = 0  # the last RDY
@@ -82,21 +70,17 @@ class ReadyState:
         self.charge = 0  # part of max_in_flight that the connection uses
         self.resting = False  # its message waits for its delay to pass: RDY 0, and no charge
         self.greeted = False  # the first RDY was sent, which is always RDY 1 (RDY-1)
-        self.since = self._active = now  # start of its turn; last activity other than messages
+        self.since = self.last_active = now  # start of its turn; last activity other than messages
 
     @property
     def in_flight(self) -> int:
         """Messages in flight on the connection."""
-        return self.counts.count
+        return self.counts.in_flight
 
     @property
     def active(self) -> float:
         """Time of the last activity."""
-        return max(self._active, self.counts.received_at)
-
-    def stir(self, now: float) -> None:
-        """Record activity."""
-        self._active = now
+        return max(self.last_active, self.counts.received_at)
 
     def recharge(self) -> int:
         """Update the charge; return its change."""
@@ -115,7 +99,7 @@ class ReadyState:
     def grow(self, size: int, now: float, out: list[SetReady]) -> None:
         """Raise RDY; on a new connection, send RDY 1 first."""
         if not self.size:
-            self.since = self._active = now
+            self.since = self.last_active = now
         if not self.greeted and size > 1:
             out.append(SetReady(self.key, 1))
         self.greeted = True
@@ -173,9 +157,7 @@ class ReadyAllocator:
     # -- events -----------------------------------------------------------------------------------------------------
 
     def add(self, key: Key, max_rdy_count: int, counts: Counts) -> list[SetReady]:
-        """Add a subscribed connection.  Raises ValueError for a key that is in use."""
-        if key in self._connections:
-            raise ValueError(f"connection {key!r} was added before")
+        """Add a subscribed connection."""
         now = self._clock.now()
         connection = ReadyState(key, max(0, max_rdy_count), counts, now)
         self._connections[key] = connection
@@ -241,7 +223,7 @@ class ReadyAllocator:
         if connection is None or count <= 0:
             return []
         if self._turns and connection.in_flight + count >= connection.size:
-            connection.stir(self._clock.now())  # it could not receive until now, so it was not idle
+            connection.last_active = self._clock.now()  # it could not receive until now, so it was not idle
         # nsqd reads a lowered RDY before these answers, so the answers allow no new message under the old RDY.
         connection.reserved = max(0, connection.reserved - count)
         if connection.charge > connection.size:  # otherwise the charge is RDY
@@ -286,11 +268,6 @@ class ReadyAllocator:
         return []
 
     # -- state ------------------------------------------------------------------------------------------------------
-
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        """The connections, in the order they were added."""
-        return tuple(self._connections)
 
     @property
     def total_ready(self) -> int:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from gnsq_lite._core import murmur3_32, pack, pure_murmur3_32, pure_pack
+from gnsq_lite._core import murmur3_32, pack, twin
 from gnsq_lite.broker.commands import CommandError, CommandReader, LineTooLong
 from gnsq_lite.dialect import Dialect
 from gnsq_lite.errors import HTTPResponseError, ProtocolError
@@ -73,8 +73,8 @@ def packed(data: bytes) -> None:
         size = rest[0]
         batch.append(rest[1 : 1 + size] if size < 250 else None)
         rest = rest[1 + size :]
-    assert pack(b"MPUB t\n", batch, limit) == pure_pack(b"MPUB t\n", batch, limit)
-    assert murmur3_32(data) == pure_murmur3_32(data)
+    assert pack(b"MPUB t\n", batch, limit) == twin.pack(b"MPUB t\n", batch, limit)
+    assert murmur3_32(data) == twin.murmur3_32(data)
 
 
 def _codec(codec: Any, data: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,8 +17,6 @@ from tests.native import is_patched, native_held_lock, start_native_thread
 from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.system.http_stub import scripted
-from tests.system.test_hostile_nsqd import OK, frame, read_command
 from tests.system.test_reader import POOLS, QUICK, channel, reader_on
 
 # -- HB-1: nothing a handler does holds up a heartbeat
@@ -140,41 +137,6 @@ def test_max_in_flight_is_shared_by_the_connections(make_broker: MakeBroker, top
         topic, "ch", print, nsqd_tcp_addresses=[b.tcp_address for b in brokers], max_in_flight=30, **QUICK
     ) as reader:
         wait_for(lambda: [c.share for c in reader.stats().connections] == [10, 10, 10])
-
-
-@pytest.mark.rule("RDY-2")
-@pytest.mark.rule("NEG-2")
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("limit", [1, 4])
-def test_a_server_that_counts_rdy_down_delivers_all_messages(pool: str, limit: int) -> None:
-    """As nsqd before 0.2.20: the reply to IDENTIFY is OK, and each message takes one from RDY."""
-    handled: list[bytes] = []
-    in_flight, most = set[bytes](), 0
-
-    def speak(connection: socket.socket) -> None:
-        nonlocal most
-        for _ in range(2):  # IDENTIFY, SUB
-            read_command(connection)
-            connection.sendall(OK)
-        ids = [b"%016d" % number for number in range(60)]
-        while True:
-            verb, *rest = read_command(connection).split()
-            if verb == b"FIN":
-                in_flight.remove(rest[0])
-            elif verb == b"RDY":
-                for _ in range(min(int(rest[0]), len(ids))):
-                    time.sleep(0.005)  # the Reader reads each message alone, and sends its share after 0.1 s
-                    in_flight.add(ids[0])
-                    connection.sendall(frame(2, struct.pack(">qH", 1, 1) + ids.pop(0) + b"x"))
-                most = max(most, len(in_flight))
-
-    options: dict[str, Any] = {"max_in_flight": limit, "handler_pool": pool, **QUICK}
-    with (
-        scripted(speak) as address,
-        Reader("t", "ch", lambda message: handled.append(message.id), nsqd_tcp_addresses=address, **options),
-    ):
-        wait_for(lambda: len(handled) == 60 and not in_flight)
-    assert limit <= most <= limit + 1  # RDY 1, then the whole share while one message is on its way
 
 
 @pytest.mark.rule("RDY-7")

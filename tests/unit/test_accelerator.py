@@ -53,7 +53,7 @@ IN_ANOTHER_INTERPRETER = """
 import sys
 from gnsq_lite import _core
 assert _core.is_accelerated is {accelerated}
-assert _core.pack(b"MPUB t\\n", [b"a", b"bc"], 9) == _core.pure_pack(b"MPUB t\\n", [b"a", b"bc"], 9)
+assert _core.pack(b"MPUB t\\n", [b"a", b"bc"], 9) == _core.twin.pack(b"MPUB t\\n", [b"a", b"bc"], 9)
 """
 
 

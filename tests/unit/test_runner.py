@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite import _core
-from gnsq_lite._core import QUEUE_EMPTY, SURPLUS, TURN_OVER, Fins, Runner, pure_drain
+from gnsq_lite._core import Fins, Runner, twin
 from gnsq_lite.consume import pools, run_handler
 from gnsq_lite.consume.pools import GreenletPool, InlinePool
 from gnsq_lite.consume.run_handler import make_batch_runner, make_runner
@@ -27,14 +27,28 @@ from gnsq_lite.message import EXPIRED, Message, Requeue
 from gnsq_lite.net.loop import loop_here
 
 
+class FastRunner(Runner):
+    """A Runner with the drain() of this process, which is in C if the extension was built."""
+
+    def drain(self, queue: Any, seat: Any = None) -> bool:
+        return _core.drain(self, queue, [None, None] if seat is None else seat)
+
+
 class PureRunner(Runner):
     """A Runner that drains in Python."""
 
-    def drain(self, queue: Any, seat: list[Any] | None = None, /) -> int:
-        return pure_drain(self, queue, seat)
+    def drain(self, queue: Any, seat: Any = None) -> bool:
+        return twin.drain(self, queue, [None, None] if seat is None else seat)
 
 
-BOTH = pytest.mark.parametrize(("runner", "fins"), [(Runner, Fins), (PureRunner, Fins)], ids=["fast", "pure"])
+def taken(fins: Fins) -> list[bytes]:
+    """Remove and return the ids of the queued FINs."""
+    ids = fins.ids.copy()
+    del fins.ids[: len(ids)]
+    return ids
+
+
+BOTH = pytest.mark.parametrize(("runner", "fins"), [(FastRunner, Fins), (PureRunner, Fins)], ids=["fast", "pure"])
 MOST = 5
 
 
@@ -154,10 +168,10 @@ def play(runner: Any, fins: Any, script: list[tuple[str, int, bool, bool]]) -> l
     ended: list[str] = []
     while queue:
         try:
-            assert made.drain(queue) == QUEUE_EMPTY
+            assert made.drain(queue) is False
         except BaseException as error:
             ended.append(type(error).__name__)
-    return [outcomes.told, ended, *((c.told, c.box.take()) for c in connections)]
+    return [outcomes.told, ended, *((c.told, taken(c.box)) for c in connections)]
 
 
 one_message = st.tuples(st.sampled_from(sorted(ACTS)), st.integers(MOST - 1, MOST + 2), st.booleans(), st.booleans())
@@ -167,15 +181,14 @@ one_message = st.tuples(st.sampled_from(sorted(ACTS)), st.integers(MOST - 1, MOS
 @pytest.mark.rule("MSG-2")
 @given(st.lists(one_message, max_size=12))
 def test_both_runners_tell_the_same_whatever_handlers_do(script: list[tuple[str, int, bool, bool]]) -> None:
-    assert play(Runner, Fins, script) == play(PureRunner, Fins, script)
+    assert play(FastRunner, Fins, script) == play(PureRunner, Fins, script)
 
 
 @BOTH
 @pytest.mark.rule("MSG-1")
 @pytest.mark.rule("MSG-4")
 def test_each_act_has_its_one_answer(runner: Any, fins: Any) -> None:
-    one = b"FIN 0000000000000000\n", 1
-    none = b"", 0
+    one, none = [b"0" * 16], list[bytes]()
     wanted: dict[str, tuple[Any, Any]] = {
         "return": (["wake"], one),
         "return a value": (["wake"], one),
@@ -223,24 +236,24 @@ def test_a_drain_ends_with_the_queue_the_turn_or_a_surplus_of_workers(runner: An
     connection = FakeConnection(fins)
     made = a_runner(runner, lambda message: None)
     queue = queue_of(connection, 9)
-    made.begin_turn(-1.0)
-    assert made.drain(queue) == TURN_OVER
+    made.turn_ends = 0.0
+    assert made.drain(queue) is True
     assert len(queue) == 8
-    made.begin_turn(1000)
+    made.turn_ends = float("inf")
     made.surplus = 1
-    assert made.drain(queue) == SURPLUS
+    assert made.drain(queue) is False
     assert len(queue) == 8
     made.surplus = 0
-    assert made.drain(queue) == QUEUE_EMPTY
-    assert made.drain(queue) == QUEUE_EMPTY
-    assert connection.box.take()[1] == 9
+    assert made.drain(queue) is False
+    assert made.drain(queue) is False
+    assert len(taken(connection.box)) == 9
 
 
 @BOTH
 def test_a_surplus_that_arises_in_a_handler_ends_the_drain_after_it(runner: Any, fins: Any) -> None:
     made = a_runner(runner, lambda message: setattr(made, "surplus", 1))
     queue = queue_of(FakeConnection(fins), 3)
-    assert made.drain(queue) == SURPLUS
+    assert made.drain(queue) is False
     assert len(queue) == 2
 
 
@@ -259,8 +272,7 @@ def test_handlers_that_give_way_share_a_queue(runner: Any, fins: Any) -> None:
             if not worker.dead:
                 worker.switch()
     for place, connection in enumerate(connections):
-        lines = sorted(connection.box.take()[0].splitlines())
-        assert lines == [b"FIN %016d" % number for number in range(place, 60, 3)]
+        assert sorted(taken(connection.box)) == [b"%016d" % number for number in range(place, 60, 3)]
 
 
 @BOTH
@@ -283,7 +295,7 @@ def test_an_error_of_the_queue_or_of_a_callback_comes_through(runner: Any, fins:
     made = a_runner(runner, lambda message: fail(ValueError("first")), Broken())
     with pytest.raises(ZeroDivisionError):
         made.drain(Stubborn())
-    assert made.drain(Deceptive()) == QUEUE_EMPTY
+    assert made.drain(Deceptive()) is False
     with pytest.raises(LookupError) as caught:
         made.drain(queue_of(FakeConnection(fins), 1))
     assert isinstance(caught.value.__context__, ValueError)
@@ -299,50 +311,41 @@ def test_what_is_no_plain_message_goes_to_run(runner: Any, fins: Any) -> None:
     odd[0].attempts, odd[1].attempts = "many", 2**70
     del odd[2].attempts
     jobs = [None, [], Message, *odd]
-    assert made.drain(deque(jobs)) == QUEUE_EMPTY
+    assert made.drain(deque(jobs)) is False
     assert seen == jobs
 
 
 def test_fins_wake_once_until_they_are_taken() -> None:
     woken: list[int] = []
-    box = Fins(lambda: woken.append(len(box)))
-    assert box.take() == (b"", 0)
+    box = Fins(lambda: woken.append(len(box.ids)))
     for length in (16, 0, 1, 5000):
         box.add(b"x" * length)
-    assert (len(box), woken, box.due) == (4, [1], True)
-    assert box.take() == (b"FIN " + b"\nFIN ".join([b"x" * 16, b"", b"x", b"x" * 5000]) + b"\n", 4)
-    assert (len(box), box.due) == (0, True)
+    assert (box.ids, woken, box.due) == ([b"x" * 16, b"", b"x", b"x" * 5000], [1], True)
+    assert len(taken(box)) == 4
     box.add(b"y")
     assert len(woken) == 1
     box.due = False
     box.add(b"z")
-    assert len(woken) == 2
-    assert box.take() == (b"FIN y\nFIN z\n", 2)
-    many = [b"%016d" % n for n in range(5000)]
-    for one in many:
-        box.add(one)
-    assert box.take() == (b"".join(b"FIN %b\n" % one for one in many), 5000)
+    assert (len(woken), box.ids) == (2, [b"y", b"z"])
 
 
 def test_add_raises_the_error_of_wake() -> None:
     box = Fins(lambda: fail(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         box.add(b"a")
-    assert box.take() == (b"FIN a\n", 1)
+    assert box.ids == [b"a"]
 
 
 @pytest.mark.skipif(not _core.is_accelerated, reason="the accelerator was not built")
 def test_the_accelerated_drain_refuses_what_it_cannot_use() -> None:
-    made = a_runner(Runner, print)
+    made = a_runner(FastRunner, print)
     for queue in (None, 1, object()):
         with pytest.raises(AttributeError):
             made.drain(queue)
     with pytest.raises(AttributeError):
         made.drain([1])
     with pytest.raises(TypeError):
-        made.begin_turn("soon")
-    with pytest.raises(TypeError):
-        _core.drain(print, deque(), None)
+        _core.drain(print, deque(), [None, None])
     for name in ("run", "handler"):
         delattr(made, name)
         with pytest.raises(AttributeError):
@@ -366,12 +369,12 @@ def test_no_fin_is_lost_between_threads(runner: Any, fins: Any) -> None:
         while len(sent) < 20_000:
             assert wanted.acquire(timeout=30)
             connection.box.due = False
-            sent += connection.box.take()[0].splitlines()
+            sent += taken(connection.box)
         for worker in workers:
             worker.join()
     finally:
         sys.setswitchinterval(interval)
-    assert sorted(sent) == [b"FIN %016d" % n for n in range(20_000)]
+    assert sorted(sent) == [b"%016d" % n for n in range(20_000)]
 
 
 @BOTH
@@ -414,9 +417,9 @@ def test_a_batch_is_handled_as_one_job(runner: Any, fins: Any) -> None:
     messages = list(queue_of(connection, 5))
     messages[1].finish()
     messages[1]._token = EXPIRED
-    assert made.drain(deque([messages[:3], messages[3:]])) == QUEUE_EMPTY
+    assert made.drain(deque([messages[:3], messages[3:]])) is False
     assert seen == [2, 2]
-    assert connection.box.take()[1] == 5
+    assert len(taken(connection.box)) == 5
 
 
 @BOTH

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite import _core
+from gnsq_lite._core import twin
 from gnsq_lite.errors import AlreadyAnswered, ProtocolError
 from gnsq_lite.message import NEW, Message
 from gnsq_lite.wire.frames import FrameDecoder
@@ -60,7 +61,7 @@ def test_both_scans_find_the_same_and_stop_at_the_same_place_in_any_bytes(data: 
     fast: list[Any] = []
     pure: list[Any] = []
     end = _core.scan(data, at, limit, listed, "owner", fast)
-    assert end == _core.pure_scan(data, at, limit, listed, "owner", pure)
+    assert end == twin.scan(data, at, limit, listed, "owner", pure)
     assert fast == pure
 
 
@@ -74,7 +75,7 @@ def test_both_scans_agree_at_each_cut_and_around_the_limit(body: bytes, over: in
         fast: list[Any] = []
         pure: list[Any] = []
         end = _core.scan(data[:length], 0, limit, listed, None, fast)
-        assert end == _core.pure_scan(data[:length], 0, limit, listed, None, pure)
+        assert end == twin.scan(data[:length], 0, limit, listed, None, pure)
         assert fast == pure
         assert end == (length // len(one) * len(one) if over >= 0 else 0)
 
@@ -85,26 +86,26 @@ def test_both_scans_make_the_same_messages_of_any_bytes(data: bytes, limit: int)
     fast: list[Message] = []
     pure: list[Message] = []
     end = _core.scan(data, 0, limit, Message, connection, fast)
-    assert end == _core.pure_scan(data, 0, limit, Message, connection, pure)
+    assert end == twin.scan(data, 0, limit, Message, connection, pure)
     assert seen(fast) == seen(pure)
 
 
-@given(st.lists(st.booleans(), max_size=8), st.integers(0, 10))
-def test_both_ways_skip_the_same_answered_messages(answered: list[bool], at: int) -> None:
+@given(st.lists(st.booleans(), max_size=8))
+def test_both_ways_agree_whether_all_messages_are_answered(answered: list[bool]) -> None:
     found = [Message(FakeConnection(), 1, 1, ID, b"") for _ in answered]  # type: ignore[arg-type]
     for one, is_answered in zip(found, answered, strict=True):
         if is_answered:
             del one._token
-    assert _core.skip_answered(found, at) == _core.pure_skip_answered(found, at)
+    assert _core.all_answered(found) == twin.all_answered(found) == all(answered)
 
 
-def test_messages_of_a_subclass_are_skipped_too_and_any_other_object_is_for_python() -> None:
+def test_messages_of_a_subclass_may_be_answered_and_any_other_object_is_not() -> None:
     youzan = message_factory(None)(FakeConnection(), 1, 1, ID, b"")
-    assert _core.skip_answered([youzan], 0) == 0
+    assert not _core.all_answered([youzan])
     del youzan._token
-    assert _core.skip_answered([youzan], 0) == 1
+    assert _core.all_answered([youzan])
     if _core.is_accelerated:
-        assert _core.skip_answered([youzan, object()], 0) == 1
+        assert not _core.all_answered([youzan, object()])
 
 
 def test_a_message_from_the_scan_is_like_one_that_was_constructed() -> None:
@@ -166,7 +167,7 @@ def test_no_reference_is_kept_and_none_is_lost() -> None:
         return [sys.getrefcount(getattr(one, name)) for name in ("timestamp_ns", "attempts", "id", "body")]
 
     by_hand: list[Message] = []
-    _core.pure_scan(data, 0, 1000, Message, FakeConnection(), by_hand)
+    twin.scan(data, 0, 1000, Message, FakeConnection(), by_hand)
     gc.collect()
     before, classes = counts(), sys.getrefcount(Message)
     for _ in range(50):

@@ -81,8 +81,8 @@ def test_a_list_is_finished_as_its_messages_are_one_by_one(gathers: bool, tokens
 
 def answered(connection: Connection) -> set[bytes]:
     """Return the ids that got a FIN, gathered or not: a message that its user answers does not wait to be gathered."""
-    gathered = b"" if connection.fins is None else connection.fins.take()[0]
-    found = [line[4:] for line in gathered.splitlines()] + [message_id for _, message_id in connection.seen]
+    gathered = [] if connection.fins is None else connection.fins.ids
+    found = gathered + [message_id for _, message_id in connection.seen]
     assert len(found) == len(set(found))
     return set(found)
 
@@ -193,7 +193,7 @@ def test_no_reference_is_kept_and_none_is_lost_by_lists() -> None:
         _core.all_new(messages, 1)
         _core.keep_open(messages)
         _core.finish_open(messages, True)
-        connection.fins.take()
+        connection.fins.ids.clear()
         for message in messages:
             message._token = NEW
     del message

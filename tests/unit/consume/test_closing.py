@@ -38,18 +38,17 @@ def test_what_comes_once_the_end_has_begun_goes_back(batch_size: int | None) -> 
 def test_closing_waits_for_20_ms_without_a_byte_and_for_unanswered_messages() -> None:
     clock = FakeClock()
     closing = Closing(clock, busy=lambda: 0)
-    in_flight = SimpleNamespace(count=0)
     connection: Any = SimpleNamespace(
-        is_open=lambda: True, in_flight=in_flight, read_at=clock.now(), close_waited=True, unsent=lambda: 0
+        is_open=lambda: True, in_flight=0, read_at=clock.now(), close_waited=True, unsent=lambda: 0
     )
     assert not closing._are_done([connection])
     clock.advance(0.015)
-    in_flight.count, connection.read_at = 1, clock.now()  # nsqd was sending it while it answered CLS
+    connection.in_flight, connection.read_at = 1, clock.now()  # nsqd was sending it while it answered CLS
     clock.advance(0.1)
     assert not closing._are_done([connection])
-    in_flight.count = 0
+    connection.in_flight = 0
     assert closing._are_done([connection])
     connection.close_waited = False
     assert not closing._are_done([connection])
-    connection.is_open, in_flight.count = lambda: False, 1
+    connection.is_open, connection.in_flight = lambda: False, 1
     assert closing._are_done([connection])

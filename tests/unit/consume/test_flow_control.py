@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ class Connection:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint, self.negotiated = endpoint, Negotiated(negotiated=True, max_rdy_count=2500)
-        self.in_flight: Any = SimpleNamespace(count=0, received_at=0.0)
+        self.in_flight, self.received_at = 0, 0.0
         self.succeeded = 0
         self.sent: list[int] = []
 

@@ -9,17 +9,19 @@ from typing import Any
 import gevent
 import pytest
 
+from gnsq_lite._core import Runner, twin
+from gnsq_lite.consume import pools
 from gnsq_lite.consume.pools import GreenletPool
 from gnsq_lite.net.loop import loop_here
-from tests.unit.test_runner import PureRunner
 
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[GreenletPool]:
     """A pool of three workers whose jobs are callables, and for which no time passes, however slow this process is."""
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(pools, "drain", twin.drain)  # C does not read the time in Python
     failed: list[BaseException] = []
-    runner = PureRunner(print, 5, lambda job: job(), print, print)
+    runner = Runner(print, 5, lambda job: job(), print, print)
     made = GreenletPool(loop_here(), runner, 3, failed.append)
     yield made
     made.close()

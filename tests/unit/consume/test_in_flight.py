@@ -9,100 +9,109 @@ import pytest
 
 from gnsq_lite._core import Fins
 from gnsq_lite.consume import run_handler
-from gnsq_lite.consume.in_flight import InFlight
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message
+from gnsq_lite.wire import commands
+from tests.unit.consume.test_subscribed import Bench
 from tests.unit.test_runner import FakeConnection, FakeOutcomes
 
-LATE = 1e9  # seconds: any message is late then
 
+class Flight(Bench):
+    """A connection with *count* messages of one read in flight."""
 
-def brought(count: int = 1) -> tuple[InFlight, list[Message], FakeConnection]:
-    connection = FakeConnection(Fins)
-    messages = [Message(connection, 1, 1, b"%016d" % n, b"") for n in range(count)]
-    flight = InFlight()
-    flight.add(messages, 0.0)
-    return flight, messages, connection
+    def __init__(self, count: int = 1) -> None:
+        super().__init__()
+        self.connection.set_ready(count)
+        self.turn()
+        self.messages = [Message(self.connection, 1, 1, b"%016d" % n, b"") for n in range(count)]
+        self.connection._on_messages(self.messages)
+
+    def expire(self) -> list[Message]:
+        """Remove the messages in flight at a time at which any message is late."""
+        return self.connection.expire_overdue(1e9)
 
 
 @pytest.mark.rule("MSG-5")
-def test_a_message_that_is_taken_over_after_its_time_is_counted_out_once() -> None:
-    flight, (message,), connection = brought()
-    assert flight.expire(LATE, LATE) == [message]
+def test_a_message_that_is_kept_open_after_its_time_is_counted_out_once() -> None:
+    flight = Flight()
+    (message,) = flight.messages
+    assert flight.expire() == [message]
     message.enable_async()
     assert message.is_async
-    assert flight.expire(LATE, LATE) == flight.unanswered() == []
-    assert flight.count == 0
+    assert flight.expire() == flight.connection.unanswered() == []
+    assert flight.connection.in_flight == 0
     message.finish()
-    assert connection.told == [("late", message.id, True)]
+    assert commands.finish(message.id) in flight.turn()
+    assert flight.connection.in_flight == 0
     with pytest.raises(AlreadyAnswered):
         message.enable_async()
 
 
 @pytest.mark.rule("MSG-5")
-def test_one_that_expires_while_its_handler_has_taken_it_over_is_not_finished_when_that_returns() -> None:
-    flight, (message,), connection = brought()
-    outcomes = FakeOutcomes()
+def test_a_message_that_expires_after_its_handler_kept_it_open_is_not_finished_when_the_handler_returns() -> None:
+    flight = Flight()
+    (message,) = flight.messages
 
     def handler(given: Message) -> None:
         given.enable_async()
-        assert flight.expire(LATE, LATE) == [given]
+        assert flight.expire() == [given]
 
-    run_handler.make_runner(handler, outcomes, 5).run(message)
-    assert connection.told == [("open", message.id)]
+    run_handler.make_runner(handler, FakeOutcomes(), 5).run(message)
+    assert b"FIN" not in flight.turn()
     message.requeue()
-    assert connection.told == [("open", message.id), ("late", message.id, False)]
+    assert flight.turn() == commands.requeue(message.id, 0)
 
 
 @pytest.mark.rule("MSG-5")
-def test_an_answer_beside_the_count_counts_once() -> None:
-    flight, messages, _ = brought(3)
-    messages[1].finish()
-    flight.answered(1)
-    assert flight.expire(LATE, LATE) == [messages[0], messages[2]]
-    assert flight.count == 0
+def test_an_answered_message_does_not_expire() -> None:
+    flight = Flight(3)
+    flight.messages[1].finish()
+    flight.turn()
+    assert flight.expire() == [flight.messages[0], flight.messages[2]]
+    assert flight.connection.in_flight == 0
 
 
 @pytest.mark.slow
 @pytest.mark.rule("MSG-5")
 def test_answers_of_a_thread_race_with_the_count() -> None:
-    flight, messages, connection = brought(20_000)
-    told: list[Any] = []
-    connection.answer_late = lambda message, *, finished: told.append(message)  # type: ignore[method-assign]  # noqa: PLW0108
+    flight = Flight(20_000)
+    late_answers: list[Message] = []
     refused: list[Message] = []
 
+    def answer_late(message: Message, *, finished: bool) -> None:
+        late_answers.append(message)
+
     def answer() -> None:
-        for message in messages:
+        for message in flight.messages:
             try:
                 message.finish()
             except AlreadyAnswered:  # in the very moment in which it was counted out
                 refused.append(message)
 
+    flight.connection.answer_late = answer_late  # type: ignore[method-assign]
     thread = threading.Thread(target=answer)
     thread.start()
-    late = flight.expire(LATE, LATE)
+    expired = flight.expire()
     thread.join()
-    in_time = connection.box.take()[1]
-    assert in_time + len(late) == len(messages)
-    assert len(told) + len(refused) == len(late)
+    assert len(flight.connection._fins.ids) + len(expired) == 20_000
+    assert len(late_answers) + len(refused) == len(expired)
 
 
 def test_one_that_is_not_answered_does_not_keep_all_that_came_after_it() -> None:
-    flight, (slow,), connection = brought()
-    for number in range(20_000):
-        message = Message(connection, 1, 1, b"%016d" % number, b"")
-        flight.add([message], 0.0)
-        message.finish()
-        flight.answered(1)
-    assert sum(map(len, flight._reads)) < 2_000
-    assert flight.unanswered() == [slow]
-    assert flight.expire(LATE, LATE) == [slow]
-    assert flight.count == 0
+    flight = Flight()
+    for _ in range(20_000):
+        flight.message().finish()
+        flight.turn()
+    connection = flight.connection
+    assert sum(map(len, connection._reads)) < 2_000
+    assert connection.unanswered() == flight.expire() == flight.messages
+    assert connection.in_flight == 0
 
 
 @pytest.mark.rule("MSG-1")
 def test_a_message_that_was_sent_back_before_a_handler_began_it_is_not_handled() -> None:
-    _, messages, connection = brought(2)
+    connection = FakeConnection(Fins)
+    messages = [Message(connection, 1, 1, b"%016d" % n, b"") for n in range(2)]
     outcomes, handled = FakeOutcomes(), list[Any]()
     messages[0].requeue(0.0, backoff=False)
     run_handler.make_runner(handled.append, outcomes, 5).run(messages[0])

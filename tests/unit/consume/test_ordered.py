@@ -108,8 +108,8 @@ class Bench:
     # -- what has to be true when all is answered
 
     def assert_nothing_is_in_flight(self) -> None:
-        assert self.connection.in_flight.count == self.counted == 0
-        assert self.connection.in_flight.unanswered() == []
+        assert self.connection.in_flight == self.counted == 0
+        assert self.connection.unanswered() == []
 
 
 def fin(number: int) -> bytes:
@@ -132,7 +132,7 @@ def test_a_message_whose_handler_returns_is_finished() -> None:
 def test_a_message_whose_handler_waits_is_counted_until_it_is_answered() -> None:
     bench = Bench()
     assert bench.read(1)
-    assert bench.connection.in_flight.count == bench.counted == 1
+    assert bench.connection.in_flight == bench.counted == 1
     bench.handled[0].finish()
     assert bench.turn() == fin(1)
     bench.assert_nothing_is_in_flight()
@@ -193,7 +193,7 @@ def test_what_goes_back_unanswered_at_the_end_goes_back_once() -> None:
     bench.read(1, 2)
     bench.connection.send_close()
     assert bench.turn() == b"CLS\n" + req(2)
-    assert bench.connection.in_flight.unanswered() == bench.handled
+    assert bench.connection.unanswered() == bench.handled
     bench.handled[0].finish()
     bench.turn()
     bench.assert_nothing_is_in_flight()
@@ -207,7 +207,7 @@ def test_no_more_messages_of_a_closed_connection_are_handled(answer: Callable[[M
     bench.connection.close(ConnectionLost("nsqd:4150", "reset"))
     answer(bench.handled[0])
     assert bench.turn() == b""
-    assert (len(bench.handled), bench.lost, bench.connection.in_flight.count) == (1, 1, 0)
+    assert (len(bench.handled), bench.lost, bench.connection.in_flight) == (1, 1, 0)
 
 
 @pytest.mark.rule("MSG-6")
@@ -248,10 +248,10 @@ def test_messages_that_come_one_by_one_are_not_told_to_a_flow_control_that_does_
         bench.clock.advance(1.0)
         assert bench.read(number)
         assert bench.turn() == fin(number)
-        assert bench.connection.in_flight.received_at == bench.handled[-1].received_at == bench.clock.now()
+        assert bench.connection.received_at == bench.handled[-1].received_at == bench.clock.now()
     assert bench.connection.finished == bench.connection.received == 3
     bench.assert_nothing_is_in_flight()
     assert not bench.read()
     bench.read(3, 4)  # a server that does not know of one at a time
     assert bench.turn() + bench.turn() == fin(3) + fin(4)
-    assert bench.connection.in_flight.count == 0
+    assert bench.connection.in_flight == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite._core import Fins
+from gnsq_lite._core import Fins, drain
 from gnsq_lite.consume import run_handler
 from gnsq_lite.message import EXPIRED, Message
 from tests.unit.test_runner import FakeConnection, FakeOutcomes
@@ -27,7 +27,7 @@ def test_what_is_raised_in_the_look_at_a_message_is_not_its_handlers(monkeypatch
     queue = deque([message, message])
     monkeypatch.setattr(run_handler, "is_open", raise_once)
     with pytest.raises(KeyboardInterrupt):
-        runner.drain(queue)
+        drain(runner, queue, [None, None])
     assert outcomes.told == []
-    runner.drain(queue)
+    drain(runner, queue, [None, None])
     assert (handled, outcomes.told, connection.told) == ([], [], [("expired", message.id)])

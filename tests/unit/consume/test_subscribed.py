@@ -188,7 +188,7 @@ def test_in_the_hub_a_read_of_messages_is_handled_at_once_and_any_other_is_the_r
     assert bench.connection._take_messages(whole + message_frame(bench, 1))
     assert [message.id for message in bench.held] == [b"%016d" % n for n in (0, 1)]
     assert bench.connection.read_at == bench.clock.now()  # a sign of life
-    assert bench.connection.in_flight.count == 2
+    assert bench.connection.in_flight == 2
 
 
 def test_in_the_hub_nothing_is_taken_at_full_speed() -> None:

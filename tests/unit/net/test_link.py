@@ -50,7 +50,7 @@ def run(*follows: Again) -> None:
 
 
 @pytest.mark.rule("CONN-3")
-def test_pauses_grow_unless_there_is_none_and_begin_again_where_it_is_to_be_soon(pauses: list[float]) -> None:
+def test_pauses_grow_and_begin_again_where_it_is_to_be_soon(pauses: list[float]) -> None:
     later, soon = Again.LATER, Again.SOON
-    run(later, later, Again.AT_ONCE, later, soon, soon, later, Again.NEVER, later)
+    run(later, later, later, soon, soon, later, Again.NEVER, later)
     assert pauses == [8.0, 16.0, 32.0, 8.0, 8.0, 16.0]

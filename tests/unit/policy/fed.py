@@ -26,7 +26,7 @@ class Fed(ReadyAllocator):
         self.told = 0
 
     def add(self, key: Key, max_rdy_count: int, counts: Any = None) -> list[SetReady]:
-        mine = SimpleNamespace(count=0, received_at=float("-inf"))
+        mine = SimpleNamespace(in_flight=0, received_at=float("-inf"))
         changes = super().add(key, max_rdy_count, mine)
         self.counts[key] = mine
         return changes
@@ -37,18 +37,18 @@ class Fed(ReadyAllocator):
 
     def received(self, key: Key, count: int = 0) -> None:
         if key in self.counts:
-            self.counts[key].count += count
+            self.counts[key].in_flight += count
             self.counts[key].received_at = self._clock.now()
         if self._is_told(key, 0):
             super().received(key)
 
     def answered(self, key: Key, count: int) -> list[SetReady]:
         if key in self.counts:
-            self.counts[key].count = max(0, self.counts[key].count - count)
+            self.counts[key].in_flight = max(0, self.counts[key].in_flight - count)
         return super().answered(key, count) if self._is_told(key, count) else []
 
     def _is_told(self, key: Key, answered: int) -> bool:
-        above = key in self.counts and self.counts[key].count + answered > self.ready(key)
+        above = key in self.counts and self.counts[key].in_flight + answered > self.ready(key)
         is_told = self.always or self.watches or above
         self.told += is_told
         return is_told

@@ -221,7 +221,7 @@ class World:
 
     def check(self) -> None:
         allocator, now = self.allocator, self.clock.now()
-        assert set(allocator.keys) == set(self.servers)
+        assert set(allocator._connections) == set(self.servers)
         ready = {key: allocator.ready(key) for key in self.servers}
         assert allocator.total_ready == sum(ready.values()) <= self.max_in_flight, "RDY above max_in_flight"
         for key, server in self.servers.items():

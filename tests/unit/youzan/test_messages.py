@@ -192,7 +192,7 @@ def test_a_message_with_its_place_is_the_same_by_either_scan() -> None:
         for rest in (struct.pack(">qI", 100, 40) + b"body", struct.pack(">qI", -1, 0))
     )
     owner = SimpleNamespace(read_at=1.0, fins=_core.Fins(list))
-    for scan in (_core.scan, _core.pure_scan):
+    for scan in (_core.scan, _core.twin.scan):
         found: list[Any] = []
         assert scan(data, 0, 1000, make, owner, found) == len(data)
         first, second = found
@@ -207,6 +207,6 @@ def test_a_message_with_its_place_is_the_same_by_either_scan() -> None:
 def test_a_frame_too_short_for_a_place_is_refused_by_either_scan() -> None:
     make = message_factory(5, tail=True)
     data = struct.pack(">iIqH16s", 30 + 11, 2, 7, 3, b"i" * 16) + b"x" * 11
-    for scan in (_core.scan, _core.pure_scan):
+    for scan in (_core.scan, _core.twin.scan):
         with pytest.raises(ProtocolError, match="11 bytes for the queue offset"):
             scan(data, 0, 1000, make, OWNER, [])
