@@ -20,6 +20,7 @@ from gnsq_lite.net.os_threads import native
 from gnsq_lite.options import format_address
 
 _socket: Any = native("socket", "socket")
+_getaddrinfo: Any = native("socket", "getaddrinfo")
 
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
@@ -77,11 +78,15 @@ def _poll(descriptor: int, events: int, seconds: float) -> bool:
 
 
 def _resolve(host: str, port: int, address: str, look_up: Callable[..., Any]) -> list[Any]:
+    try:  # an IP address needs no thread of gevent's resolver, and no thread can start while Python exits
+        return list(_getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST))
+    except (OSError, UnicodeError):
+        pass
     try:
         return list(look_up(host, port, 0, socket.SOCK_STREAM))
     except NSQConnectionError:
         raise
-    except (OSError, UnicodeError) as error:
+    except (OSError, UnicodeError, RuntimeError) as error:
         said = getattr(error, "strerror", None) or str(error)
         hint = "if nsqd announces a name that only its own network resolves, map it with address_map"
         raise ConnectError(address, f"host {host!r} does not resolve ({said}); {hint}") from error
