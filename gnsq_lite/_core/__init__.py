@@ -11,7 +11,7 @@ A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASY
 thread that deletes the token sends the answer, so each message has one answer.  ``know_message(Message, NEW, ASYNC)``
 gives C the slots of Message.  ``scan`` fills the slots if the message factory is Message, and else calls the factory.
 
-``drain(runner, queue, seat)`` pops jobs from the left of the queue and stores the current job in ``seat[1]``.  C
+``drain(runner, queue, worker)`` pops jobs from the left of the queue and stores the current job in ``worker[1]``.  C
 handles a job itself if the job is an instance of Message, its token is NEW, and its attempts are at most *most*.  C
 calls ``handler(message)`` and then acts on the result:
 
@@ -28,7 +28,7 @@ raised                                    ``failed(message, error)``; an excepti
 
 Every other job goes to ``run(job)``, which handles it in Python; Python's ``drain`` calls ``run`` for every job
 (:func:`gnsq_lite.consume.run_handler.make_runner` makes all four functions).  drain() returns True after a
-job if the time is past ``runner.turn_ends``.  It returns False before a job if there are surplus workers.
+job if the time is past ``runner.slice_ends``.  It returns False before a job if there are surplus workers.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Runner:
             new or answered.
     """
 
-    __slots__ = ("failed", "handler", "most", "returned", "run", "surplus", "turn_ends")
+    __slots__ = ("failed", "handler", "most", "returned", "run", "slice_ends", "surplus")
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Runner:
         #: Number of surplus workers; above 0, drain() returns after its current job.
         self.surplus = 0
         #: Monotonic time after which drain() ends with the current job.
-        self.turn_ends = float("inf")
+        self.slice_ends = float("inf")
 
 
 chosen.know_classes(Fins, Runner)

@@ -138,7 +138,7 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "drain() takes a Runner, a queue, and a list of two places");
         return NULL;
     }
-    PyObject *runner = args[0], *queue = args[1], *seat = args[2];
+    PyObject *runner = args[0], *queue = args[1], *worker = args[2];
     PyObject *limit = *slot(known, runner, MOST), *handler = *slot(known, runner, HANDLER);
     if (handler == NULL || limit == NULL) {
         PyErr_SetString(PyExc_AttributeError, "a slot is empty");
@@ -164,9 +164,9 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
             }
             break;
         }
-        failed = PyList_SetItem(seat, 1, Py_NewRef(job)) < 0 || handle(state, runner, handler, most, job, &target) < 0;
+        failed = PyList_SetItem(worker, 1, Py_NewRef(job)) < 0 || handle(state, runner, handler, most, job, &target) < 0;
         Py_DECREF(job);
-        PyObject *ends = *slot(known, runner, TURN_ENDS);
+        PyObject *ends = *slot(known, runner, SLICE_ENDS);
         if (!failed && ends != NULL && PyFloat_Check(ends) && seconds() > PyFloat_AS_DOUBLE(ends)) {
             is_over = 1;
             break;
@@ -176,6 +176,6 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_XDECREF(popleft);
     Py_XDECREF(target.connection);
     Py_XDECREF(target.fins);
-    failed = PyList_SetItem(seat, 1, Py_NewRef(Py_None)) < 0 || failed;
+    failed = PyList_SetItem(worker, 1, Py_NewRef(Py_None)) < 0 || failed;
     return failed ? NULL : PyBool_FromLong(is_over);
 }

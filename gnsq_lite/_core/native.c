@@ -88,7 +88,7 @@ know_classes(PyObject *module, PyObject *args)
 {
     static const char *const of_fins[FINS_SLOTS] = {"ids", "_wake", "due"};
     static const char *const of_runner[RUNNER_SLOTS] = {
-        "handler", "most", "run", "failed", "returned", "surplus", "turn_ends",
+        "handler", "most", "run", "failed", "returned", "surplus", "slice_ends",
     };
     State *state = PyModule_GetState(module);
     PyTypeObject *fins, *runner;
@@ -237,7 +237,7 @@ static PyMethodDef methods[] = {
     {"know_classes", know_classes, METH_VARARGS, "know_classes($module, fins, runner, /)\n--\n\n"},
     {"scan", FAST(scan), "scan($module, data, at, limit, make, owner, found, /)\n--\n\n"},
     {"all_answered", all_answered, METH_O, "all_answered($module, messages, /)\n--\n\n"},
-    {"drain", FAST(drain), "drain($module, runner, queue, seat, /)\n--\n\n"},
+    {"drain", FAST(drain), "drain($module, runner, queue, worker, /)\n--\n\n"},
     {"all_new", all_new, METH_VARARGS, "all_new($module, messages, most, /)\n--\n\n"},
     {"keep_open", keep_open, METH_VARARGS, "keep_open($module, messages, /)\n--\n\n"},
     {"finish_open", finish_open, METH_VARARGS, "finish_open($module, messages, kept_too, /)\n--\n\n"},

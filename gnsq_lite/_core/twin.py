@@ -47,25 +47,25 @@ def scan(
     return at
 
 
-def drain(runner: Any, queue: Any, seat: list[Any], /) -> bool:
+def drain(runner: Any, queue: Any, worker: list[Any], /) -> bool:
     """Handle the jobs of *queue*, a deque, in turn, until it is empty or there are surplus workers; then return False.
 
-    Return True after a job if the time is past ``runner.turn_ends``.  *seat* is a list of the worker and its current
+    Return True after a job if the time is past ``runner.slice_ends``.  *worker* is a list of the worker and its current
     job (None between two drains), which other threads may read.
     """
     run, monotonic = runner.run, time.monotonic
     try:
         while queue and runner.surplus <= 0:
             try:
-                job = seat[1] = queue.popleft()
+                job = worker[1] = queue.popleft()
             except IndexError:
                 break  # another thread took the job
             run(job)
-            if monotonic() > runner.turn_ends:
+            if monotonic() > runner.slice_ends:
                 return True
         return False
     finally:
-        seat[1] = None
+        worker[1] = None
 
 
 def all_answered(messages: list[Any], /) -> bool:

@@ -14,9 +14,9 @@ from gnsq_lite.net.loop import Loop
 class BatchFeeder:
     """Collects messages into lists of *size*, and submits full lists to the pool.  Call it in the loop's thread.
 
-    A list that is not full is submitted *wait* seconds after its first message was received.  The wait is at most half
-    of the message's timeout, so that the handler has the other half (MSG-5).  If the Reader is starved and no handler
-    runs, the list is submitted at once, because nsqd sends no message until it receives an answer (RDY-7).
+    A list that is not full is submitted *wait* seconds after its first message arrived.  The wait is at most half of
+    the message's timeout, so that the handler has the other half (MSG-5).  If the Reader is starved and no handler
+    runs, the list is submitted at once, because nsqd sends no message before an answer (RDY-7).
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class BatchFeeder:
         self._timer: Any = None
 
     def submit(self, messages: list[Message]) -> None:
-        """Collect the *messages* of a read, and submit the lists that are full."""
+        """Add the *messages* of a read, and submit the lists that are full."""
         was_empty, size = not self._held, self._size
         self._held.extend(messages)
         full = len(self._held) // size * size
@@ -38,18 +38,18 @@ class BatchFeeder:
             self._start_timer()
         if batches:
             self._pool.submit(batches)
-        # If a handler runs, nsqd sends more messages after its answers, so the incomplete list can wait.
+        # While a handler runs, the incomplete list can wait: nsqd sends more messages after the handler's answers.
         if self._held and self._is_starved() and not (self._pool.busy() or self._pool.queued()):
-            self._hand_on()
+            self._submit_held()
 
     def _start_timer(self) -> None:
         self._stop_timer()
         if self._held:
             first = self._held[0]
             latest = first.received_at + first._connection.msg_timeout / 2.0 - self._clock.now()
-            # In a greenlet: an inline pool runs the handler in submit(), and a handler in the hub could not wait.
+            # Not in the hub, where a handler cannot wait: submit() of an inline pool calls the handler.
             self._timer = self._loop.timer(
-                max(0.0, min(self._wait, latest)), lambda: self._loop.spawn("batches", self._hand_on)
+                max(0.0, min(self._wait, latest)), lambda: self._loop.spawn("batches", self._submit_held)
             )
 
     def _stop_timer(self) -> None:
@@ -57,7 +57,7 @@ class BatchFeeder:
             self._timer.close()
             self._timer = None
 
-    def _hand_on(self) -> None:
+    def _submit_held(self) -> None:
         batch = self._take()
         if batch:
             self._pool.submit([batch])
@@ -68,7 +68,7 @@ class BatchFeeder:
         return held
 
     def queued(self) -> int:
-        """Return the number of lists that no handler has begun, plus the number of messages in the incomplete list."""
+        """Return the number of queued lists plus the number of messages in the incomplete list."""
         return self._pool.queued() + len(self._held)
 
     def take_queued(self) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Shuts down a Reader's connections gracefully (CLOSE-1): the Reader answers each message that it received."""
+"""Shuts down a Reader's connections (CLOSE-1), after the Reader has answered each message that it received."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds that close() waits for running handlers by default.
+#: Default time limit of close(), in seconds.
 CLOSE_TIMEOUT = 30.0
-#: Seconds after the time limit in which nsqd can answer CLS, read the last bytes and close the connections.
+#: Seconds after the time limit for nsqd's answer to CLS, and for the end of the connections.
 _LINGER = 1.0
-#: If nsqd has sent CLOSE_WAIT and then no byte for this many seconds, no further message is expected: nsqd may send a
-#: message while it answers CLS, and would not read a REQ after the connection ended.  Also the interval of the checks.
+#: Seconds without a byte after CLOSE_WAIT, after which the Reader expects no message.  nsqd may send a message while it
+#: answers CLS.  If the connection ended before the REQ, nsqd would not read it.  Also the interval of the checks.
 _LATE = 0.02
 
 
@@ -32,23 +32,22 @@ class Closing:
 
     def __init__(self, clock: Clock, busy: Callable[[], int]) -> None:
         self._clock, self._busy = clock, busy
-        #: Whether the shutdown has begun; the Reader requeues messages that arrive afterwards.
+        #: Whether the shutdown has begun.  The Reader requeues messages that arrive later.
         self.begun = False
-        #: Number of handlers that still ran at the time limit.
+        #: Number of handlers that were still running at the time limit.
         self.abandoned = 0
         self._close_by = self._asked_at = inf
 
     def begin(self, timeout: float) -> bool:
-        """Set the time limit to *timeout* seconds from now, or shorten it; return whether this is the first call."""
+        """Set or shorten the time limit to *timeout* seconds from now.  Return whether this is the first call."""
         is_first, self.begun = not self.begun, True
         self._close_by = min(self._close_by, self._clock.now() + timeout)
         return is_first
 
     def drain(self, connections: list[Subscribed]) -> None:
-        """Wait until all handlers have returned and nsqd has sent CLOSE_WAIT; then shut *connections* down.
+        """Wait until all handlers have returned and nsqd has sent CLOSE_WAIT.  Then shut *connections* down.
 
-        The caller has sent CLS on each connection.  REQ 0 requeues the messages that nsqd sent before it read CLS, and
-        the messages that are unanswered at the time limit.  The sockets close after nsqd has read all answers.
+        The caller has sent CLS on each connection.  REQ 0 requeues all messages that are unanswered at the time limit.
         """
         self._asked_at = self._clock.now()
         self._wait_until(lambda: not self._busy() and self._are_done(connections), lambda: self._close_by)
@@ -65,7 +64,7 @@ class Closing:
         self._wait_until(lambda: all(map(self._is_gone, connections)), lambda: lingers)
 
     def _are_done(self, connections: list[Subscribed]) -> bool:
-        """Return whether all messages are answered and no further message is expected."""
+        """Return whether all messages are answered and no more messages are expected."""
         now = self._clock.now()
         return all(
             self._is_gone(each) or (each.close_waited and not each.in_flight and now - each.read_at >= _LATE)

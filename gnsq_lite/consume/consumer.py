@@ -1,6 +1,6 @@
-"""The core of a Reader: it combines connections, discovery, flow control and the handler pool.
+"""The core of a Reader, which combines connections, discovery, flow control and the handler pool.
 
-This code runs in the loop's thread; the code of :mod:`gnsq_lite.consume.run_handler` runs in the handlers' threads.
+This code runs in the loop's thread.  The code of :mod:`gnsq_lite.consume.run_handler` runs in the handlers' threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gnsq_lite.consume.closing import CLOSE_TIMEOUT, Closing
 from gnsq_lite.consume.endpoints import Losses
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.ordered import OrderedConnection
-from gnsq_lite.consume.pools import Pool, Seat, default_concurrency, make_pool
+from gnsq_lite.consume.pools import Pool, Worker, default_concurrency, make_pool
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
@@ -49,20 +49,20 @@ from gnsq_lite.policy.ordered import OrderedPartition
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Seconds, besides the timeout of close(), for which a caller waits for the end of the Reader.
-_PATIENCE = 5.0
+#: Seconds for which a caller of close() waits for the end of the Reader after the timeout of close().
+_EXTRA_WAIT = 5.0
 #: Names of the counters that are summed over all connections, open and closed.
 COUNTED = ("received", "finished", "requeued", "expired")
 
 
 class Consumer:
-    """Consumes one channel from all nsqds of its topic.  Make it and call it in the loop's thread."""
+    """Consumes one channel from all nsqds of its topic.  Use it in the loop's thread only."""
 
     def __init__(self, loop: Loop, settings: ConsumerSettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self.loop, self.settings, self.clock = loop, settings, clock
         self.rng = random.Random()
         self.ended = Completion()
-        #: The error that ended the Reader; None after close().
+        #: The error that ended the Reader, or None.
         self.error: BaseException | None = None
         self.connections: dict[Endpoint, Subscribed] = {}
         self._subscriptions: dict[Endpoint, Subscription] = {}
@@ -71,7 +71,7 @@ class Consumer:
         self.tries = Tries(settings.retry.max_attempts)
         self.outcomes = HandlerOutcomes(loop, settings, self.tries, self.hooks, on_exit=self.fail)
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
-        # Hooks that handlers' threads pass to the loop count as running handlers, so that close() waits for on_failure.
+        # Hooks that handlers' threads passed to the loop count as handlers, so that close() waits for on_failure.
         self.end = Closing(clock, busy=lambda: self.limits.busy() + self.hooks.left)
         self._loss_log, self._refusal_log = ErrorLog(log, clock), ErrorLog(log, clock)
         self.before: Counter[str] = Counter()
@@ -82,10 +82,10 @@ class Consumer:
         self._make_parts()
         close_at_exit(self)
         if settings.handle_signals:
-            _drained[id(self)] = self
+            _closed_by_signal[id(self)] = self
 
     def _make_parts(self) -> None:
-        """Make, or replace, the parts that an unexpected exception may have left inconsistent."""
+        """Create the parts that an unexpected exception may leave inconsistent; reset() replaces them."""
         settings, loop = self.settings, self.loop
         make = make_batch_runner if settings.batch_size else make_runner
         run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
@@ -95,12 +95,12 @@ class Consumer:
         #: Partitions whose leader may have moved.  If there are any, discovery polls the nsqlookupds more often.
         self._lost: set[int | None] = set()
         self.flow = FlowControl(settings, self.clock, self.rng, partial(self.hooks.call, "on_backoff"))
-        #: Holds the messages that no handler has begun.
+        #: The messages that no handler has begun.
         self.queue: Pool | BatchFeeder = self.pool
         if settings.batch_size:
             size, wait = settings.batch_size, settings.batch_wait or 1.0
             self.queue = BatchFeeder(loop, size, wait, self.pool, self.clock, self.flow.allocator.is_starved)
-        #: Queues the messages of a read for the handlers; after close(), requeues them at nsqd instead.
+        #: Queues the messages of a read for the handlers.  After close() it requeues them at nsqd.
         self.handle: Callable[[list[Message]], None] = self.queue.submit
         self.discovery = Discovery(
             settings,
@@ -110,7 +110,7 @@ class Consumer:
             self.clock,
             on_found=self._found,
             on_forget=self.losses.forget,
-            on_lookup=self._renew,
+            on_lookup=self._close_changed,
             publish_waits=lambda: bool(self._lost),
         )
 
@@ -119,7 +119,7 @@ class Consumer:
     def start(self) -> None:
         """Connect to the given nsqds, and start discovery and the ticker."""
         if self.closing:
-            return  # close() was called first
+            return  # close() was called before start()
         self._is_started = True
         self._greenlets.append(self.loop.spawn("ticker", self.flow.run, self._every_second))
         self._connect_given()
@@ -127,10 +127,10 @@ class Consumer:
             self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))
 
     def reset(self) -> None:
-        """Close all connections and restart with new parts (see Loop).  Running handlers continue, but do not count."""
+        """Close all connections and restart with new parts (see Loop).  Running handlers continue uncounted."""
         if self.ended.done() or not self._is_started:
             return
-        flow, running = self.flow, list(self.pool.seats)
+        flow, running = self.flow, list(self.pool.workers)
         self.queue.take_queued()
         self.pool.close()
         self.discovery.stop()
@@ -141,9 +141,9 @@ class Consumer:
             return
         self.flow.set_max_in_flight(flow.max_in_flight)
         self.flow.set_paused(flow.paused)
-        self._greenlets = [self.loop.spawn("begin again", self._begin_again)]
+        self._greenlets = [self.loop.spawn("restart", self._restart)]
 
-    def _begin_again(self) -> None:
+    def _restart(self) -> None:
         sleep(PAUSE)
         self._greenlets.clear()
         self.start()
@@ -153,16 +153,16 @@ class Consumer:
             self._connect(endpoint, direct=True)
 
     def _found(self, endpoints: Iterable[Endpoint]) -> None:
-        """Connect to the endpoints that discovery found, unless they are connected."""
+        """Connect to the endpoints that discovery found."""
         for endpoint in endpoints:
             self._connect(endpoint, direct=False)
 
-    def _renew(self, *looked_up: Any) -> None:
-        """Close the connections whose topic has changed since IDENTIFY: nsqd delivers nothing to them (YZ-15)."""
+    def _close_changed(self, *looked_up: Any) -> None:
+        """Close each connection whose topic has changed since IDENTIFY, because nsqd delivers nothing to it (YZ-15)."""
         topic, dialect = self.settings.topic, self.settings.dialect
         for endpoint, connection in list(self.connections.items()):
             if dialect.identify_extra(topic, endpoint) != connection.target.identify_extra:
-                connection.close(ConnectionLost(connection.address, f"{topic} was changed"))
+                connection.close(ConnectionLost(connection.address, f"the topic {topic} was changed"))
 
     def _connect(self, endpoint: Endpoint, *, direct: bool) -> None:
         if self.closing or endpoint in self._subscriptions:
@@ -173,11 +173,11 @@ class Consumer:
     # -- connections
 
     def is_over(self, subscription: Subscription) -> bool:
-        """Return whether *subscription* must make no more connections."""
+        """Return whether *subscription* must not connect again."""
         return self.closing or self._subscriptions.get(subscription.endpoint) is not subscription
 
     def on_end(self, subscription: Subscription) -> None:
-        """Forget a *subscription* whose greenlet has ended; discovery may find its endpoint again."""
+        """Remove a *subscription* whose greenlet has ended, so that discovery may find its endpoint again."""
         if self._subscriptions.get(subscription.endpoint) is subscription:  # else reset() has replaced it
             del self._subscriptions[subscription.endpoint]
             self.discovery.disconnected(subscription.endpoint)
@@ -204,7 +204,7 @@ class Consumer:
                 self.before[name] += getattr(connection, name)
 
     def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
-        """Log a lost connection and call the hooks; end the Reader with *reason* if no retry can ever subscribe."""
+        """Log a lost connection and call the hooks.  If no retry can ever subscribe, end the Reader with *reason*."""
         is_news = self.losses.lost(endpoint, reason)  # a repeated reason is logged at DEBUG
         self._loss_log.add(reason, is_news=is_news, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_disconnected", str(endpoint), reason)
@@ -217,33 +217,33 @@ class Consumer:
     # -- messages
 
     def _every_second(self, now: float) -> bool:
-        """Check connections and deadlines; return whether a handler is free and no message is queued."""
+        """Check connections, deadlines and handlers; return whether a handler is free and no message is queued."""
         for connection in list(self.connections.values()):
             connection.check(now)
             late = connection.expire_overdue(now)
             if late:
                 self._on_late(connection, late)
-        self.pool.look()
-        self.limits.look()
+        self.pool.retry_threads()
+        self.limits.check()
         return not self.queue.queued() and self.limits.busy() < self._concurrency
 
     def _on_late(self, connection: Subscribed, late: list[Message]) -> None:
-        """Drop the queued messages that timed out at nsqd, and lower the RDY of *connection* if there were any."""
-        waiting = self._purge()
-        not_begun = set(map(id, waiting))
+        """Drop the queued messages that timed out at nsqd.  If there were any, lower the RDY of *connection*."""
+        queued = self._purge()
+        not_begun = set(map(id, queued))
         for message in late:
             if id(message) not in not_begun:
                 self.tries.tried(key_of(message), message.attempts)
-        if waiting:
+        if queued:
             running = sum(m._connection is connection and is_open(m) for m in self.pool.running())
-            self.flow.stalled(connection, len(waiting), running)
+            self.flow.lower_limit(connection, len(queued), running)
 
     def on_closed(self, connection: Subscribed) -> None:
         """Drop the queued messages of a closed connection, because nsqd sends them again."""
         count = len(self._purge())
         if count:
             self.dropped += count
-            said = "%s: %d messages that waited for a handler are dropped; nsqd sends them again"
+            said = "%s: dropped %d messages that no handler had begun; nsqd sends them again"
             fields = self.settings.log_fields(connection.endpoint)
             log_safely(log, logging.INFO, said, connection.address, count, extra=fields)
 
@@ -255,27 +255,27 @@ class Consumer:
         return gone
 
     def on_answers_lost(self, count: int) -> None:
-        """Count *count* answers that could not be sent, because their connection is closed."""
+        """Count *count* answers that a closed connection could not send."""
         self.answers_lost += count
 
     def on_response(self, connection: Subscribed, body: bytes) -> None:
-        """Ignore the response: it is CLOSE_WAIT, which the connection has recorded."""
+        """Do nothing: the response is CLOSE_WAIT, which the connection has recorded."""
 
     def on_error_frame(self, connection: Subscribed, error: NsqdError) -> None:
         """Count and log an answer that nsqd refused (ERR-1), and call on_error."""
         self.late_answers += 1
         if isinstance(error, (FinFailedError, ReqFailedError)):
-            connection.answer_refused()
+            connection.on_answer_refused()
         self._refusal_log.add(error, extra=self.settings.log_fields(connection.endpoint))
         self.hooks.call("on_error", error)
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Record the attempt; return the delay of REQ in seconds: *asked*, or the Reader's delay for None (MSG-1)."""
+        """Record the attempt, and return the delay of its REQ: *asked*, or for None the Reader's delay (MSG-1)."""
         self.tries.tried(key_of(message), message.attempts)
         return requeue_delay(self.settings.retry, message.attempts, self.rng) if asked is None else asked
 
     def set_max_in_flight(self, count: int) -> None:
-        """Change max_in_flight (RDY-8).  If the option ``concurrency`` is None, change the number of handlers too."""
+        """Change max_in_flight (RDY-8), and the number of handlers if the option ``concurrency`` is None."""
         self.flow.set_max_in_flight(count)
         if self.settings.concurrency is None:
             self._concurrency = default_concurrency(self.settings.pool, count)
@@ -289,19 +289,19 @@ class Consumer:
         return self.end.begun
 
     def close_from_anywhere(self, timeout: float, *, wait: bool) -> None:
-        """Close.  If *wait* is true and the caller is no handler, hook or hub, wait for the end.  Thread-safe."""
+        """Close.  Wait for the end if *wait* is true and the caller is no handler, hook or hub.  Thread-safe."""
         me = current_greenlet(), native_ident()
-        in_handler = any(seat[0] in me for seat in tuple(self.pool.seats))
+        in_handler = any(worker[0] in me for worker in tuple(self.pool.workers))
         if not wait or in_handler or in_hub() or in_task():
             self.loop.call_soon(partial(self.close, timeout))
         else:
             run_in_loop(self.loop, self.close, timeout)
-            self.ended.wait(timeout + _PATIENCE)
+            self.ended.wait(timeout + _EXTRA_WAIT)
 
     def close(self, timeout: float) -> None:
-        """Begin a shutdown of at most *timeout* seconds, and do not wait for its end.
+        """Begin a shutdown of at most *timeout* seconds, without waiting for its end.
 
-        A second call can only shorten the remaining time; a timeout of 0 ends the Reader at once.
+        A second call can only shorten the remaining time.  With a timeout of 0 the Reader ends at once.
         """
         if self.end.begin(timeout):
             self.handle = send_back
@@ -329,32 +329,32 @@ class Consumer:
     def _end(self) -> None:
         self.discovery.stop()
         self.pool.close()
-        self._disconnect("the Reader was closed", self.pool.seats)
+        self._disconnect("the Reader was closed", self.pool.workers)
         self.ended.settle(error=self.error)
 
-    def _disconnect(self, why: str, seats: list[Seat]) -> None:
-        """Close all connections.  Kill the Reader's greenlets, except the caller and the inline handlers in *seats*."""
+    def _disconnect(self, why: str, workers: list[Worker]) -> None:
+        """Close all connections.  Kill the Reader's greenlets, except the caller and *workers* (inline handlers)."""
         subscriptions = list(self._subscriptions.values())
         self._subscriptions.clear()
         for subscription in subscriptions:
             subscription.link.close(ConnectionLost(str(subscription.endpoint), why))
         for connection in list(self.connections.values()):
             self.on_disconnected(connection)
-        self._kill(subscriptions, seats)
+        self._kill(subscriptions, workers)
 
-    def _kill(self, subscriptions: Iterable[Subscription], seats: list[Seat]) -> None:
-        running = [seat[0] for seat in seats]
+    def _kill(self, subscriptions: Iterable[Subscription], workers: list[Worker]) -> None:
+        running = [worker[0] for worker in workers]
         greenlets = (*(each.task for each in subscriptions), *self._greenlets)
         self.loop.kill(each for each in greenlets if each not in running)
 
     def close_for_exit(self, timeout: float) -> int:
-        """Requeue all unanswered messages, and wait for the end; return 0, because a Reader has no publishes."""
+        """Requeue all unanswered messages and wait for the end.  Return 0, because a Reader has no publishes."""
         self.close(0.0)
         self.ended.wait(timeout)
         return 0
 
     def after_fork(self) -> None:
-        """Drop connections, jobs and greenlets in a forked child: they belong to the parent."""
+        """Drop connections, jobs and greenlets in a forked child, because they belong to the parent."""
         self.end.begun = True
         for subscription in self._subscriptions.values():
             subscription.link.abandon()
@@ -366,18 +366,19 @@ class Consumer:
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make a new one in the child"))
 
 
-#: The Readers that SIGTERM closes, by id().  ``valuerefs()`` copies the references atomically.
-_drained: weakref.WeakValueDictionary[int, Consumer] = weakref.WeakValueDictionary()
-on_fork(_drained.clear)
+#: The Readers that SIGTERM closes, by id().
+_closed_by_signal: weakref.WeakValueDictionary[int, Consumer] = weakref.WeakValueDictionary()
+on_fork(_closed_by_signal.clear)
 
 
 def close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
-    """Close *core* and all Readers that SIGTERM closes, each within *timeout* seconds; wait until they end."""
-    cores = {core, *(each for each in (ref() for ref in _drained.valuerefs()) if each is not None)}
+    """Close *core* and all Readers that SIGTERM closes, within *timeout* seconds, and wait until they end."""
+    # valuerefs() is atomic; other threads may create Readers.
+    cores = {core, *(each for each in (ref() for ref in _closed_by_signal.valuerefs()) if each is not None)}
     open_ones = [each for each in cores if not (each.ended.done() or each.loop.stopped or each.loop.gone)]
     for each in open_ones:
         each.loop.call_soon(partial(each.close, timeout))
-    ends = SYSTEM_CLOCK.now() + timeout + _PATIENCE
+    ends = SYSTEM_CLOCK.now() + timeout + _EXTRA_WAIT
     for each in open_ones:
         each.ended.wait(max(0.0, ends - SYSTEM_CLOCK.now()))
 
@@ -385,7 +386,8 @@ def close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
 class Subscription:
     """Keeps a Reader connected to one nsqd or one partition (CONN-3, CONN-4).
 
-    If the nsqd was given by address, the Subscription reconnects.  If discovery found it, a loss ends the Subscription.
+    If the nsqd was given by address, the Subscription reconnects.  If discovery found the nsqd, a lost connection ends
+    the Subscription, and discovery may start another one.
     """
 
     def __init__(self, owner: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
@@ -404,11 +406,11 @@ class Subscription:
     # -- the link's owner
 
     def is_over(self) -> bool:
-        """Return whether the Reader is closing, or has replaced this subscription."""
+        """Return whether the Reader is closing or has replaced this Subscription."""
         return self._owner.is_over(self)
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Return when to reconnect: never if the nsqd was not given by address, because discovery finds it again."""
+        """Return when to reconnect: never if discovery found the nsqd, because discovery will find it again."""
         self._owner.on_lost(self.endpoint, reason)
         return Again.LATER if self.direct else Again.NEVER
 

@@ -20,8 +20,8 @@ from gnsq_lite.errors import (
     WrongDialectError,
 )
 
-#: Errors that only another configuration can fix.  Errors that a restart of nsqd or of a load balancer may cause are
-#: not listed: a connection that ends in the TLS handshake, a bad TLS record, an unknown frame.
+#: Errors that only another configuration can fix.  Errors that a restart of nsqd or of a load balancer may cause, such
+#: as a bad TLS record or an unknown frame, are not listed.
 MISCONFIGURED = (
     AuthFirstError,
     BadChannelError,
@@ -42,11 +42,11 @@ class Losses:
 
     def __init__(self) -> None:
         self._reasons: dict[Endpoint, NSQError] = {}
-        #: Whether the Reader was ever subscribed to any nsqd; if so, no error ends the Reader.
+        #: Whether the Reader was ever subscribed to an nsqd.  After that, no error ends the Reader.
         self.any_joined = False
 
     def lost(self, endpoint: Endpoint, reason: NSQError) -> bool:
-        """Record *reason* for *endpoint*; return whether it differs from the reason recorded before."""
+        """Record *reason* for *endpoint*.  Return whether it differs from the reason before."""
         before = self._reasons.get(endpoint)
         self._reasons[endpoint] = reason
         return str(before) != str(reason)
@@ -62,9 +62,9 @@ class Losses:
             self._reasons.pop(endpoint, None)
 
     def is_hopeless(self, known: Collection[Endpoint]) -> bool:
-        """Return whether the Reader was never subscribed and only another configuration can help.
+        """Return whether the Reader was never subscribed and retries cannot help.
 
-        An nsqd of another dialect is enough.  Otherwise *known*, all given endpoints, must all be MISCONFIGURED.
+        That is so if one nsqd has another dialect, or if all *known* endpoints have an error in MISCONFIGURED.
         """
         if self.any_joined:
             return False
@@ -73,5 +73,5 @@ class Losses:
         return bool(known) and all(isinstance(self._reasons.get(each), MISCONFIGURED) for each in known)
 
     def reasons(self) -> dict[Endpoint, NSQError]:
-        """Return a dict from each endpoint without a subscription to the reason."""
+        """Return the reason for each endpoint without a subscription."""
         return dict(self._reasons)

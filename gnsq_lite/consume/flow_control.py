@@ -1,10 +1,10 @@
 """A Reader's flow control in its loop: the RDY of every connection, backoff, and the rate limit.
 
-The policies decide (:mod:`gnsq_lite.policy`); this module reports events to them and executes their decisions.
-Everything runs in the loop's thread.
+This module reports events to the policies (:mod:`gnsq_lite.policy`) and executes their decisions.  Everything runs in
+the loop's thread.
 
-A failure pauses all connections of the Reader.  If connections have partitions, a failure pauses only the connections
-of its partition: a message that fails repeatedly must not stop the other partitions.
+A failed message pauses all connections of the Reader.  With Youzan's NSQ it pauses only the connections of its
+partition, because a message that fails repeatedly must not stop the other partitions.
 """
 
 from __future__ import annotations
@@ -24,21 +24,18 @@ from gnsq_lite.net.waiting import Event
 from gnsq_lite.policy.backoff import Backoff, Phase
 from gnsq_lite.policy.rate import RateLimit
 from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
-from gnsq_lite.wire.identify import Negotiated
 
 log = logging.getLogger("gnsq_lite.reader")
 
 #: Minimum seconds between two checks for silent connections and late messages.
 _CHECK_EVERY = 1.0
-#: Maximum RDY of an nsqd that does not report its ``--max-rdy-count``: the default of nsqd.
-_DEFAULT_MAX_RDY = 2500
 
 
-class Controlled(Hashable, Protocol):
+class FlowControlled(Hashable, Protocol):
     """The part of a connection that flow control uses."""
 
     endpoint: Endpoint
-    negotiated: Negotiated | None
+    max_rdy_count: int
 
     received_at: float
 
@@ -48,7 +45,7 @@ class Controlled(Hashable, Protocol):
 
     @property
     def succeeded(self) -> int:
-        """Number of finished messages."""
+        """Number of finished messages, including messages whose FIN is queued."""
 
     def set_ready(self, count: int) -> None:
         """Set the share of RDY."""
@@ -72,33 +69,33 @@ class FlowControl:
             idle_timeout=settings.rdy_idle_timeout,
             low_ready_timeout=settings.rdy_low_timeout,
         )
-        #: Maximum RDY of each connection; and the same, lowered after messages expired before a handler began them.
-        self._most: dict[Controlled, int] = {}
-        self._lowered: dict[Controlled, int] = {}
+        #: Maximum RDY of each connection, which nsqd reported.
+        self._most: dict[FlowControlled, int] = {}
+        #: The same maximum, but lower while handlers are too slow (see :meth:`lower_limit`).
+        self._lowered: dict[FlowControlled, int] = {}
         self._make_backoff = partial(Backoff, settings.backoff, clock=clock, rng=rng)
-        #: Backoff of each partition; the key None is for connections without partitions.
+        #: The backoff of each partition.  Connections without a partition share the key None.
         self.backoffs: dict[int | None, Backoff] = {None: self._make_backoff()}
-        #: Number of messages that were finished on closed connections, by partition.
+        #: Number of messages finished on connections that are closed now, by partition.
         self._succeeded_before: Counter[int | None] = Counter()
-        #: The configured value, also while paused.
+        #: Value of the option.  A pause does not change it.
         self.max_in_flight = settings.max_in_flight
         self.paused = False
         per_second = settings.limits.per_second
         self._rate = None if per_second is None else RateLimit(per_second, clock)
-        #: Messages in flight that the rate limit allows; None: no rate limit.
+        #: Number of messages in flight that the rate limit allows; None without a rate limit.
         self._allowed = self._rate.allowed if self._rate is not None else None
-        #: Whether messages and answers may change a RDY, so that connections must report them.
+        #: Whether connections must report messages and answers, because these may change a RDY.
         self.watches = self._rate is not None
         self._wake = Event()
-        self._ticks_at = self._looks_at = 0.0
+        self._next_wake = self._next_check = 0.0
         self._resize()
 
-    # -- what happened
+    # -- events
 
-    def joined(self, connection: Controlled) -> None:
+    def joined(self, connection: FlowControlled) -> None:
         """Add a subscribed connection."""
-        settings, negotiated = self._settings, connection.negotiated
-        limit = negotiated.max_rdy_count if negotiated is not None else _DEFAULT_MAX_RDY
+        settings, limit = self._settings, connection.max_rdy_count
         # An ordered channel sends one message at a time for any RDY (YZ-6).
         most = min(1, limit) if settings.dialect.is_ordered(settings.topic) else limit
         self._most[connection] = self._lowered[connection] = most
@@ -106,34 +103,37 @@ class FlowControl:
         self._apply(self.allocator.add, connection, self._limit(connection), connection)
         self._wake.set()
 
-    def parted(self, connection: Controlled) -> None:
+    def parted(self, connection: FlowControlled) -> None:
         """Remove a closed connection."""
-        self._most.pop(connection, None)  # after Consumer.reset() the connections are those of another FlowControl
+        self._most.pop(connection, None)  # after Consumer.reset() the connection belongs to another FlowControl
         self._lowered.pop(connection, None)
         self._succeeded_before[connection.endpoint.partition] += connection.succeeded
         self._apply(self.allocator.remove, connection)
 
-    def received(self, connection: Controlled, count: int) -> None:
-        """Record a read of *count* messages.  Called if :attr:`watches` is true or more than RDY are in flight."""
+    def received(self, connection: FlowControlled, count: int) -> None:
+        """Record a read of *count* messages.
+
+        A connection calls this if :attr:`watches` is true or if it has more messages in flight than its RDY.
+        """
         self.allocator.received(connection)
         if self._rate is not None:
             self._rate.received(count)
-            self._follow_rate()
+            self._apply_rate()
 
-    def answered(self, connection: Controlled, count: int, *, success: bool) -> None:
-        """Record that *count* messages were answered or expired; a *success* may end backoff (BACK-2)."""
+    def answered(self, connection: FlowControlled, count: int, *, success: bool) -> None:
+        """Record that *count* messages were answered or expired.  A *success* may end backoff (BACK-2)."""
         self._apply(self.allocator.answered, connection, count)
         if success and self.backoffs[connection.endpoint.partition].level:
             self._outcome(connection.endpoint, True, self.successes(connection))
 
-    def stalled(self, connection: Controlled, count: int, running: int) -> None:
-        """Lower the RDY of *connection*: *count* messages expired before a handler began them (MSG-5).
+    def lower_limit(self, connection: FlowControlled, count: int, running: int) -> None:
+        """Lower the maximum RDY of *connection*, because *count* messages expired in the queue (MSG-5).
 
-        Each of them lost an attempt.  The new RDY is the number of *running* handlers of this connection's messages.
-        While a handler is free and no message waits, RDY doubles once a second.
+        Each of them lost an attempt.  The new maximum is *running*, the number of handlers that run for messages of the
+        connection.  While a handler is free and no message is queued, the maximum doubles once a second.
         """
         size = self._lowered[connection] = min(self._lowered[connection], running)
-        text = "%s: %d messages waited for a handler until their time was over; RDY %d at most until handlers keep up"
+        text = "%s: %d messages timed out before a handler began them; RDY is at most %d until handlers are fast enough"
         fields = self._settings.log_fields(connection.endpoint)
         log_safely(log, logging.WARNING, text, connection.endpoint, count, size, extra=fields)
         self._set_limit(connection)
@@ -144,23 +144,26 @@ class FlowControl:
                 self._lowered[connection] = min(self._most[connection], max(1, 2 * size))
                 self._set_limit(connection)
 
-    def rest(self, connection: Controlled, resting: bool) -> None:
-        """Pause an ordered partition while its failed message waits for its delay, or end the pause (YZ-6)."""
+    def rest(self, connection: FlowControlled, resting: bool) -> None:
+        """Pause or resume an ordered partition, whose failed message is held for its delay (YZ-6)."""
         self._apply(self.allocator.rest, connection, resting)
 
-    def successes(self, connection: Controlled) -> int:
-        """Return the number of finished messages on all connections that share this one's backoff.  Thread-safe."""
+    def successes(self, connection: FlowControlled) -> int:
+        """Return the number of finished messages on all connections with the same backoff.  Thread-safe."""
         partition = connection.endpoint.partition
         return self._succeeded_before[partition] + sum(each.succeeded for each in self._members(partition))
 
-    def failed(self, connection: Controlled, successes: int) -> None:
-        """Record a failed message after *successes* finished messages (BACK-1).  Queues RDY 0 before its REQ."""
+    def failed(self, connection: FlowControlled, successes: int) -> None:
+        """Record a failed message after *successes* finished messages (BACK-1).
+
+        If this starts backoff, it queues RDY 0.  The caller then queues the REQ.
+        """
         self._outcome(connection.endpoint, False, successes)
 
     # -- backoff
 
-    def _members(self, partition: int | None) -> list[Controlled]:
-        """Return the connections that share the backoff of *partition*."""
+    def _members(self, partition: int | None) -> list[FlowControlled]:
+        """Return the connections of *partition*, which share one backoff."""
         return [each for each in tuple(self._most) if each.endpoint.partition == partition]
 
     def _outcome(self, endpoint: Endpoint, success: bool, successes: int) -> None:
@@ -169,7 +172,7 @@ class FlowControl:
         after = backoff.record(success, successes)
         if after is before:
             return
-        self._follow(endpoint.partition)
+        self._apply_phase(endpoint.partition)
         name = "the Reader" if endpoint.partition is None else f"partition {endpoint.partition}"
         fields = self._settings.log_fields(None if endpoint.partition is None else endpoint)
         if after is Phase.PAUSED:
@@ -182,8 +185,8 @@ class FlowControl:
             log_safely(log, logging.INFO, "backoff of %s is over", name, extra=fields)
             self._on_backoff(0.0)
 
-    def _follow(self, partition: int | None) -> None:
-        """Set the RDYs for the phase of a backoff."""
+    def _apply_phase(self, partition: int | None) -> None:
+        """Set the RDYs that belong to the phase of a backoff."""
         if partition is None:
             allocator = self.allocator
             changes = {Phase.PAUSED: allocator.pause, Phase.PROBING: allocator.probe, Phase.FLOWING: allocator.resume}
@@ -192,11 +195,11 @@ class FlowControl:
             for connection in self._members(partition):
                 self._set_limit(connection)
 
-    def _set_limit(self, connection: Controlled) -> None:
+    def _set_limit(self, connection: FlowControlled) -> None:
         self._apply(self.allocator.set_max_rdy_count, connection, self._limit(connection))
 
-    def _limit(self, connection: Controlled) -> int:
-        """Return the maximum RDY of a connection now; it is 1 while its partition probes."""
+    def _limit(self, connection: FlowControlled) -> int:
+        """Return the maximum RDY of a connection now: at most 1 while its partition probes, 0 while it pauses."""
         limit, partition = self._lowered[connection], connection.endpoint.partition
         phase = Phase.FLOWING if partition is None else self.backoffs[partition].phase
         return limit if phase is Phase.FLOWING else min(limit, int(phase is Phase.PROBING))
@@ -213,8 +216,8 @@ class FlowControl:
         self.paused = paused
         self._resize()
 
-    def _follow_rate(self) -> None:
-        """Apply the current limit of the rate limit to max_in_flight."""
+    def _apply_rate(self) -> None:
+        """Limit max_in_flight to the number that the rate limit allows now."""
         if self._rate is not None and self._rate.allowed != self._allowed:
             self._allowed = self._rate.allowed
             self._resize()
@@ -227,20 +230,20 @@ class FlowControl:
     # -- ticking
 
     def run(self, every_second: Callable[[float], bool]) -> None:
-        """Tick until killed: redistribution, the end of a pause, the rate limit.  Blocks the greenlet.
+        """Execute decisions that depend on time, until the greenlet is killed.  Blocks the greenlet.
 
-        *every_second* is called once a second with the time.  It returns whether a handler is free and no message is
-        queued.
+        Calls *every_second* once a second with the time.  *every_second* returns whether a handler is free and no
+        message is queued.
         """
         while True:
             self._wake.clear()
-            self._ticks_at = self._next_tick()
-            self._wake.wait(max(0.001, self._ticks_at - self._clock.now()))
+            self._next_wake = self._next_tick()
+            self._wake.wait(max(0.001, self._next_wake - self._clock.now()))
             self._tick(every_second)
 
     def _next_tick(self) -> float:
         due = (
-            self._looks_at,
+            self._next_check,
             self.allocator.next_tick,
             None if self._rate is None else self._rate.next_tick,
             *(each.resume_at for each in self.backoffs.values()),
@@ -249,22 +252,22 @@ class FlowControl:
 
     def _tick(self, every_second: Callable[[float], bool]) -> None:
         now = self._clock.now()
-        if now >= self._looks_at:  # never earlier: callers compare the state of two checks
-            self._looks_at = now + _CHECK_EVERY
+        if now >= self._next_check:  # not earlier, because some checks compare the state with the last check
+            self._next_check = now + _CHECK_EVERY
             if every_second(now):
                 self._raise_lowered()
         if self._rate is not None:
             self._rate.tick()
-            self._follow_rate()
+            self._apply_rate()
         for partition, backoff in self.backoffs.items():
             if backoff.phase is Phase.PAUSED and backoff.tick() is not Phase.PAUSED:
-                self._follow(partition)  # the pause is over: probe
+                self._apply_phase(partition)  # the pause is over: probe
         self._apply(self.allocator.tick)
 
     def _apply(self, decide: Callable[..., Iterable[SetReady]], *about: Any) -> None:
         for decision in decide(*about):
-            cast(Controlled, decision.key).set_ready(decision.count)
+            cast(FlowControlled, decision.key).set_ready(decision.count)
         is_backing_off = any(each.level for each in self.backoffs.values())
         self.watches = self._rate is not None or self.allocator.watches or is_backing_off
-        if self._next_tick() < self._ticks_at:
+        if self._next_tick() < self._next_wake:
             self._wake.set()

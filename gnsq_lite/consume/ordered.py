@@ -1,7 +1,7 @@
 """A connection whose messages are handled strictly in order (YZ-6).
 
-If a handler fails, only its partition pauses, for the delay of the failed message.  The redelivery of this message
-serves as the probe, so the Reader's backoff is not used.
+If a handler fails, only the partition of the message pauses, for the delay of the message.  Then nsqd sends the
+message again, which shows whether handlers work again; so ordered connections do not use the Reader's backoff.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class OrderedConnection(Subscribed):
         super().__init__(*connection, reads_in_hub=reads_in_hub, writes_fins=True)
         self.fins = None  # each FIN must be reported to the sequence
         self._sequence = sequence
-        #: Finished messages to report to the sequence.
+        #: Finished messages that the sequence does not know yet.
         self._ended: deque[Message] = deque()
 
     def set_ready(self, count: int) -> None:
-        """Queue RDY, and keep sending each FIN through :meth:`finish`."""
+        """Set the share of RDY."""
         super().set_ready(count)
-        self.fins = None
+        self.fins = None  # Subscribed sets it
 
     def _on_messages(self, messages: list[Message]) -> None:
         self._report_finished()
@@ -39,7 +39,7 @@ class OrderedConnection(Subscribed):
             self._decide(self._sequence.arrived, message)
 
     def finish(self, message: Message) -> None:
-        """Send FIN; the loop reports the message to the sequence before the next message arrives.  Thread-safe."""
+        """Send FIN.  The loop reports the message to the sequence before the next message arrives.  Thread-safe."""
         with self.loop.guard:
             self._ended.append(message)  # before nsqd can send the next message
             if not self._write_fin(message):
@@ -48,7 +48,7 @@ class OrderedConnection(Subscribed):
     handled = finish
 
     def _report_finished(self) -> None:
-        """Report finished messages to the sequence."""
+        """Report the finished messages to the sequence."""
         while self._ended:
             self._decide(self._sequence.finished, self._ended.popleft())
 
@@ -57,25 +57,25 @@ class OrderedConnection(Subscribed):
         self._report_finished()
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
-        """Hold the message for *delay* seconds, then send REQ 0, so that no later message is handled before it."""
+        """Hold the message for *delay* seconds, then send REQ 0.  Until then no later message is handled."""
         wait = self._message_owner.requeue_delay(message, delay)
         with self.loop.guard:
             self._decide_soon(self._sequence.failed, message, wait)
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
-        """Queue the answer, then continue with the next message of the partition."""
+        """Queue the answer to an expired message, then handle the next message of the partition."""
         super().answer_late(message, finished=finished)
         self._decide_soon(partial(self._sequence.answered_late, finished=finished), message)
 
     def slow_down(self, command: bytes = b"") -> None:
-        """Do nothing: the partition already pauses for the delay of the failed message."""
+        """Do nothing: the partition pauses for the delay of the failed message."""
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Handle that the handler of *message* returned without an answer."""
+        """Report the return of a handler that did not answer *message*."""
         self._decide_soon(self._sequence.handler_returned, message)
 
     def skipped(self, message: Message) -> None:
-        """Handle that *message* expired before a handler began it."""
+        """Report that *message* expired before a handler began it."""
         self._decide_soon(self._sequence.expired, message)
 
     def send_close(self) -> None:
@@ -88,7 +88,7 @@ class OrderedConnection(Subscribed):
         self.loop.call_soon(partial(self._decide, decide, *about))
 
     def _decide(self, decide: Callable[..., Iterable[Decision]], *about: Any) -> None:
-        if self.is_open():  # else nsqd has requeued the messages of this connection
+        if self.is_open():  # after the end of the connection, nsqd has requeued its messages
             for decision in decide(*about):
                 self._carry_out(decision)
 

@@ -32,17 +32,17 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 class HandlerRaised(BaseException):
-    """The handler or on_give_up raised ``__cause__``, which is no Exception; the message is already answered."""
+    """The handler or on_give_up raised ``__cause__``, which is not an Exception.  The message is already answered."""
 
 
 class Failures(Protocol):
-    """Answers messages whose handler raised or is not called.  Its methods may block."""
+    """Answers messages whose handler raised or must not be called.  The methods may block."""
 
     def on_exception(self, job: Any, error: BaseException) -> None:
         """Requeue or give up the messages of a handler that raised."""
 
     def gave_up(self, message: Message) -> bool:
-        """Give up a message that has more than max_attempts; return False if the handler must be called instead."""
+        """Give up a message with more than max_attempts, or return False: the caller then calls the handler."""
 
 
 RETURNED_FALSE = "the handler returned False, but its message is finished anyway: raise Requeue() to requeue it"
@@ -51,7 +51,7 @@ RETURNED_FALSE = "the handler returned False, but its message is finished anyway
 def refuse_unrun(returned: object, by: str = "the handler") -> None:
     """Raise TypeError if *returned* is a coroutine or a generator, because its code never runs.
 
-    If a handler returned False, which means failure in pynsq, warn.  By default Python shows the warning once.
+    If a handler returned False, which means failure in pynsq, warn.
     """
     if returned is False and by == "the handler":
         warnings.warn(RETURNED_FALSE, RuntimeWarning, stacklevel=2)
@@ -70,13 +70,13 @@ def _failed(failures: Failures, job: Any, error: BaseException) -> None:
 def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attempts: int) -> Runner:
     """Return a Runner that handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
 
-    Each exception of the handler makes the message fail.  If the exception is no Exception (but KeyboardInterrupt,
-    SystemExit, GreenletExit or gevent.Timeout), the Runner then raises HandlerRaised.
+    The message fails if the handler raises.  After KeyboardInterrupt, SystemExit, GreenletExit, gevent.Timeout and all
+    others that are not Exceptions, the Runner also raises HandlerRaised.
     """
     most = max_attempts or 65536
 
     def run(message: Message) -> None:
-        if not is_open(message):  # it timed out in the queue, or the Reader requeued it
+        if not is_open(message):  # it timed out in the queue, or the Reader has requeued it
             if is_expired(message):
                 message._connection.skipped(message)
             return
@@ -91,7 +91,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
 
     def failed(message: Message, error: BaseException) -> None:
         try:
-            raise error  # sets sys.exc_info() for hooks and logging
+            raise error  # so that sys.exc_info() in hooks and logging is the error
         except BaseException:
             _failed(failures, message, error)
 
@@ -105,7 +105,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
         if finish_new(message):
             return
         if is_expired(message):
-            unless_answered(message.finish)  # has an effect only if nsqd has sent the message here again
+            unless_answered(message.finish)  # nsqd accepts it only if it has sent the message here again
         elif not message.has_responded:
             message._connection.handler_returned_unanswered(message)
 
@@ -113,7 +113,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
 
 
 def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failures, max_attempts: int) -> Runner:
-    """Return a Runner for lists.  It finishes the unanswered messages, or fails them if the handler raises."""
+    """Return a Runner that handles lists of messages, and finishes or fails the unanswered messages of a list."""
     most = max_attempts or 65536
 
     def answerable(batch: list[Message]) -> list[Message]:
@@ -126,7 +126,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failure
             try:
                 if message.attempts <= most or not failures.gave_up(message):
                     live.append(message)
-            except HandlerRaised as raised:  # from on_give_up: the batch ends, so its other messages are requeued
+            except HandlerRaised as raised:  # on_give_up raised: the worker ends, so requeue the other messages
                 cause: Any = raised.__cause__
                 failures.on_exception([each for each in batch if not each.has_responded], cause)
                 raise
@@ -149,7 +149,7 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failure
 
 
 def key_of(message: Message) -> tuple[str, bytes]:
-    """Return a unique key of a message: two nsqds may use the same message id."""
+    """Return a unique key of a message.  The id is not unique: two nsqds may use the same id."""
     return message.nsqd_address, message.id
 
 
@@ -157,7 +157,7 @@ class HandlerOutcomes:
     """Requeues messages or gives them up, logs failures, and calls the hooks.
 
     Args:
-        on_exit: Called in the loop with the SystemExit or KeyboardInterrupt that a handler raised.
+        on_exit: Called in the loop with a SystemExit or KeyboardInterrupt of a handler.
     """
 
     def __init__(
@@ -171,12 +171,12 @@ class HandlerOutcomes:
     ) -> None:
         self._loop, self._settings, self._tries, self._hooks = loop, settings, tries, hooks
         self._on_exit = on_exit
-        #: Give-ups under way, by id() of the message: after a time limit, another thread may begin the same give-up.
+        #: The give-ups that run now, by id() of the message.  After a time limit another thread may begin the same one.
         self._giving_up: dict[int, object] = {}
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
-        """Requeue or give up the unanswered messages of a handler that raised; then log, and call on_failure."""
+        """Requeue or give up the unanswered messages of a handler that raised.  Then log, and call on_failure."""
         messages = job if isinstance(job, list) else (job,)
         counts = isinstance(error, (Exception, TimeLimitExceeded))
         for message in messages:
@@ -188,7 +188,7 @@ class HandlerOutcomes:
                 if backoff:
                     message._connection.slow_down()
                 if self._give_up_once(message) or not isinstance(error, TimeLimitExceeded):
-                    continue  # else the time limit interrupted on_give_up; the next delivery calls it again
+                    continue  # if the time limit interrupts on_give_up, the next delivery calls it again
             unless_answered(message.requeue, delay, backoff)
         if not isinstance(error, Requeue):
             for message in messages:
@@ -210,19 +210,19 @@ class HandlerOutcomes:
         self._hooks.call("on_failure", message, error)
 
     def gave_up(self, message: Message) -> bool:
-        """Give up a message if a handler began its last attempt, or if it has far too many attempts (MSG-4).
+        """Give up a message that Tries gives up (MSG-4), or that this process has unanswered from an earlier delivery.
 
-        Also give it up if an earlier delivery is unanswered, because a handler of this process has begun that delivery.
+        A handler of this process has begun that earlier delivery.
         """
         connection: Any = message._connection
         over = self._tries.gives_up(key_of(message), message.attempts, *self._settings.known_of(message))
-        if not over and not connection.is_here_twice(message):
+        if not over and not connection.has_other_delivery(message):
             return False
         self._give_up_once(message)
         return True
 
     def _give_up_once(self, message: Message) -> bool:
-        """Give up the message; do nothing and return False if another thread or greenlet is giving it up."""
+        """Give up the message.  If another thread or greenlet does this already, return False."""
         mine = object()
         if self._giving_up.setdefault(id(message), mine) is not mine:
             return False
@@ -233,7 +233,7 @@ class HandlerOutcomes:
         return True
 
     def _give_up(self, message: Message) -> None:
-        """Call on_give_up.  Send FIN if it returns, and REQ if it raises (MSG-4)."""
+        """Call on_give_up.  Send FIN if on_give_up returns, and REQ if it raises (MSG-4)."""
         try:
             refuse_unrun(self._settings.on_give_up(message), "on_give_up")
         except (Exception, TimeLimitExceeded) as error:
@@ -248,9 +248,9 @@ class HandlerOutcomes:
             unless_answered(message.finish)
 
     def on_exit(self, error: BaseException) -> None:
-        """End the Reader if *error* is KeyboardInterrupt or SystemExit; log other errors, but no TimeLimitExceeded."""
+        """End the Reader if *error* is KeyboardInterrupt or SystemExit.  Otherwise log *error*."""
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             self._loop.call_soon(lambda: self._on_exit(error))
-        elif not isinstance(error, TimeLimitExceeded):  # TimeLimitExceeded is already logged as a failure
+        elif not isinstance(error, TimeLimitExceeded):  # on_exception() has logged TimeLimitExceeded
             said = "a handler raised %s; its message was requeued"
             log_safely(log, logging.ERROR, said, type(error).__name__, exc_info=error)

@@ -103,17 +103,17 @@ class ConsumerSettings(CoreSettings, ReaderOptions):
     backoff: BackoffOptions
     hooks: Hooks = field(default_factory=Hooks)
     on_give_up: Callable[[Message], Any]
-    #: Returns the arguments *begun* and *unseen* of ``Tries.gives_up()`` that other processes recorded for a message.
+    #: Returns what other processes recorded for a message: the arguments *begun* and *unseen* of ``Tries.gives_up()``.
     known_of: Callable[[Message], tuple[int, int]] = lambda message: (0, 0)
-    #: Function of (message, error of its handler).  Returns the error, or a GiveUp or Requeue to use instead.
+    #: Called with a message and the error of its handler.  Returns the error, or a GiveUp or Requeue to use instead.
     judge: Callable[[Message, BaseException], BaseException] = lambda message, error: error
 
     def log_fields(self, endpoint: Endpoint | None = None) -> dict[str, Any]:
-        """Return the fields ``extra`` of a log line about *endpoint*, or about the Reader."""
+        """Return the argument ``extra`` of a log call about *endpoint*, or about the Reader."""
         found = {"topic": self.topic, "channel": self.channel}
         return found if endpoint is None else {**found, "nsqd": str(endpoint)}
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """Return the fields ``extra`` of a log line about *message*."""
+    """Return the argument ``extra`` of a log call about *message*."""
     return {"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address}

@@ -1,4 +1,4 @@
-"""Makes a snapshot of a Reader's state.  Call it in the loop's thread."""
+"""Returns a Reader's state for ``stats()``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gnsq_lite.stats import ReaderStats
 
 
 def reader_stats(core: Consumer) -> ReaderStats:
-    """Return the state of a Reader."""
+    """Return the state of a Reader.  Call it in the loop's thread."""
     now = core.clock.now()
     connections = list(core.connections.values())
     return ReaderStats(
@@ -48,7 +48,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
         starved=core.flow.allocator.is_starved(),
         lookupds=core.discovery.health(),
         dropped=core.dropped,
-        oldest_handler=core.limits.look(),
+        oldest_handler=core.limits.check(),
         handlers_overdue=core.limits.overdue,
         unavailable={str(endpoint): str(reason) for endpoint, reason in core.losses.reasons().items()},
         error=None if core.error is None else str(core.error) or type(core.error).__name__,

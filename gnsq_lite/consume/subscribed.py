@@ -1,8 +1,8 @@
 """A Reader's connection, which receives messages and accepts answers from any thread (MSG-1, MSG-5).
 
-FINs are collected in a buffer, REQs in a list.  The loop writes both once per iteration, so most of the cost is per
-read, not per message.  If RDY is 1, nsqd sends the next message only after the FIN.  In this case the handler's thread
-writes the FIN itself, without waking the loop (:meth:`Subscribed._write_fin`).
+The connection collects FINs in a buffer and REQs in a list.  The loop writes both once per iteration, so most of the
+cost is per read, not per message.  If RDY is 1, nsqd sends the next message only after the FIN.  In this case the
+handler's thread writes the FIN itself and does not wake the loop (:meth:`Subscribed._write_fin`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ log = logging.getLogger("gnsq_lite.net")
 
 #: If nsqd refused a FIN or REQ and then delivers nothing for this many seconds, the Reader reconnects.
 STALLED = 30.0
-#: Seconds past the deadline for which a message counts as in flight: TOUCH takes time, and nsqd's timers are coarse.
+#: Seconds after its deadline for which a message still counts as in flight.  A TOUCH may be on its way to nsqd, and
+#: nsqd checks the deadlines of its messages only at intervals.
 _GRACE = 0.5
-#: The connection is closed if more messages are in flight than four times the highest RDY plus this number.  A correct
-#: nsqd reaches at most twice RDY for a moment, because messages that timed out at nsqd still count here.
-_SPARE = 1000
-#: If more answered messages than this, plus the unanswered ones, are kept, the connection drops the answered ones.
+#: If more messages are in flight than four times the highest RDY plus this number, the connection closes.  A correct
+#: nsqd reaches at most twice RDY, for a moment: messages that timed out at nsqd still count here.
+_MARGIN = 1000
+#: Minimum number of kept messages at which the connection drops the answered messages among them.
 _KEPT = 1000
 
 
@@ -50,16 +51,16 @@ class MessageOwner(Owner, Protocol):
 
     @property
     def handle(self) -> Callable[[list[Message]], None]:
-        """Function that queues messages for the handlers; it requeues them instead while the Reader closes."""
+        """Function that queues messages for the handlers.  While the Reader closes, it requeues the messages."""
 
     def on_closed(self, connection: Any) -> None:
-        """Handle that *connection* was closed with unanswered messages, which nsqd sends again."""
+        """Drop the queued messages of *connection*, which was closed, because nsqd sends them again."""
 
     def on_answers_lost(self, count: int) -> None:
-        """Handle *count* answers that cannot be sent, because their connection is closed."""
+        """Count *count* answers that the connection cannot send, because it is closed."""
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Return the delay of a REQ, in seconds.  Called in the handler's thread or greenlet."""
+        """Return the delay of a REQ, in seconds.  Called in the thread or greenlet that requeues the message."""
 
 
 class Subscribed(Connection):
@@ -67,7 +68,7 @@ class Subscribed(Connection):
 
     Args:
         is_prompt: Whether RDY is kept low so that nsqd sends each message at once.
-        reads_in_hub: Whether the hub may pass messages to the pool; False for inline handlers, which may wait.
+        reads_in_hub: Whether the hub may pass messages to the pool.  It must not for inline handlers, which may wait.
         writes_fins: Whether a handler's thread writes FIN itself while one message is in flight.
     """
 
@@ -87,46 +88,47 @@ class Subscribed(Connection):
         self._reads_in_hub, self._writes_fins = reads_in_hub, writes_fins
         self._message_owner, self._flow, self._is_prompt = owner, owner.flow, is_prompt
         self.topic, self.channel = target.topic, target.channel
-        self.msg_timeout, self.max_msg_timeout = 60.0, 900.0
-        #: The messages of each read.  Single messages are checked only when a list may be dropped, and for time-outs.
+        #: Settings of nsqd; the handshake sets them.
+        self.msg_timeout, self.max_msg_timeout, self.max_rdy_count = 60.0, 900.0, 0
+        #: The messages of each read that may have unanswered messages.
         self._reads: deque[list[Message]] = deque()
-        #: Number of messages in the kept reads.
+        #: Number of messages in ``_reads``.
         self._kept = 0
-        #: Received messages, minus the messages that the loop answered or removed; FINs that handlers' threads wrote.
-        self._in_flight = self._finished_by_handlers = 0
+        #: Number of received messages, minus the messages that the loop answered or removed.
+        self._in_flight = 0
+        #: Number of FINs that handlers' threads wrote.  Change it only under ``_write_lock``.
+        self._finished_by_handlers = 0
         self._finished = self.received = self.requeued = self.expired = self.answers_lost = 0
         #: Monotonic time of the last read that had messages.
         self.received_at = float("-inf")
         self._fins = Fins(partial(loop.call_soon, self._flush))
-        #: Buffer for the FINs of handlers that succeeded; None: :meth:`handled` is called instead.
+        #: Buffer for the FINs of handlers that succeeded.  If it is None, the handler's thread calls :meth:`handled`.
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
-        #: Messages in flight above which the connection is closed, because nsqd ignores RDY and could fill the memory.
-        self._most = _SPARE
+        #: Maximum messages in flight.  An nsqd that sends more ignores RDY, and could fill the memory.
+        self._most_in_flight = _MARGIN
         #: The connection's share of max_in_flight, and the RDY that was last queued for nsqd.
         self._share = self.ready = 0
-        #: Time at which nsqd last refused a FIN or REQ of this connection; None: nsqd refused none.
+        #: Time at which nsqd last refused a FIN or REQ of this connection, or None.
         self._refused_at: float | None = None
-        #: Chooses RDY within the share; None: RDY is the share.
+        #: Chooses RDY within the share.  If it is None, RDY is the share.
         self._delivery: Delivery | None = None
         self._tick_timer: Any = None
         self._tick_at = 0.0  # time at which the timer fires
-        #: Whether ``handle()`` runs.  It runs inline handlers, so a lack of reads does not prove that nsqd is silent.
-        self._is_handing_on = False
+        #: Whether ``owner.handle()`` runs.  It runs inline handlers; meanwhile nothing is read, even if nsqd sends.
+        self._is_handling = False
         #: Whether CLS was sent.
         self._is_closing = False
-        #: Held during each write to the socket; the write does not block.
+        #: Held during each write to the socket.  A write never blocks.
         self._write_lock = native_rlock()
-        #: Whether the loop found the lock held; the thread that held it then schedules a flush.
+        #: Whether the loop could not acquire the lock.  The thread that releases the lock then schedules a flush.
         self._has_missed_lock = False
 
-    def _adopt(self, negotiated: Negotiated | None) -> None:
-        super()._adopt(negotiated)
+    def _adopt(self, negotiated: Negotiated) -> None:
         if self.target.choose_message is not None:
             self._decoder.make_message = self.target.choose_message(negotiated)
-        if negotiated is not None:
-            self.msg_timeout = negotiated.msg_timeout or self.msg_timeout
-            self.max_msg_timeout = negotiated.max_msg_timeout or self.max_msg_timeout
+        self.msg_timeout, self.max_msg_timeout = negotiated.msg_timeout, negotiated.max_msg_timeout
+        self.max_rdy_count = negotiated.max_rdy_count
         if self._is_prompt:
             self._delivery = Delivery(self.clock)
 
@@ -137,14 +139,14 @@ class Subscribed(Connection):
         stream = self._stream
         if stream is not None and self._codec is None and self._reads_in_hub:
             stream.offer(self._take_messages)
-        # Handlers' threads do not write through OpenSSL or a compressor: these allow only one caller at a time.
+        # Handlers' threads must not write through OpenSSL or a compressor, which allow only one caller at a time.
         self._writes_fins &= stream is not None and stream.tls is None and self._codec is None
         super().run()
 
     def _take_messages(self, data: bytes) -> bool:
-        """Handle a read that contains only messages; return False if the reading greenlet must handle it.
+        """Handle *data* if it consists of messages; return False if the reading greenlet must handle *data*.
 
-        Called in the hub, so that a handler begins without a switch to the reading greenlet.
+        The stream calls this in the hub, so that a handler begins without a switch to the reading greenlet.
         """
         if self._share > 1 and self._delivery is not None and self._delivery.is_full:
             return False
@@ -156,41 +158,42 @@ class Subscribed(Connection):
 
     def _on_messages(self, messages: list[Message]) -> None:
         is_reported = self._count_in(messages)
-        self._is_handing_on = True
+        self._is_handling = True
         self._message_owner.handle(messages)
-        self._is_handing_on = False
+        self._is_handling = False
         if is_reported and self._delivery is not None and not (self._due or self._fins.due):
-            self._follow(self._delivery)  # else the scheduled flush sends the RDY
+            self._apply_delivery(self._delivery)  # if a flush is scheduled, it sends the RDY
 
     def _count_in(self, messages: list[Message]) -> bool:
-        """Count the messages of a read before they are handled; return whether ``_delivery`` counted them."""
+        """Count the messages of a read, before handlers get them; return whether ``_delivery`` counted them too."""
         received = len(messages)
         self.received_at = self.read_at
         self.received += received
         self._in_flight += received
         count = self.in_flight
         self._keep(messages, count)
-        if count > self._most:
+        if count > self._most_in_flight:
             raise ProtocolError(f"nsqd ignores RDY {self._share}: {count} messages are in flight")
         delivery = self._delivery
         is_reported = delivery is not None and not delivery.is_full
         if delivery is not None and is_reported:
             delivery.received(received, count - len(self._fins.ids), self._age(messages[-1]))
         if self._flow.watches or count > self._share:
-            self._flow.received(self, received)  # a resulting RDY is sent before the answers
+            self._flow.received(self, received)  # may queue a RDY, which is sent before the answers
         return is_reported
 
     def _age(self, message: Message | None) -> float:
-        """Return the age of *message* at the last read, in seconds.  Assumes that nsqd's clock agrees with ours."""
+        """Return the age of *message* at the last read, in seconds.  The clocks of nsqd and client must agree."""
         if message is None:
             return 0.0
         return self.clock.wall() - message.timestamp_ns * 1e-9 - (self.clock.now() - self.received_at)
 
     def set_ready(self, count: int) -> None:
-        """Set the share of RDY.  nsqd does not confirm a lower RDY, so ``_most`` only grows."""
+        """Set the share of RDY."""
         if self._is_closing:
             return  # nsqd accepts no RDY after CLS
-        self._most = max(self._most, 4 * count + _SPARE)
+        # nsqd does not confirm a lower RDY, so this limit only grows.
+        self._most_in_flight = max(self._most_in_flight, 4 * count + _MARGIN)
         self._share = count
         self.fins = None if self._writes_fins and count == 1 else self._fins
         if self._delivery is None:
@@ -198,10 +201,10 @@ class Subscribed(Connection):
             self.send(commands.ready(count))
         else:
             self._delivery.set_limit(count, self.in_flight)
-            self._follow(self._delivery)
+            self._apply_delivery(self._delivery)
 
-    def _follow(self, delivery: Delivery) -> None:
-        """Send the RDY that *delivery* chose if it changed, and start the timer of the next tick."""
+    def _apply_delivery(self, delivery: Delivery) -> None:
+        """Send the RDY that *delivery* chose if the RDY has changed, and start the timer of the next tick."""
         if delivery.ready != self.ready:
             self._flush_soon()
         self._schedule_tick(delivery)
@@ -223,10 +226,10 @@ class Subscribed(Connection):
         self._stop_ticks()
         delivery = self._delivery
         if delivery is not None:
-            if not self._is_handing_on:
+            if not self._is_handling:
                 newest = self._reads[-1][-1] if self._reads else None
                 delivery.tick(self.received, self.in_flight, self._age(newest))
-            self._follow(delivery)
+            self._apply_delivery(delivery)
 
     def _end_delivery(self) -> None:
         self._stop_ticks()
@@ -247,18 +250,19 @@ class Subscribed(Connection):
 
     @property
     def finished(self) -> int:
-        """Messages answered with FIN since the connection was opened."""
+        """Number of FINs that were sent since the connection was opened."""
         return self._finished + self._finished_by_handlers
 
     @property
     def succeeded(self) -> int:
-        """Messages finished since the connection was opened, including queued FINs.  Thread-safe."""
+        """Number of FINs that were sent or queued since the connection was opened.  Thread-safe."""
         return self.finished + len(self._fins.ids)
 
     def _keep(self, messages: list[Message], count: int) -> None:
-        """Keep the messages of a read, after which *count* are in flight, and drop reads that are all answered.
+        """Keep the messages of a read, and drop old reads if all their messages are answered.
 
-        An expired message does not count as answered, so its read stays until :meth:`expire_overdue` drops it.
+        *count* messages are in flight now.  An expired message does not count as answered, so its read is kept until
+        :meth:`expire_overdue` drops the message.
         """
         reads = self._reads
         if count == len(messages):  # nothing else is in flight
@@ -273,7 +277,7 @@ class Subscribed(Connection):
                 self._drop_answered()
 
     def _drop_answered(self) -> None:
-        """Drop all answered messages, so that one slow handler does not keep the later messages in memory."""
+        """Drop all answered messages.  Otherwise one slow handler would keep all later messages in memory."""
         opened = ([m for m in read if is_open(m)] for read in self._reads)
         self._reads = deque(read for read in opened if read)
         self._kept = sum(map(len, self._reads))
@@ -282,8 +286,8 @@ class Subscribed(Connection):
         """Return the messages that are neither answered nor removed."""
         return [message for read in self._reads for message in read if is_open(message)]
 
-    def is_here_twice(self, message: Message) -> bool:
-        """Return whether another delivery of *message* is unanswered.  Thread-safe; checks all kept messages."""
+    def has_other_delivery(self, message: Message) -> bool:
+        """Return whether an earlier or later delivery of *message* is unanswered.  Thread-safe.  Slow."""
         reads = list(self._reads)  # an atomic copy
         return any(m.id == message.id and m is not message and is_open(m) for read in reads for m in read)
 
@@ -291,7 +295,7 @@ class Subscribed(Connection):
         """Remove and return the messages that timed out at nsqd (MSG-5).  Called about once a second."""
         now -= _GRACE
         if not self.is_open() or not self._reads or self._reads[0][0].received_at > now - self.msg_timeout:
-            return []  # if the oldest message is in time, all are
+            return []  # no message can be late if the oldest message is in time
         late = [m for m in self.unanswered() if m.deadline <= now and m._expire()]
         count = len(late)
         self._in_flight -= count
@@ -300,7 +304,7 @@ class Subscribed(Connection):
             self.expired += count
             if self._delivery is not None:
                 self._delivery.expired(self.in_flight)
-                self._follow(self._delivery)
+                self._apply_delivery(self._delivery)
             text = "%s: %d messages were not answered in time; nsqd sends them again"
             log_safely(log, logging.WARNING, text, self.address, count)
             self._report_answered(count)
@@ -309,19 +313,19 @@ class Subscribed(Connection):
     # -- answers
 
     def finish(self, message: Message) -> None:
-        """Queue FIN for a message that the caller has claimed.  Thread-safe."""
+        """Queue FIN.  The caller has claimed the message.  Thread-safe."""
         with self.loop.guard:
             self._fins.add(message.id)
 
     def handled(self, message: Message) -> None:
-        """Finish a message whose handler has returned; the caller has claimed the message.  Thread-safe."""
+        """Finish a message whose handler has returned.  The caller has claimed the message.  Thread-safe."""
         if not self._write_fin(message):
             self.finish(message)
 
     def _write_fin(self, message: Message) -> bool:
         """Write FIN in the calling thread if nothing else is in flight or queued; return whether FIN was written.
 
-        The loop is not woken: it uses the new count of messages in flight when the next message arrives.
+        This does not wake the loop.  The loop sees the new count when the next message arrives.
         """
         stream = self._stream
         is_alone = self._writes_fins and self.in_flight == 1 and not (self._due or self._flow.watches)
@@ -341,7 +345,7 @@ class Subscribed(Connection):
         return True
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
-        """Queue REQ; a *delay* of None means the delay for the message's attempts.  Thread-safe."""
+        """Queue REQ.  If *delay* is None, the Reader chooses the delay.  Thread-safe."""
         command = commands.requeue(message.id, self._message_owner.requeue_delay(message, delay))
         with self.loop.guard:
             if backoff:
@@ -352,9 +356,9 @@ class Subscribed(Connection):
     def slow_down(self, command: bytes = b"") -> None:
         """Report a failed message to the flow control (BACK-1), then queue *command*, the REQ.  Thread-safe.
 
-        The RDY 0 of a backoff must precede the REQ: otherwise nsqd would send the message again at once.
+        If the flow control backs off, its RDY 0 must precede the REQ.  Otherwise nsqd would send the message at once.
         """
-        successes = self._flow.successes(self)  # now: other handlers may finish messages before the loop runs _fail()
+        successes = self._flow.successes(self)  # read it now: handlers may finish messages before _fail() runs
         self.loop.call_soon(lambda: self._fail(successes, command))
 
     def _fail(self, successes: int, command: bytes) -> None:
@@ -367,7 +371,7 @@ class Subscribed(Connection):
         self._flush_soon()
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
-        """Queue the answer to an expired message; nsqd accepts it if it has sent the message here again."""
+        """Queue the answer to an expired message.  nsqd accepts the answer if it has sent the message here again."""
         if self.is_open():
             self.send(commands.finish(message.id) if finished else commands.requeue(message.id, 0.0))
         else:
@@ -384,10 +388,10 @@ class Subscribed(Connection):
     # -- overridden by OrderedConnection
 
     def handler_returned_unanswered(self, message: Message) -> None:
-        """Handle that the handler of *message* returned without an answer."""
+        """Do nothing: the message stays open until :meth:`finish`, :meth:`requeue` or its deadline."""
 
     def skipped(self, message: Message) -> None:
-        """Handle that *message* expired before a handler began it."""
+        """Do nothing: *message* expired before a handler began it, and nsqd sends it again."""
 
     # -- writing
 
@@ -397,7 +401,7 @@ class Subscribed(Connection):
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._has_missed_lock = True  # set before the attempt: the holder of the lock checks it after the release
+        self._has_missed_lock = True  # set it first: the thread that holds the lock checks it after the release
         if self._write_lock.acquire(False):
             try:
                 self._has_missed_lock = False
@@ -406,7 +410,7 @@ class Subscribed(Connection):
                 self._write_lock.release()
 
     def _write_all(self) -> None:
-        # Clear both flags before the queues are read: later additions of other threads schedule another flush.
+        # Clear both flags before reading the queues, so that a thread that adds an answer later schedules a flush.
         self._due = self._fins.due = False
         data = self._take(self._out) if self._out else b""
         requeued = len(self._reqs)
@@ -422,7 +426,7 @@ class Subscribed(Connection):
         if stream is None or stream.closed is not None:
             self._on_answers_lost(answered)
             if stream is not None and stream.closed is not None:
-                self.close(stream.closed)  # the reading greenlet may be running an inline handler
+                self.close(stream.closed)  # the reading greenlet cannot do it while it runs an inline handler
             return
         self._finished += finished
         self.requeued += requeued
@@ -435,34 +439,34 @@ class Subscribed(Connection):
             if delivery.ready != self.ready:
                 self.ready = delivery.ready
                 data = commands.ready(self.ready) + data
-        if answered:  # a resulting RDY is sent after these answers
+        if answered:  # this may queue a RDY, which is sent after these answers
             self._report_answered(answered, success=finished > 0)
         if data:
             stream.write(data if self._codec is None else self._codec.compress(data))
 
     def _report_answered(self, count: int, *, success: bool = False) -> None:
-        """Report *count* answered or expired messages to the flow control, if they may change a RDY."""
+        """Report *count* answered or expired messages to the flow control if they may change a RDY."""
         if self._flow.watches or self.in_flight + count > self._share:
             self._flow.answered(self, count, success=success)
 
     # -- watching
 
-    def answer_refused(self) -> None:
-        """Record that nsqd refused a FIN or REQ: nsqd may count more messages in flight than the client from now on."""
+    def on_answer_refused(self) -> None:
+        """Record that nsqd refused a FIN or REQ.  nsqd may now count more messages in flight than this client."""
         self._refused_at = self.clock.now()
 
     def _is_stalled(self, now: float) -> bool:
-        """Return whether nsqd delivers nothing, perhaps because its in-flight count of this connection is too high.
+        """Return whether nsqd may have stopped delivering because it counts too many messages in flight.
 
-        A crash can leave two copies of a message in nsqd's disk queue.  nsqd refuses the FIN of the second copy, and
-        still counts it as in flight.  Only a new connection resets the count; running handlers finish first.
+        After a crash nsqd's disk queue can have two copies of a message.  nsqd refuses the FIN of the second copy, but
+        still counts the copy as in flight.  Only a new connection resets the count.
         """
         if self._refused_at is None or self.in_flight or not self._share:
             return False
         return now - max(self._refused_at, self.received_at) > STALLED
 
     def check(self, now: float) -> None:
-        """Check for silence and blocked writes, and whether nsqd delivers nothing although RDY allows it."""
+        """Close the connection if nsqd is silent, accepts no bytes, or has stopped delivering."""
         super().check(now)
         if self._is_stalled(now) and not self._is_closing:
             why = f"nsqd delivered nothing for {STALLED:g} s after it refused a FIN or REQ; reconnecting"
@@ -471,11 +475,11 @@ class Subscribed(Connection):
     # -- the end
 
     def close(self, reason: NSQError) -> None:
-        """Close at once; nsqd sends the unanswered messages again."""
-        with self._write_lock:  # so that no thread is using the socket's descriptor
+        """Close at once.  nsqd sends the unanswered messages again."""
+        with self._write_lock:  # while a handler's thread writes, the socket's descriptor must stay open
             super().close(reason)
         self._end_delivery()
-        if self._fins.ids:  # the flush counts the queued answers as lost
+        if self._fins.ids:  # the flush counts these answers as lost
             self._flush_soon()
         unanswered = [message for message in self.unanswered() if message._expire()]
         self._reads.clear()
@@ -484,10 +488,10 @@ class Subscribed(Connection):
             self._message_owner.on_closed(self)
 
     def send_close(self) -> None:
-        """Send CLS: nsqd sends no more messages, accepts no RDY, and answers CLOSE_WAIT (CLOSE-1).
+        """Send CLS (CLOSE-1).  nsqd then sends no more messages, accepts no RDY, and answers CLOSE_WAIT.
 
-        A second call does not send CLS, because nsqd disconnects a client that sends CLS twice.  There is a second
-        call if Python exits while the Reader closes.
+        A second call, as when Python exits while the Reader closes, does not send CLS: nsqd disconnects a client that
+        sends CLS twice.
         """
         self._end_delivery()
         if not self._is_closing:
@@ -495,8 +499,8 @@ class Subscribed(Connection):
         self._is_closing = True
 
     def abandon(self) -> None:
-        """Drop the connection in a forked child.  Make a new lock: a thread of the parent may hold the old lock."""
-        self._write_lock = native_rlock()
+        """Drop the connection in a forked child."""
+        self._write_lock = native_rlock()  # a thread of the parent may hold the old lock
         super().abandon()
 
     def __repr__(self) -> str:

@@ -1,11 +1,11 @@
 """Enforces the time limit of handlers.
 
-In a greenlet, TimeLimitExceeded is raised at the point where the handler waits.  A thread cannot be ended: an exception
-set by another thread could be raised at any line, even in a ``finally``, and would not end a call that hangs in C.  So
-the library answers the messages of such a thread, ignores its later answers, and replaces it by another thread.
+In a greenlet, the library raises TimeLimitExceeded in the wait of the handler.  A thread cannot be stopped: an
+exception from another thread could appear at any line, even in a ``finally``, and would not end a call that hangs in C.
+So the library answers the messages of such a thread, ignores later answers of its handler, and starts another thread.
 
-Nothing is recorded when a handler begins or ends.  Each check reads the job of each worker.  A job's age is
-the time since the first check that saw it.  The Reader checks once a second, so limits act at most two seconds late.
+Nothing is recorded when a handler begins or ends.  Each check reads the job of each worker.  The age of a job is the
+time since the first check that saw the job.  The Reader checks once a second, so limits act at most two seconds late.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.consume.pools import Pool, Seat, messages_of
+from gnsq_lite.consume.pools import Pool, Worker, messages_of
 from gnsq_lite.consume.run_handler import HandlerOutcomes, HandlerRaised
 from gnsq_lite.consume.settings import ConsumerSettings, message_fields
 from gnsq_lite.message import TimeLimitExceeded
@@ -28,7 +28,7 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 class TimeLimits:
-    """Watches the handlers of a pool with *concurrency* workers.  Call it in the loop's thread."""
+    """Checks the handlers of a pool with *concurrency* workers.  Call it in the loop's thread."""
 
     def __init__(
         self,
@@ -42,56 +42,58 @@ class TimeLimits:
         self._loop, self._settings, self._pool, self._concurrency = loop, settings, pool, concurrency
         self._clock, self._outcomes = clock, outcomes
         self._limit = settings.limits.time_limit
-        #: Number of threads whose handler exceeded the time limit; other threads replace them.
+        #: Number of threads whose handler has exceeded the time limit and still runs.
         self.overdue = 0
 
     def busy(self) -> int:
-        """Return the number of running handlers, except overdue handlers."""
+        """Return the number of running handlers, not counting overdue ones."""
         return self._pool.busy() - self.overdue
 
     def set_concurrency(self, count: int) -> None:
-        """Change the maximum number of running handlers, except overdue handlers."""
+        """Change the maximum number of running handlers, not counting overdue ones."""
         self._concurrency = count
         self._pool.set_concurrency(count + min(self.overdue, count))
 
-    def look(self) -> float:
-        """Enforce the limit; return the age of the oldest running handler in seconds."""
+    def check(self) -> float:
+        """Enforce the limit.  Return how long the oldest running handler has run, in seconds."""
         now, oldest, overdue = self._clock.now(), 0.0, 0
-        for seat in tuple(self._pool.seats):
-            job = seat[1]
-            if seat.seen is not job:
-                seat.see(job, now)
+        for worker in tuple(self._pool.workers):
+            job = worker[1]
+            if worker.seen is not job:
+                worker.see(job, now)
             if job is not None:
-                self._act(seat, job, now - seat.since)
-                oldest = max(oldest, now - seat.since)
-                overdue += seat.is_over
+                self._act(worker, job, now - worker.since)
+                oldest = max(oldest, now - worker.since)
+                overdue += worker.is_over
         if overdue != self.overdue and self._settings.pool == "thread":
             self.overdue = overdue
             self.set_concurrency(self._concurrency)
         return oldest
 
-    def _act(self, seat: Seat, job: Any, age: float) -> None:
-        if self._limit is not None and age >= self._limit and not seat.is_over:
-            seat.is_over = True
+    def _act(self, worker: Worker, job: Any, age: float) -> None:
+        if self._limit is not None and age >= self._limit and not worker.is_over:
+            worker.is_over = True
             if self._settings.pool == "thread":
-                self._write_off(job)
+                self._answer_in_thread(job)
             else:
-                self._loop.soon(self._interrupt, seat, job)
+                self._loop.soon(self._interrupt, worker, job)
 
-    def _interrupt(self, seat: Seat, job: Any) -> None:
+    def _interrupt(self, worker: Worker, job: Any) -> None:
         """Raise TimeLimitExceeded in the handler.  Called in the hub, so the handler is waiting."""
-        if seat[1] is job:
-            seat[0].throw(self._error())
+        if worker[1] is job:
+            worker[0].throw(self._error())
 
-    def _write_off(self, job: Any) -> None:
-        """Answer the messages of *job* in a new thread, because on_give_up may block.  look() replaces the worker."""
+    def _answer_in_thread(self, job: Any) -> None:
+        """Answer the messages of *job* in a new thread, because on_give_up may block."""
         for message in messages_of(job):
-            said = "the handler of %r exceeded its time limit; another thread replaces its thread"
+            said = "the handler of %r exceeded its time limit and still runs; another thread is started instead"
             log_safely(log, logging.ERROR, said, message.id, extra=message_fields(message))
         try:
             start_native_thread("gnsq_lite-time-limit", partial(self._answer, job))
         except RuntimeError as reason:  # the system starts no thread
-            said = "no thread can be started to answer the messages; nsqd sends them again after msg_timeout: %s"
+            said = (
+                "the system cannot start a thread for the answers; nsqd sends the messages again after msg_timeout: %s"
+            )
             log_safely(log, logging.ERROR, said, reason)
 
     def _answer(self, job: Any) -> None:

@@ -1,7 +1,7 @@
 """A connection to one nsqd: handshake, frames, writes, heartbeats (CONN-1, CONN-2, HB-1).
 
-The decoder reads each received byte once.  All data queued in one loop iteration is sent in one write.  The
-connections of blocking threads are in :mod:`gnsq_lite.net.blocking_connection`; they share the handshake.
+One write sends all data that was queued in one iteration of the loop.  The connections of blocking threads are in
+:mod:`gnsq_lite.net.blocking_connection`.  Both kinds have the same handshake.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ log = logging.getLogger("gnsq_lite.net")
 
 #: Maximum bytes of one handshake frame, and of one decompressed read in the handshake.
 _HANDSHAKE_BYTES = 1024 * 1024
-#: Unsent bytes above which the connection answers no heartbeat.
+#: Number of unsent bytes above which the connection does not answer heartbeats.
 MOST_UNSENT = 4 * 1024 * 1024
 
 
 class Owner(Protocol):
-    """Receives all frames except messages.  Called in the loop's thread; its methods must not block."""
+    """Receives all frames except messages.  The connection calls it in the loop's thread; a method must not block."""
 
     def on_response(self, connection: Any, body: bytes) -> None:
-        """Handle nsqd's next response."""
+        """Handle a response of nsqd that is no heartbeat."""
 
     def on_error_frame(self, connection: Any, error: NsqdError) -> None:
         """Handle an error frame after which the connection stays open."""
@@ -65,20 +65,20 @@ class Target:
     topic: str = ""
     channel: str = ""
     subscribe: bytes | None = None
-    #: Returns the message factory for the negotiated settings.
+    #: Returns the message factory for the settings that nsqd granted.
     choose_message: Callable[[Any], MessageFactory] | None = None
     identify_extra: Mapping[str, Any] | None = None
-    #: Called with nsqd's version and address; raises to reject the nsqd.
+    #: Called with nsqd's version and address.  Raises an NSQError to reject the nsqd.
     check_server: Callable[[str, str], None] | None = None
-    #: The address to connect to if an address map replaces the endpoint's address.
+    #: Address to connect to instead of the endpoint's address, from the option ``address_map``.
     connect_to: Address | None = None
 
 
 class BaseConnection:
-    """Base class of connections; does the handshake (CONN-1).
+    """Base class of connections, with the handshake (CONN-1).
 
-    *of_messages* is the argument ``connection`` of each Message.  A connection without messages passes None, because a
-    reference to itself would keep the connection alive after an exception.
+    *of_messages* is the argument ``connection`` of each Message.  A connection without messages passes None: with a
+    reference to itself, only Python's garbage collector would free the connection.
     """
 
     def __init__(self, target: Target, options: ConnectionOptions, clock: Clock, of_messages: Any = None) -> None:
@@ -88,15 +88,15 @@ class BaseConnection:
         self.negotiated: Negotiated | None = None
         self.auth_reply: Any = None
         self.opened_at: float | None = None
-        #: Time of the last read from nsqd; in a blocking connection, the start of the latest command.
+        #: Time of the last read from nsqd.  In a blocking connection: the time at which the last command began.
         self.read_at = clock.now()
         self._stream: Any = None
         self._codec: Any = None
         limit = min(options.max_frame_size, _HANDSHAKE_BYTES)
         self._decoder = FrameDecoder[Message](limit, Message, of_messages)
 
-    def _shake_hands(self, stream: ByteStream, host: str, *, heartbeats: bool = True) -> None:
-        """Do the handshake, from the magic to the OK to SUB.  The caller limits the time.
+    def _shake_hands(self, stream: ByteStream, host: str, *, heartbeats: bool = True) -> Negotiated:
+        """Do the handshake; return the settings that nsqd granted.  The caller limits the time.
 
         ::
 
@@ -104,9 +104,9 @@ class BaseConnection:
 
         Args:
             host: The host name that TLS verifies.
-            heartbeats: False disables heartbeats; nsqd allows this for producers.
+            heartbeats: False disables heartbeats.  nsqd allows this for producers.
         Raises:
-            NSQConnectionError, NsqdError, ProtocolError: the handshake failed; the text names the nsqd.
+            NSQConnectionError, NsqdError, ProtocolError: The handshake failed.  The text names the nsqd.
         """
         try:
             negotiated = self._identify(stream, heartbeats)
@@ -128,9 +128,10 @@ class BaseConnection:
             raise
         self.negotiated = negotiated
         self._decoder.limit = self.options.max_frame_size
+        return negotiated
 
     def _identify(self, stream: ByteStream, heartbeats: bool) -> Negotiated:
-        """Send IDENTIFY; return the checked reply (NEG-3).  If it raises, only IDENTIFY was sent (NEG-4)."""
+        """Send IDENTIFY, and check and return the reply (NEG-3).  After an error nothing else is sent (NEG-4)."""
         options, target = self.options, self.target
         if target.identify_extra:
             options = replace(options, extra_identify={**options.extra_identify, **target.identify_extra})
@@ -162,7 +163,7 @@ class BaseConnection:
             raise _unexpected(f"OK to {request}", FRAME_RESPONSE, body)
 
     def _response(self, stream: ByteStream, wanted: str, data: bytes = b"") -> bytes:
-        """Return the body of the next response from *data* and further reads; answer heartbeats before it.
+        """Return the body of the next response in *data* and further reads.  Answer heartbeats before it with NOP.
 
         Raises NsqdError for an error frame, and ProtocolError for a message.
         """
@@ -181,13 +182,13 @@ class BaseConnection:
         stream.write(data if self._codec is None else self._codec.compress(data))
 
     def _read_frame(self, stream: ByteStream, data: bytes = b"") -> Frame:
-        """Return the next frame from *data* (already decompressed) and further reads."""
+        """Return the next frame in *data*, which is decompressed, and in further reads."""
         while (frame := self._decoder.feed_one(data)) is None:
             data = self._decompress(stream.read())
         return frame
 
     def _decompress(self, data: bytes) -> bytes:
-        """Decompress one read.  Raises ProtocolError for a decompression bomb."""
+        """Decompress the bytes of one read.  Raises ProtocolError if the result is too large."""
         if self._codec is None:
             return data
         plain = b""
@@ -208,9 +209,9 @@ def _unexpected(wanted: str, kind: int, body: bytes) -> ProtocolError:
 
 
 class Connection(BaseConnection):
-    """A connection in the loop.  One greenlet calls ``open``, then ``run``; ``send`` is thread-safe."""
+    """A connection in the loop.  One greenlet calls ``open`` and then ``run``.  ``send`` is thread-safe."""
 
-    #: Errors after which nsqd keeps this connection open, although it would close a consumer's connection.
+    #: Errors after which nsqd keeps a producer's connection open.  It closes a consumer's connection.
     outlives: tuple[type[NsqdError], ...] = ()
     _stream: Stream | None
 
@@ -220,7 +221,7 @@ class Connection(BaseConnection):
         self.close_waited = False
         self._out: list[bytes] = []
         self._due = False  # a flush is scheduled
-        self._turn_began = 0.0
+        self._slice_began = 0.0
 
     # -- opening (CONN-1, CONN-5)
 
@@ -228,8 +229,8 @@ class Connection(BaseConnection):
         """Connect and do the handshake.  Blocks the greenlet.
 
         Raises:
-            ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError: the connection is closed; the error text
-                names the nsqd.
+            ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError: Opening failed, and the connection is
+                closed.  The text names the nsqd.
         """
         host, port = self.target.connect_to or self.endpoint.address
         sock = dial(host, port, self.options.connect_timeout)
@@ -237,8 +238,7 @@ class Connection(BaseConnection):
         seconds = self.options.handshake_timeout
         try:
             with time_limit(seconds, self._handshake_timeout(seconds)):
-                self._shake_hands(stream, host)
-                self._adopt(self.negotiated)
+                self._adopt(self._shake_hands(stream, host))
         except NSQError as error:
             self.close(error)
             raise
@@ -247,13 +247,13 @@ class Connection(BaseConnection):
             raise
         self.opened_at = self.clock.now()
 
-    def _adopt(self, negotiated: Negotiated | None) -> None:
-        """Apply the negotiated settings."""
+    def _adopt(self, negotiated: Negotiated) -> None:
+        """Apply the settings that nsqd granted."""
 
     # -- reading
 
     def run(self) -> None:
-        """Read until the connection ends.  Blocks the greenlet.  Always raises the reason of the end."""
+        """Read until the connection ends, and then raise the reason.  Blocks the greenlet."""
         stream = self._stream
         if stream is None:
             raise ConnectionLost(self.address, "not open")
@@ -261,13 +261,13 @@ class Connection(BaseConnection):
             self._deliver(self._decoder.take_pending())
             while True:
                 data = stream.read()
-                self.read_at = self._turn_began = self.clock.now()
+                self.read_at = self._slice_began = self.clock.now()
                 if self._codec is None:
                     self._deliver(data)
                 else:
                     for chunk in self._codec.decompress(data):
                         self._deliver(chunk)
-                        self._give_way()
+                        self._let_others_run()
         except NSQError as error:
             if isinstance(error, ProtocolError):
                 error.address = self.address
@@ -286,16 +286,16 @@ class Connection(BaseConnection):
         if self._decoder.error is not None:
             raise self._decoder.error
 
-    def _give_way(self) -> None:
-        """Let other greenlets run if this read takes long; then raise the reason if they closed the connection."""
-        if self.clock.now() - self._turn_began > SLICE:
+    def _let_others_run(self) -> None:
+        """Let other greenlets run if this read takes long.  If they closed the connection, raise the reason."""
+        if self.clock.now() - self._slice_began > SLICE:
             let_io()
-            self._turn_began = self.clock.now()
+            self._slice_began = self.clock.now()
             if self._stream is not None and self._stream.closed is not None:
                 raise self._stream.closed
 
     def _on_messages(self, messages: list[Message]) -> None:
-        raise ProtocolError("a message came to a connection that has not subscribed")
+        raise ProtocolError("nsqd sent a message on a connection without a subscription")
 
     def _on_frame(self, frame: Frame) -> None:
         body = frame.body
@@ -305,7 +305,7 @@ class Connection(BaseConnection):
                 raise error
             self.owner.on_error_frame(self, error)
         elif body == HEARTBEAT:
-            # One NOP answers all heartbeats of this read, because nsqd only needs to receive any byte.
+            # One NOP answers all heartbeats of this read: nsqd only checks that it receives bytes.
             if not (self._out and self._out[-1] is commands.NOP) and self.unsent() < MOST_UNSENT:
                 self.send(commands.NOP)
         else:
@@ -316,7 +316,7 @@ class Connection(BaseConnection):
     # -- writing
 
     def send(self, data: bytes) -> None:
-        """Queue *data*; one write sends all data queued in a loop iteration.  Thread-safe; never blocks."""
+        """Queue *data*.  One write sends all data that is queued in an iteration of the loop.  Thread-safe."""
         self._out.append(data)
         if not self._due:
             self._due = True
@@ -328,8 +328,8 @@ class Connection(BaseConnection):
 
     @staticmethod
     def _take(queue: list[bytes]) -> bytes:
-        """Remove and join the items of *queue*.  Other threads may append meanwhile, so the length is read once."""
-        count = len(queue)
+        """Remove the items of *queue*, and return them joined."""
+        count = len(queue)  # items that other threads append meanwhile stay queued
         data = b"".join(queue[:count])
         del queue[:count]
         return data
@@ -342,16 +342,16 @@ class Connection(BaseConnection):
     # -- watching
 
     def check(self, now: float) -> None:
-        """Close the connection if nsqd was silent, or accepted no bytes, for too long (HB-2).
+        """Close the connection if nsqd sent or accepted no bytes for too long (HB-2).
 
-        Called about once a second in the loop's thread.
+        Call it about once a second in the loop's thread.
         """
         stream = self._stream
         if stream is None or stream.closed is not None or self.opened_at is None:
             return
         silent = now - max(self.read_at, self.opened_at)
         if silent > 2 * self.options.heartbeat_interval:
-            why = f"no byte from nsqd for {silent:.1f} s, two heartbeat intervals"
+            why = f"nsqd has sent no bytes for {silent:.1f} s, two heartbeat intervals"
             self.close(HeartbeatTimeout(self.address, why))
         elif stream.stuck_since is not None and now - stream.stuck_since > self.options.write_timeout:
             why = f"nsqd has accepted no bytes for {self.options.write_timeout:g} s"
@@ -360,11 +360,11 @@ class Connection(BaseConnection):
     # -- the end
 
     def is_open(self) -> bool:
-        """Return whether the handshake is done and the connection is not closed."""
+        """Return whether the handshake has succeeded and the connection is not closed."""
         return self.opened_at is not None and self._stream is not None and self._stream.closed is None
 
     def close(self, reason: NSQError) -> None:
-        """Close at once; :meth:`run` raises *reason*.  Call it in the loop's thread; a second call does nothing."""
+        """Close at once.  :meth:`run` raises *reason*.  A second call does nothing.  Call it in the loop's thread."""
         stream = self._stream
         if stream is not None:
             if not isinstance(reason, NSQConnectionError):
@@ -372,18 +372,18 @@ class Connection(BaseConnection):
             stream.close(reason)
 
     def shut_down(self) -> None:
-        """Send the queued bytes and shut down writing; nsqd reads all bytes and then closes the connection."""
+        """Send the queued bytes, then shut down writing.  nsqd reads all bytes and then closes the connection."""
         self._flush()
         if self._stream is not None:
             self._stream.shut_down()
 
     def abandon(self) -> None:
-        """Drop the connection in a forked child: it belongs to the parent."""
+        """Drop the connection in a forked child, because the parent keeps using it."""
         if self._stream is not None:
             self._stream.abandon()
 
     def unsent(self) -> int:
-        """Return the number of bytes that are not sent yet."""
+        """Return the number of unsent bytes."""
         return self._stream.unsent if self._stream is not None else 0
 
     def __repr__(self) -> str:
@@ -392,7 +392,7 @@ class Connection(BaseConnection):
 
 
 def connection_stats(connection: BaseConnection, now: float, **counts: int) -> ConnectionStats:
-    """Return the statistics of one connection; *counts* are message counters of ConnectionStats."""
+    """Return the statistics of one connection.  *counts* are the fields of ConnectionStats that count messages."""
     stream = connection._stream
     return ConnectionStats(
         address=connection.address,

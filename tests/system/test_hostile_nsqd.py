@@ -270,7 +270,7 @@ def test_a_message_that_comes_to_a_writer_ends_the_connection() -> None:
 
     with hostile(speak) as (address, seen), closing(Writer(address, **WARY)) as writer:
         publication = writer.publish_nowait("t", b"x", timeout=20.0)
-        with pytest.raises(errors.OutcomeUnknown, match="has not subscribed"):
+        with pytest.raises(errors.OutcomeUnknown, match="without a subscription"):
             publication.result(10.0)
         wait_for(lambda: len(seen) > 1)
 

@@ -236,10 +236,10 @@ def test_a_drain_ends_with_the_queue_the_turn_or_a_surplus_of_workers(runner: An
     connection = FakeConnection(fins)
     made = a_runner(runner, lambda message: None)
     queue = queue_of(connection, 9)
-    made.turn_ends = 0.0
+    made.slice_ends = 0.0
     assert made.drain(queue) is True
     assert len(queue) == 8
-    made.turn_ends = float("inf")
+    made.slice_ends = float("inf")
     made.surplus = 1
     assert made.drain(queue) is False
     assert len(queue) == 8

@@ -86,7 +86,7 @@ def make() -> Iterator[Made]:
     for pool in made:
         pool.take_queued()
         pool.close()
-        until(lambda: not pool.seats)  # noqa: B023 - called at once
+        until(lambda: not pool.workers)  # noqa: B023 - called at once
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_any_number_of_jobs_wakes_one_thread(make: Made) -> None:
     done.wait_for(1000)
     assert len(loop.asked) == 2  # the thread asked for the next one once, as more was queued than it took
     loop.asked[1]()  # finds nothing, and wakes nobody
-    until(lambda: len(pool.seats) == 2 and not pool.busy())
+    until(lambda: len(pool.workers) == 2 and not pool.busy())
     assert len(loop.asked) == 2
 
 
@@ -216,14 +216,14 @@ def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) ->
     pool.set_concurrency(1)
     gate.release()
     done.wait_for(6)
-    until(lambda: len(pool.seats) == 1 and not pool.busy())
+    until(lambda: len(pool.workers) == 1 and not pool.busy())
     pool.submit([None])
     done.wait_for(7)
     pool.set_concurrency(4)
     pool.submit([None] * 8)
     done.wait_for(15)
     pool.set_concurrency(1)  # idle ones go too
-    until(lambda: len(pool.seats) == 1)
+    until(lambda: len(pool.workers) == 1)
 
 
 def test_where_the_system_gives_no_more_threads_the_others_do_the_work_and_it_is_asked_again(
@@ -251,13 +251,13 @@ def test_where_the_system_gives_no_more_threads_the_others_do_the_work_and_it_is
         pool.submit(["job"])
     until(lambda: asked.count == 1)
     clock.advance(0.9)
-    pool.look()
+    pool.retry_threads()
     gevent.sleep(0)
     assert (asked.count, done.count) == (1, 0)
     clock.advance(0.1)
     monkeypatch.setattr(pools, "start_native_thread", start_native_thread)
-    pool.look()
+    pool.retry_threads()
     done.wait_for(50)
     gate.release()
     done.wait_for(51)
-    assert "no more than 1 of 10 handler threads" in caplog.text
+    assert "only 1 of 10 handler threads" in caplog.text

@@ -11,7 +11,6 @@ import pytest
 from gnsq_lite import BackoffOptions, Reader
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.wire.identify import Negotiated
 from tests.fakes import FakeClock
 
 NSQD = Endpoint("nsqd", 4150)
@@ -21,7 +20,7 @@ class Connection:
     """A connection that notes its shares of RDY."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint, self.negotiated = endpoint, Negotiated(negotiated=True, max_rdy_count=2500)
+        self.endpoint, self.max_rdy_count = endpoint, 2500
         self.in_flight, self.received_at = 0, 0.0
         self.succeeded = 0
         self.sent: list[int] = []
@@ -81,9 +80,9 @@ def test_it_is_told_of_successes_until_backoff_is_over() -> None:
 def test_rdy_goes_down_to_the_running_handlers_and_doubles_while_one_is_free() -> None:
     bench = Bench()
     bench.tick(1.0)
-    bench.flow.stalled(bench.connection, 5, 2)
+    bench.flow.lower_limit(bench.connection, 5, 2)
     bench.tick(0.5)
-    bench.flow.stalled(bench.connection, 1, 0)
+    bench.flow.lower_limit(bench.connection, 1, 0)
     for _ in range(3):
         bench.clock.advance(1.0)
         bench.flow._tick(lambda now: False)  # no handler is free

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite.consume import time_limits
-from gnsq_lite.consume.pools import Seat
+from gnsq_lite.consume.pools import Worker
 from gnsq_lite.consume.time_limits import TimeLimits
 from gnsq_lite.options import HandlerOptions
 from tests.fakes import FakeClock
@@ -20,17 +20,17 @@ class Job:
     id, attempts, topic, channel, nsqd_address = b"id", 1, "t", "c", "nsqd:4150"
 
 
-def a_seat(worker: object) -> Seat:
-    seat = Seat(worker)
-    seat[1] = Job()
-    return seat
+def a_worker(worker: object) -> Worker:
+    worker = Worker(worker)
+    worker[1] = Job()
+    return worker
 
 
 class Bench:
     """Time limits of a pool whose workers do as they are told; it is its own loop, pool and outcomes."""
 
     def __init__(self, pool: str, **limits: float) -> None:
-        self.clock, self.seats = FakeClock(), list[Seat]()
+        self.clock, self.workers = FakeClock(), list[Worker]()
         self.concurrency = 1
         self.acts: list[tuple[float, str]] = []
         settings: Any = SimpleNamespace(limits=HandlerOptions(**limits), pool=pool)
@@ -44,7 +44,7 @@ class Bench:
     def pass_seconds(self, seconds: int) -> None:
         """Let time pass, with a look every second."""
         for _ in range(seconds):
-            self.limits.look()
+            self.limits.check()
             self.clock.advance(1.0)
 
     # -- loop, worker, outcomes and pool
@@ -62,7 +62,7 @@ class Bench:
         self._note("write off")
 
     def busy(self) -> int:
-        return sum(seat[1] is not None for seat in self.seats)
+        return sum(worker[1] is not None for worker in self.workers)
 
     def set_concurrency(self, count: int) -> None:
         self.concurrency = count
@@ -70,23 +70,23 @@ class Bench:
 
 def test_the_age_of_the_oldest_counts_from_its_first_sight_and_is_known_without_limits() -> None:
     bench = Bench("greenlet")
-    assert bench.limits.look() == 0.0
-    first, second = a_seat(1), a_seat(2)
-    bench.seats.append(first)
-    bench.limits.look()
+    assert bench.limits.check() == 0.0
+    first, second = a_worker(1), a_worker(2)
+    bench.workers.append(first)
+    bench.limits.check()
     bench.clock.advance(7.0)
-    bench.seats.append(second)
-    assert bench.limits.look() == 7.0
+    bench.workers.append(second)
+    assert bench.limits.check() == 7.0
     first[1] = Job()  # it has taken the next
-    assert bench.limits.look() == 0.0
+    assert bench.limits.check() == 0.0
     bench.clock.advance(86400.0)
-    assert (bench.limits.look(), bench.acts) == (86400.0, [])
+    assert (bench.limits.check(), bench.acts) == (86400.0, [])
 
 
 @pytest.mark.parametrize("pool", ["greenlet", "inline"])
 def test_a_handler_in_a_greenlet_is_interrupted_once(pool: str) -> None:
     bench = Bench(pool, time_limit=10.0)
-    bench.seats.append(a_seat(bench))
+    bench.workers.append(a_worker(bench))
     bench.pass_seconds(40)
     assert bench.acts == [(10.0, "interrupt")]
     assert (bench.limits.overdue, bench.limits.busy(), bench.concurrency) == (0, 1, 1)
@@ -96,15 +96,15 @@ def test_a_thread_is_written_off_at_its_limit_and_the_others_are_not(monkeypatch
     monkeypatch.setattr(time_limits, "start_native_thread", lambda name, run: run())
     monkeypatch.setattr(time_limits, "enter_thread", lambda loop: None)
     bench = Bench("thread", time_limit=10.0)
-    hung, quick = a_seat(1), a_seat(2)
-    bench.seats += [hung, quick]
+    hung, quick = a_worker(1), a_worker(2)
+    bench.workers += [hung, quick]
     for _ in range(20):
         quick[1] = Job()
         bench.pass_seconds(1)
     assert bench.acts == [(10.0, "write off")]
     assert (bench.limits.overdue, bench.limits.busy(), bench.concurrency) == (1, 1, 2)
-    bench.seats.remove(hung)  # its thread has ended
-    bench.limits.look()
+    bench.workers.remove(hung)  # its thread has ended
+    bench.limits.check()
     assert (bench.limits.overdue, bench.concurrency) == (0, 1)
 
 
@@ -116,7 +116,7 @@ def test_without_a_thread_to_answer_for_a_handler_the_watch_goes_on(
 
     monkeypatch.setattr(time_limits, "start_native_thread", start)
     bench = Bench("thread", time_limit=1.0)
-    bench.seats.append(a_seat(1))
+    bench.workers.append(a_worker(1))
     bench.pass_seconds(3)
     assert bench.limits.overdue == 1
     assert "can't start new thread" in caplog.text
