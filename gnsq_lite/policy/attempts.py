@@ -1,4 +1,4 @@
-"""Computes the requeue delay of a failed message, and decides when a message is given up (MSG-1, MSG-4, CFG-4)."""
+"""Computes the requeue delay of a failed message, and decides when to give up a message (MSG-1, MSG-4, CFG-4)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def requeue_delay(options: RetryOptions, attempts: int, rng: Random) -> float:
     """Return the requeue delay, in seconds, of a message that failed at its *attempts*-th delivery.
 
     The delay is ``requeue_delay`` after the first failure, and grows by ``requeue_growth * requeue_delay`` with each
-    further one, up to ``max_requeue_delay``.  Then a random share of up to ``requeue_jitter`` shortens it, so that
-    messages that failed together are not redelivered together.  *attempts* is nsqd's count, which starts at 1.
+    failure, up to ``max_requeue_delay``.  Then it is shortened by a random share of at most ``requeue_jitter``, so that
+    nsqd does not send all messages that failed together at the same time.  *attempts* is nsqd's count, from 1.
     """
     further = max(attempts, 1) - 1
     delay = min(options.requeue_delay * (1.0 + options.requeue_growth * further), options.max_requeue_delay)
@@ -22,7 +22,8 @@ def requeue_delay(options: RetryOptions, attempts: int, rng: Random) -> float:
 
 #: Number of deliveries after ``max_attempts`` that may have gone to hung or stopped processes, where no handler began.
 UNSEEN = 20
-#: Least number of remembered messages: enough for the failures between a message's last attempt and its redelivery.
+#: Minimum number of remembered messages.  If more messages fail between the last attempt of a message and its next
+#: delivery, the message may be handled once more than ``max_attempts``.
 REMEMBERED = 10_000
 
 
@@ -30,21 +31,23 @@ class Tries:
     """Remembers messages that a handler of this process began at their last attempt and did not finish (MSG-4).
 
     nsqd counts deliveries, not handler calls: a message that timed out in a hung process has used an attempt too.  So a
-    message with more than ``max_attempts`` is given up at once only if a handler of this process began its last attempt
-    or a later one.  Any other message is handled once more, and given up if the handler fails.  The process does not
-    remember a message that crashed it: after UNSEEN more deliveries than ``max_attempts`` a message is always given up.
+    message with more than ``max_attempts`` is given up without a handler call only if a handler of this process began
+    its last attempt or a later one.  Any other message is handled once more, and given up if the handler fails.
+
+    A process that crashes forgets its messages.  So a message with more than ``max_attempts`` plus UNSEEN deliveries is
+    always given up.
 
     Thread-safe.
     """
 
     def __init__(self, max_attempts: int, keep: int = REMEMBERED) -> None:
         self._max, self._keep = max_attempts, keep
-        # Two generations of at most *keep* messages each, so that no search for the oldest message is needed.
+        # Two generations of at most *keep* messages each.  A full generation replaces the older one.
         self._recent: set[Hashable] = set()
         self._older: set[Hashable] = set()
 
     def is_over(self, attempts: int) -> bool:
-        """Return whether *attempts* exceeds max_attempts, so that the message is handled at most once more."""
+        """Return whether *attempts* exceeds max_attempts.  The message is then handled at most once more."""
         return 0 < self._max < attempts
 
     def tried(self, key: Hashable, attempts: int) -> None:
@@ -55,11 +58,11 @@ class Tries:
             self._recent.add(key)
 
     def gives_up(self, key: Hashable, attempts: int, begun: int = 0, unseen: int = 0) -> bool:
-        """Return whether to give up a message that arrives with this number of attempts.
+        """Return whether to give up a message without calling its handler.
 
         Args:
-            begun: Handlers of all processes that began the message and did not finish it, except at its first attempt.
-            unseen: Further deliveries to processes in which perhaps no handler began the message.
+            begun: Number of attempts, without the first, in which a handler of any process began the message.
+            unseen: Number of deliveries, besides UNSEEN, in which perhaps no handler began the message.
         """
         if not self.is_over(attempts):
             return False

@@ -24,12 +24,12 @@ from random import Random
 from gnsq_lite.clock import Clock
 from gnsq_lite.options import BackoffOptions
 
-#: Number of latest outcomes that ``failure_ratio`` counts, and number of outcomes needed before backoff can start.
+#: Maximum number of last outcomes that ``failure_ratio`` counts, and minimum number at which backoff can start.
 _RECENT, _FEWEST = 20, 10
 
 
 class Phase(Enum):
-    """Phase of the backoff, which applies to all connections of a Reader."""
+    """Phase of a backoff."""
 
     FLOWING = "flowing"
     """Each connection has its share of RDY."""
@@ -42,9 +42,9 @@ class Phase(Enum):
 class Backoff:
     """Counts failures, and decides when to pause, to probe and to resume.
 
-    After each pause one outcome changes the level: a failure raises it by 1, a success lowers it by 1.  The level never
-    exceeds :attr:`highest_level`, the first level whose exponential pause reaches ``longest``.  So
-    :attr:`highest_level` successes in a row always end the backoff.
+    After each pause the outcome of one message changes the level: a failure raises the level by 1, and a success lowers
+    it by 1.  The level never exceeds :attr:`highest_level`, the first level whose exponential pause reaches
+    ``longest``.  So :attr:`highest_level` successes in a row always end the backoff.
     """
 
     def __init__(self, options: BackoffOptions, *, clock: Clock, rng: Random) -> None:
@@ -55,27 +55,27 @@ class Backoff:
             self.highest_level += 1
         self.level = 0
         self.phase = Phase.FLOWING
-        #: The last outcomes in FLOWING, True for a success; and the Reader's number of successes at the last call.
+        #: The last outcomes in FLOWING, True for a success.
         self._recent: deque[bool] = deque(maxlen=_RECENT)
+        #: Number of successes at the last call of :meth:`record`.
         self._successes = 0
 
     @property
     def resume_at(self) -> float | None:
-        """Time from which :meth:`tick` ends the pause; None without a pause."""
+        """Time at which the pause ends; None without a pause."""
         return self._resume_at if self.phase is Phase.PAUSED else None
 
     def left(self) -> float:
-        """Return the seconds until the pause is over; 0.0 without a pause."""
+        """Return the seconds until the pause ends; 0.0 without a pause."""
         return 0.0 if self.resume_at is None else max(0.0, self.resume_at - self._clock.now())
 
     def record(self, success: bool, successes: int = 0) -> Phase:
-        """Record the outcome of one message; return the new phase.
+        """Record the outcome of one message, and return the new phase.
 
-        Outcomes during a pause are ignored, until :meth:`tick` has ended the pause.  Then the first outcome decides
-        (BACK-3).
+        Outcomes in PAUSED are ignored.  In PROBING the first outcome changes the level (BACK-3).
 
-        *successes* is the number of messages that succeeded so far.  In FLOWING a caller may record only failures: the
-        growth of *successes* since the last call gives the successes before this outcome.
+        *successes* is the number of messages that have succeeded so far.  So in FLOWING the caller may record only
+        failures: this method computes the number of successes since the last call.
         """
         passed, self._successes = successes - self._successes, max(successes, self._successes)
         if self.phase is Phase.PAUSED or not self._options.enabled:
@@ -94,7 +94,7 @@ class Backoff:
         return self.phase
 
     def _fails_often(self) -> bool:
-        """Return whether a failure in FLOWING starts backoff (BACK-1)."""
+        """Return whether enough of the last messages failed to start backoff (BACK-1)."""
         ratio, recent = self._options.failure_ratio, self._recent
         return not ratio or (len(recent) >= _FEWEST and recent.count(False) >= ratio * len(recent))
 

@@ -1,23 +1,24 @@
 """Chooses how much of its share a connection uses as RDY, so that nsqd sends each message without delay.
 
 **RDY decides when nsqd sends.**  nsqd writes messages into an output buffer.  nsqd flushes the buffer when it is full,
-when ``output_buffer_timeout`` ticks, and at once when the messages in flight, including messages in the buffer, have
-reached the consumer's RDY (``messagePump``, nsqd/protocol_v2.go @v1.3.0).  If RDY is a large share, a message waits for
-the tick.  If RDY is one more than the messages in flight, each message arrives at once, but costs a round trip.
+every ``output_buffer_timeout``, and when the messages in flight, including those in the buffer, have reached the
+consumer's RDY (``messagePump``, nsqd/protocol_v2.go @v1.3.0).  If RDY is large, a message waits for
+``output_buffer_timeout``.  If RDY is one more than the messages in flight, each message arrives at once, but nsqd sends
+the next message only after a round trip.
 
 **The window** is RDY minus the messages in flight.  There are three states:
 
 - *Backlog*: the newest message was published more than :data:`BACKLOG` seconds ago.  The window is the whole share.
-- *Flow*: messages arrive.  The window is the number of messages that arrive, at the rate of the last reads, in
-  :data:`SPAN`, or in the age of the newest message if that is longer.
+- *Flow*: messages arrive.  The window is the number of messages that arrive in :data:`SPAN` at the rate of the last
+  reads.  If the newest message is older than :data:`SPAN`, its age replaces :data:`SPAN`.
 - *Silence*: no message arrived for :data:`SPAN`.  The window is 1.  If nsqd has buffered messages, the lower RDY makes
   nsqd flush.
 
-The age is right only if the clocks of nsqd and the consumer agree within :data:`BACKLOG`.  Otherwise messages still
-arrive soon, because each silence makes nsqd flush.
+The age is right only if the clocks of nsqd and the consumer agree within :data:`BACKLOG`.  If they do not, messages
+still arrive soon, because each silence makes nsqd flush.
 
-**Few commands.**  A new RDY is sent when half of the window is used or the window is twice too large, with FINs if
-possible.  While RDY is the whole share, reads cost no time: ticks check the counts, at growing intervals.
+**Few commands.**  A new RDY is sent if half of the window is used, or if the window is twice too large, with FINs if
+possible.  While RDY is the whole share, reads are not measured: ticks check the counts, at growing intervals.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from gnsq_lite.clock import Clock
 
 #: Seconds for which nsqd may buffer messages at a steady rate; also the shortest time between two ticks.
 SPAN = 0.001
-#: Longest time between two ticks, in seconds, while messages arrive and RDY is the whole share.
+#: Longest time between two ticks, in seconds, if messages arrive and RDY is the whole share.
 SLOWEST_TICK = 0.016
 #: Age of a message, in seconds, above which the channel has a backlog.
 BACKLOG = 0.1
-#: Seconds of using the whole share after messages expired, because nsqd may still count them as in flight.
+#: Seconds for which RDY is the whole share after messages expired, because nsqd may still count them as in flight.
 CAREFUL = 60.0
 #: Number of reads over which the rate is measured.
 _READS = 4
@@ -41,8 +42,8 @@ _READS = 4
 class Delivery:
     """Chooses the RDY of one connection, up to a limit.
 
-    The caller reports each read and each write of answers, unless :attr:`is_full`.  After each call the caller sends
-    :attr:`ready` if it has changed, and calls :meth:`tick` after :attr:`tick_after` seconds unless that is None.
+    The caller reports each read and each write of answers, unless :attr:`is_full` is true.  After each call the caller
+    sends :attr:`ready` if it has changed, and calls :meth:`tick` after :attr:`tick_after` seconds if it is not None.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -53,11 +54,11 @@ class Delivery:
         #: Times of the last reads, each with the number of messages received until then.
         self._reads: deque[tuple[float, int]] = deque([(self._read_at, 0)], _READS)
         self._careful_until = float("-inf")
-        #: Whether handlers take longer than SPAN, so that RDY rises with each read and not with the answers.
+        #: Whether handlers take longer than SPAN.  If so, RDY changes with each read; if not, only with the answers.
         self._is_slow = False
         #: RDY to send.
         self.ready = 0
-        #: Whether RDY is the whole limit.  Then the caller only calls tick(), or no method if the limit is 1.
+        #: Whether RDY is the whole limit.  If so, the caller must only call tick(), and not even tick() at limit 1.
         self.is_full = True
         #: Seconds until the next tick; None: no tick is needed.
         self.tick_after: float | None = None
@@ -68,10 +69,7 @@ class Delivery:
         self._set(min(limit, in_flight + self._window))
 
     def received(self, count: int, in_flight: int, age: float) -> None:
-        """Record a read of *count* messages; the last message is *age* seconds old.
-
-        If handlers answer within SPAN, RDY changes only with the answers.
-        """
+        """Record a read of *count* messages, of which the last is *age* seconds old."""
         now = self._clock.now()
         since, before = self._reads[0]
         self._received += count
@@ -84,22 +82,23 @@ class Delivery:
             self._plan()
 
     def answered(self, in_flight: int) -> None:
-        """Record that answers are being sent, after which *in_flight* messages remain; update RDY, sent with them."""
+        """Record answers that the caller sends now.  *in_flight* messages remain.  RDY may change."""
         self._in_flight = in_flight
         if not in_flight and self._clock.now() - self._read_at < SPAN:
             self._is_slow = False
         self._adjust()
 
     def expired(self, in_flight: int) -> None:
-        """Record that messages expired, which nsqd may still count as in flight."""
+        """Record that messages expired.  nsqd may still count them as in flight."""
         self._in_flight, self._careful_until = in_flight, self._clock.now() + CAREFUL
         self._set(self._limit)
         self.tick_after = CAREFUL
 
     def tick(self, received: int, in_flight: int, age: float) -> None:
-        """Check the counts: *received* is the number of messages since the connection was opened.
+        """Check the counts.
 
-        *age* is the age of the last message when it was read.
+        *received* is the number of messages since the connection was opened.  *age* is the age of the last message at
+        its arrival.
         """
         now = self._clock.now()
         if now < self._careful_until:
@@ -109,7 +108,7 @@ class Delivery:
         count, elapsed = received - self._received, now - self._read_at
         if self.is_full and count and self._limit > 1:
             self._received, self._read_at = received, now
-            self._flow(elapsed, 2 * count, age)  # twice, so that a window near the whole share stays
+            self._flow(elapsed, 2 * count, age)  # twice the rate, so that a window near the whole share does not change
             if self._window == self._limit:
                 self.tick_after = min(2.0 * (self.tick_after or SPAN), SLOWEST_TICK)
                 return
@@ -125,12 +124,12 @@ class Delivery:
 
     def _flow(self, seconds: float, count: int, age: float) -> None:
         """Choose the window from the rate and the age of messages."""
-        # As many messages may wait at nsqd as arrive in the age of the newest; a smaller window would never catch up.
+        # During the age of the newest message, this many messages arrived at nsqd.  They may all wait there.
         waiting = self._limit if age > BACKLOG else int(max(SPAN, age) * count / max(seconds, 1e-6))
         self._window = max(1, min(waiting, self._limit))
 
     def _adjust(self) -> None:
-        """Change RDY if half of the window is used, or if the window is twice too large."""
+        """Change RDY if half of the window is used or the window is twice too large."""
         room = self.ready - self._in_flight
         if 2 * room <= self._window or room >= 2 * self._window:
             self._set(min(self._limit, self._in_flight + self._window))

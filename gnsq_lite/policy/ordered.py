@@ -1,15 +1,15 @@
-"""Handles the messages of one partition in order, one at a time, and a failed message again before the next (YZ-6).
+"""Handles the messages of one partition one at a time, and repeats a failed message before the next one (YZ-6).
 
-The server sends the next message only after FIN.  Two cases are left to the client:
+The server sends the next message only after FIN.  The client must handle two cases:
 
-* The server silently ignores ``REQ`` with a delay on an ordered channel, and would send the message only after
-  msg_timeout (protocol_v2.go:1298).  So the client keeps a failed message for the delay, in flight and unanswered, and
-  then sends ``REQ 0``, after which the server sends the message at once.  The delay is cut to end before the message's
-  deadline: after the deadline the server would send the message anyway, perhaps to another consumer.
+* On an ordered channel the server silently ignores ``REQ`` with a delay: it would send the message only after
+  msg_timeout (protocol_v2.go:1298).  So the client holds a failed message, unanswered, for the delay.  Then it sends
+  ``REQ 0``, and the server sends the message at once.  The delay always ends before the message's deadline, after which
+  the server would send the message anyway, perhaps to another consumer.
 * If a message times out while its handler runs, the server sends the message again.  The new delivery must wait until
   the handler returns.  If the handler succeeds, its FIN also answers the new delivery, which has the same id.
 
-The policy has the state of one connection.  It never switches greenlets; the caller sends the commands.
+OrderedPartition has the state of one connection.  The caller sends the commands.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gnsq_lite.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An action that the caller does for one message.
+    """An action that the caller must do for one message.
 
     Attributes:
-        action: "handle": call the handler.  "hold": keep the message for *seconds*, then call
-            :meth:`OrderedPartition.release`.  "send_back": send REQ 0.  "count_out": remove the message from the count
-            in flight, because the answer to another delivery has answered this delivery.
+        action: "handle": call the handler.  "hold": call :meth:`OrderedPartition.release` after *seconds*.
+            "send_back": send REQ 0.  "count_out": remove the message from the count in flight, because the answer to
+            another delivery of the message also answers this one.
     """
 
     action: Literal["handle", "hold", "send_back", "count_out"]
@@ -59,23 +59,23 @@ class OrderedPartition:
         before, self._again = self._again, message
         counted_out: list[Decision] = [] if before is None else [Decision("count_out", before)]
         if self._returned and not self._held:
-            # No handler runs, and the message timed out without an answer: any later answer would be too late.
+            # The message timed out after its handler had returned without an answer: handle the new delivery now.
             return counted_out + self._hand_out_again()
         return counted_out
 
     def finished(self, message: Any) -> list[Decision]:
-        """Handle a message's FIN, which the caller sends."""
+        """Handle a finished message, whose FIN the caller sends."""
         return self._end(message)
 
     def answered_late(self, message: Any, *, finished: bool) -> list[Decision]:
-        """Handle an answer after the message's deadline, which the caller has sent anyway.
+        """Handle an answer after the message's deadline, which the caller has sent.
 
-        If the server has sent the message again, this answer applies to the new delivery.
+        If the server has sent the message again, it applies the answer to the new delivery.
         """
         return self._end(message, back=not finished)
 
     def failed(self, message: Any, delay: float) -> list[Decision]:
-        """Handle a failed message, which is due again after *delay* seconds."""
+        """Handle a failed message, which must be sent back after *delay* seconds."""
         current = self._current
         if current is None or current.id != message.id or self._held:
             return [Decision("send_back", message)]
@@ -91,26 +91,26 @@ class OrderedPartition:
         return [*older, Decision("hold", newest, seconds)]
 
     def release(self, message: Any) -> list[Decision]:
-        """Send back a held message, because its delay is over or the consumer closes."""
+        """Send back a held message after its delay."""
         if not self._held or self._current is None or self._current.id != message.id:
             return []
         return [Decision("send_back", self._current), *self._end(message, back=True)]
 
     def handler_returned(self, message: Any) -> list[Decision]:
-        """Handle the return of a handler.  After enable_async() or a timeout, the message may be unanswered."""
+        """Handle the return of a handler that did not answer: after enable_async(), or after the deadline."""
         if self._current is not message or self._held:
             return []
         self._returned = True
         return self._hand_out_again() if self._again is not None else []
 
     def expired(self, message: Any) -> list[Decision]:
-        """Handle a message that timed out before its handler began, so that no answer will follow."""
+        """Handle a message that timed out before a handler began it.  It gets no answer."""
         if self._current is not message or self._held:
             return []
         return self._hand_out_again() if self._again is not None else self._end(message)
 
     def close(self) -> list[Decision]:
-        """Send back held and waiting messages at once, in order.  Messages that fail later are sent back at once."""
+        """Send back the held message and the waiting messages.  From now on send back failed messages at once."""
         self._closes = True
         decisions: list[Decision] = []
         if self._held and self._current is not None:
@@ -134,9 +134,9 @@ class OrderedPartition:
         again: list[Decision] = [] if self._again is None else [Decision("count_out", self._again)]
         self._current = self._again = None
         self._held = self._returned = False
-        if back:  # waiting messages must follow the message that is sent back
-            behind, self._queue = self._queue, deque()
-            return [*again, *(Decision("send_back", later) for later in behind)]
+        if back:  # send back the waiting messages too, so that none is handled before this one
+            waiting, self._queue = self._queue, deque()
+            return [*again, *(Decision("send_back", later) for later in waiting)]
         return again + self._next()
 
     def _next(self) -> list[Decision]:

@@ -1,17 +1,18 @@
-"""Limits the messages in flight so that messages arrive at most at a given rate.  Pure: the clock is an argument.
+"""Limits the messages in flight so that messages arrive at most at a given rate.
 
-This is a token bucket: each received message takes one token, and tokens are added at the rate.  The messages in flight
-are at most the tokens in the bucket, so a burst is at most as large as the bucket.  nsqd may send further messages
-before it receives a lower RDY.  Then the number of tokens becomes negative, and the pause becomes longer.  So the
-average rate holds for handlers of any speed.
+RateLimit is a token bucket: each received message takes one token, and tokens are added at the rate.  The number of
+messages in flight is at most the number of tokens, so a burst is at most as large as the bucket.  nsqd may send more
+messages before it receives a lower RDY.  Then the number of tokens becomes negative, and the pause becomes longer.  So
+the average rate holds for handlers of any speed.
 """
 
 from __future__ import annotations
 
 from gnsq_lite.clock import Clock
 
-#: Size of the bucket, in seconds at the rate; and the step in which the limit is raised, as a share of the bucket.
+#: Size of the bucket: the tokens of this many seconds.
 _BURST = 1.0
+#: Share of the bucket by which the limit is raised at once.
 _PART = 0.1
 
 
@@ -28,18 +29,18 @@ class RateLimit:
 
     @property
     def tokens(self) -> float:
-        """Tokens in the bucket now; negative if more messages arrived than were allowed."""
+        """Tokens in the bucket now.  The number is negative if more messages arrived than were allowed."""
         return min(self._most, self._tokens + (self._clock.now() - self._at) * self._rate)
 
     @property
     def next_tick(self) -> float | None:
-        """Time at which :meth:`tick` will allow more messages; None if the limit is at its maximum."""
+        """Time at which :meth:`tick` will allow more messages; None if it cannot."""
         if self.allowed >= int(self._most):
             return None
         return self._at + max(0.0, self._wanted() - self._tokens) / self._rate
 
     def _wanted(self) -> float:
-        """Return the tokens at which the limit is raised; steps above 1 avoid one RDY per message."""
+        """Return the number of tokens at which the limit is raised.  With steps of 1 each message would need an RDY."""
         return min(float(int(self._most)), self.allowed + self._least)
 
     def received(self, count: int) -> None:
@@ -48,6 +49,6 @@ class RateLimit:
         self.allowed = min(self.allowed, max(0, int(self._tokens)))
 
     def tick(self) -> None:
-        """Raise the limit, if enough tokens were added."""
+        """Raise the limit if enough tokens were added."""
         if self.tokens + 1e-9 >= self._wanted():
             self.allowed = max(self.allowed, int(self.tokens + 1e-9))

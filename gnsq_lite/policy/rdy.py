@@ -1,30 +1,28 @@
 """Divides max_in_flight among connections (RDY-1 to RDY-8), and chooses the connection of a probe (BACK-2).
 
-**A window, not a countdown.**  Since 0.2.20 nsqd sends while a client has fewer messages in flight than its RDY, and
-does not count RDY down (``IsReadyForMessages``, nsqd/client_v2.go @v1.3.0).  So RDY is sent when the share of a
-connection changes, and not for each message.  The allocator does no other work per message either: each connection
-counts its messages, and the allocator reads the counts when it decides.
+**RDY is a window.**  nsqd sends while a client has fewer messages in flight than its RDY, and does not decrement RDY
+(``IsReadyForMessages``, nsqd/client_v2.go @v1.3.0).  So RDY is sent only when the share of a connection changes.  Each
+connection counts its messages, and the allocator reads the counts when it decides.
 
 **Charges.**  The charge of a connection is ``max(RDY, in flight)``, and the sum of all charges never grows above
-``max_in_flight``.  nsqd does not confirm RDY: for :attr:`settle` seconds after RDY was lowered, messages sent under the
-old RDY may still arrive, so the RDY of another connection must not rise yet.  For this time the old RDY stays charged,
-less the messages that are answered meanwhile.  After this time other connections may get the difference.
+``max_in_flight``.  nsqd does not confirm RDY.  After RDY was lowered, messages that nsqd sent under the old RDY may
+still arrive.  So the old RDY, less the messages answered meanwhile, stays charged for :attr:`settle` seconds.  Then
+other connections may get the difference.
 
-**Shares** (at least one RDY for each connection).  Each share is ``max_in_flight // connections``.  Some connections
-get one RDY of the remainder.  If ``max_rdy_count`` is below a share, the other connections get the difference.  A new
-connection gets RDY 1 at once if the budget allows it.  It gets its share :attr:`settle` seconds later, when all shares
-are computed.  So connections that open together cause one new division, and the first does not get the whole budget.
+**Shares** (if there is at least one RDY for each connection).  Each share is ``max_in_flight // connections``, and some
+connections get one more.  If ``max_rdy_count`` is below a share, the other connections get the difference.  A new
+connection gets RDY 1 at once if the budget allows it.  It gets its share :attr:`settle` seconds later, when the
+allocator computes all shares.  So the first of several new connections does not get the whole budget.
 
-**Turns** (fewer RDY than connections).  Some connections have RDY 1; the others wait.  While connections wait, each
-connection with RDY yields its RDY after ``low_ready_timeout`` seconds.  A connection that could receive, but received
-no message for ``idle_timeout`` seconds, yields earlier.  Free RDY goes to waiting connections in rounds: a round serves
-all connections that wait at its start, in random order.
+**Turns** (if there is less RDY than connections).  Some connections have RDY 1, and the others wait.  While connections
+wait, each connection with RDY loses its RDY after ``low_ready_timeout`` seconds.  If it could receive but received no
+message for ``idle_timeout`` seconds, it loses its RDY earlier.  Free RDY goes to waiting connections in rounds: a round
+serves all connections that wait at its start, in random order.
 
-**The bound.**  With n connections, a budget of m RDY, messages answered h seconds after they arrive, and ticks on
-time, a connection waits at most ``2 * ceil(n / m) * (low_ready_timeout + settle + h)`` seconds for its turn, even if
-connections open or close meanwhile (n is the highest number).  If the other connections are idle, ``idle_timeout``
-replaces ``low_ready_timeout``.  The factor 2: a connection may begin to wait just after a round began.  On average a
-connection waits half a round.
+**The longest wait.**  Let there be at most n connections, a budget of m RDY, and messages that are answered h seconds
+after they arrive.  Then a connection waits at most ``2 * ceil(n / m) * (low_ready_timeout + settle + h)`` seconds for
+its turn, even if connections open or close meanwhile.  If the other connections are idle, ``idle_timeout`` replaces
+``low_ready_timeout``.  The factor is 2 because a connection may begin to wait just after a round began.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ Key = Hashable
 
 
 class Counts(Protocol):
-    """Counts that a connection keeps."""
+    """The counters of a connection."""
 
     #: Time of the last read that received messages.
     received_at: float
@@ -61,16 +59,16 @@ class SetReady:
 
 
 class ReadyState:
-    """The RDY of one connection.  Methods with the parameter *out* append the RDY to send to *out*."""
+    """The RDY of one connection.  Some methods append the RDY to send to their argument *out*."""
 
     def __init__(self, key: Key, limit: int, counts: Counts, now: float) -> None:
         self.key, self.limit, self.counts = key, limit, counts
         self.size = 0  # the last RDY
         self.reserved, self.reserved_until = 0, now  # messages that may still arrive under an earlier, higher RDY
         self.charge = 0  # part of max_in_flight that the connection uses
-        self.resting = False  # its message waits for its delay to pass: RDY 0, and no charge
-        self.greeted = False  # the first RDY was sent, which is always RDY 1 (RDY-1)
-        self.since = self.last_active = now  # start of its turn; last activity other than messages
+        self.resting = False  # the client holds the message of an ordered partition: RDY 0, and no charge
+        self.was_ready = False  # the first RDY was sent, which is always RDY 1 (RDY-1)
+        self.since = self.last_active = now  # start of its turn; last activity besides received messages
 
     @property
     def in_flight(self) -> int:
@@ -79,7 +77,7 @@ class ReadyState:
 
     @property
     def active(self) -> float:
-        """Time of the last activity."""
+        """Time of the last activity, including received messages."""
         return max(self.last_active, self.counts.received_at)
 
     def recharge(self) -> int:
@@ -90,19 +88,19 @@ class ReadyState:
         return change
 
     def shrink(self, size: int, now: float, settle: float, out: list[SetReady]) -> None:
-        """Lower RDY; the old value stays charged for *settle* seconds."""
+        """Lower RDY.  The old value stays charged for *settle* seconds."""
         if settle > 0:
             self.reserved, self.reserved_until = max(self.reserved, self.size), now + settle
         self.size = size
         out.append(SetReady(self.key, size))
 
     def grow(self, size: int, now: float, out: list[SetReady]) -> None:
-        """Raise RDY; on a new connection, send RDY 1 first."""
+        """Raise RDY.  On a new connection, send RDY 1 first."""
         if not self.size:
             self.since = self.last_active = now
-        if not self.greeted and size > 1:
+        if not self.was_ready and size > 1:
             out.append(SetReady(self.key, 1))
-        self.greeted = True
+        self.was_ready = True
         self.size = size
         out.append(SetReady(self.key, size))
 
@@ -110,11 +108,10 @@ class ReadyState:
 class ReadyAllocator:
     """Divides ``max_in_flight`` among connections.  Each method returns the RDY commands to send, in order.
 
-    Reductions come first, and only changed RDYs are returned.  The caller sends the commands, and calls :meth:`tick` at
-    :attr:`next_tick`, which any call may change.  The caller reports received and answered messages, once per read and
-    once per flush, while :attr:`watches` is True, and always for a connection with more messages in flight than RDY.
-    Otherwise messages change no RDY, and the connections' counts suffice.  A key identifies one connection, not an
-    address: calls with a removed key are ignored, so late answers do not count for the next connection.
+    A method returns only changed RDYs, reductions first.  The caller sends the commands, and calls :meth:`tick` at
+    :attr:`next_tick`, which any call may change.  The caller reports each read and each write of answers while
+    :attr:`watches` is true, and always for a connection with more messages in flight than RDY.  Other reads and writes
+    change no RDY.  A key identifies one connection, not an address.  Calls with a removed key are ignored.
     """
 
     def __init__(
@@ -130,10 +127,10 @@ class ReadyAllocator:
         """Start without connections.
 
         Args:
-            idle_timeout: Seconds without a message after which a connection yields to a waiting connection.
-            low_ready_timeout: Seconds after which a connection yields even if it receives messages.
-            settle: Seconds within which a lowered RDY reaches nsqd and earlier messages arrive: a few round trips.
-                Also the time for which changes are collected.  0: apply each change at once.
+            idle_timeout: Seconds without a message after which a connection loses its RDY to a waiting connection.
+            low_ready_timeout: Seconds after which a connection loses its RDY even if it receives messages.
+            settle: Seconds in which a lowered RDY reaches nsqd and all messages sent before arrive: a few round trips.
+                Changes are collected for the same time.  0: apply each change at once.
         """
         self._clock, self._rng = clock, rng
         self._idle, self._low, self.settle = idle_timeout, low_ready_timeout, settle
@@ -141,13 +138,13 @@ class ReadyAllocator:
         #: Phase of the backoff.
         self.phase = Phase.FLOWING
         self._connections: dict[Key, ReadyState] = {}
-        self._round: list[Key] = []  # connections that wait in this round, the next one last
-        #: Sum of all charges: the most messages that can be in flight under the RDYs that were sent.  It is at most
-        #: ``max_in_flight``; after ``max_in_flight`` was lowered, it falls from the old value to the new one.
+        self._round: list[Key] = []  # connections that wait in this round; the last one is next
+        #: Sum of all charges: the most messages that can be in flight under the RDYs that were sent.  The sum is at
+        #: most ``max_in_flight``, except for some time after ``max_in_flight`` was lowered.
         self.charged = 0
-        #: Whether a connection has less than its share, because others still have messages in flight.
+        #: Whether a connection has less than its share, because other connections use more than theirs.
         self.owed = False
-        #: Whether messages and answers may change a RDY, so that the caller must report them.
+        #: Whether the caller must report messages and answers, because these may change a RDY.
         self.watches = False
         self._hungry = False  # a connection has no RDY at all
         self._turns = False  # connections take turns
@@ -168,7 +165,7 @@ class ReadyAllocator:
         return grown + self._reconsider(now)
 
     def remove(self, key: Key) -> list[SetReady]:
-        """Remove a closed connection, and divide its RDY among the others.  An unknown key is ignored."""
+        """Remove a closed connection, and divide its RDY among the other connections."""
         connection = self._connections.pop(key, None)
         if connection is None:
             return []
@@ -176,12 +173,12 @@ class ReadyAllocator:
         return self._reconsider(self._clock.now())
 
     def set_max_in_flight(self, count: int) -> list[SetReady]:
-        """Set the budget; 0 pauses (RDY-8).  While more messages are in flight than the budget, no RDY grows."""
+        """Set the budget (RDY-8); 0 pauses.  While more messages are in flight than the budget, no RDY grows."""
         self._max = max(0, count)
         return self._evaluate(self._clock.now())
 
     def set_max_rdy_count(self, key: Key, count: int) -> list[SetReady]:
-        """Set the highest RDY of one connection (RDY-5).  An unknown key is ignored."""
+        """Set the maximum RDY of one connection (RDY-5)."""
         connection = self._connections.get(key)
         if connection is None or connection.limit == max(0, count):
             return []
@@ -189,10 +186,10 @@ class ReadyAllocator:
         return self._evaluate(self._clock.now())
 
     def rest(self, key: Key, resting: bool) -> list[SetReady]:
-        """Set RDY 0 and no charge while a connection's message waits (*resting*), or resume at once (YZ-6).
+        """Set RDY 0 and no charge while the client holds a connection's message (*resting*), or resume (YZ-6).
 
-        Other connections may get its RDY meanwhile.  If connections take turns, one of them yields when this connection
-        resumes.  An unknown key is ignored.
+        Meanwhile other connections may get the RDY.  If connections take turns, one of them loses its RDY when this
+        connection resumes.
         """
         connection = self._connections.get(key)
         if connection is None or connection.resting == resting:
@@ -211,28 +208,28 @@ class ReadyAllocator:
         return changes
 
     def received(self, key: Key) -> None:
-        """Update the charge after messages arrived, which the connection has counted.  O(1)."""
+        """Update the charge after the connection has counted received messages.  O(1)."""
         connection = self._connections.get(key)
         if connection is not None and connection.in_flight > connection.charge and not connection.resting:
             self.charged += connection.recharge()
             self.watches = self.watches or self.charged > self._max
 
     def answered(self, key: Key, count: int) -> list[SetReady]:
-        """Record that *count* messages left flight: answered, or timed out.  O(1) unless :attr:`owed`."""
+        """Record that *count* messages were answered or timed out.  O(1) unless :attr:`owed`."""
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
         if self._turns and connection.in_flight + count >= connection.size:
             connection.last_active = self._clock.now()  # it could not receive until now, so it was not idle
-        # nsqd reads a lowered RDY before these answers, so the answers allow no new message under the old RDY.
+        # nsqd reads a lowered RDY before these answers, so it sends no message under the old RDY in their place.
         connection.reserved = max(0, connection.reserved - count)
-        if connection.charge > connection.size:  # otherwise the charge is RDY
+        if connection.charge > connection.size:  # if not, the charge is RDY and stays
             self.charged += connection.recharge()
         if self.charged > self._max and connection.size > connection.in_flight:
-            return self._evaluate(self._clock.now())  # over the budget: answered messages must not be replaced
+            return self._evaluate(self._clock.now())  # over the budget, so lower RDY before nsqd sends more messages
         if self.owed and self.charged < self._max:
             now = self._clock.now()
-            # A connection without RDY gets RDY at once; a connection with a part of its share gets the rest later.
+            # A connection without RDY gets it at once.  A connection with a part of its share gets the rest later.
             return self._evaluate(now) if self._hungry else self._reconsider(now)
         if self.watches:
             self._watch()
@@ -244,10 +241,10 @@ class ReadyAllocator:
         return self._evaluate(self._clock.now())
 
     def probe(self) -> list[SetReady]:
-        """Set RDY 1 on the connection that delivered last, RDY 0 on all others (BACK-2); with a budget of 0, no probe.
+        """Set RDY 1 on the connection that delivered the last message, and RDY 0 on all others (BACK-2).
 
-        Connections without messages in flight come first, because nsqd sends no message to other connections.  If a
-        connection stays idle for ``idle_timeout``, the connection that delivered last before it gets RDY 1 instead.
+        Connections without messages in flight are preferred, because nsqd sends nothing on the others at RDY 1.  If the
+        connection stays idle for ``idle_timeout``, the next one gets RDY 1.  With a budget of 0 there is no probe.
         """
         self.phase, self._round = Phase.PROBING, []
         return self._evaluate(self._clock.now())
@@ -258,7 +255,7 @@ class ReadyAllocator:
         return self._evaluate(self._clock.now())
 
     def tick(self) -> list[SetReady]:
-        """Do the actions that are due now; cheap if none is due."""
+        """Do the actions that are due now.  Cheap if none is due."""
         now = self._clock.now()
         if self.next_tick is not None and now >= self.next_tick:
             return self._evaluate(now)
@@ -280,13 +277,13 @@ class ReadyAllocator:
         return 0 if connection is None else connection.size
 
     def is_starved(self) -> bool:
-        """Return whether a connection has 85 % or more of its RDY in flight, so that few more will arrive (RDY-7)."""
+        """Return whether a connection has messages in flight, and at least 85 % of its RDY (RDY-7)."""
         return any(c.in_flight > 0 and c.in_flight >= 0.85 * c.size for c in self._connections.values())
 
     # -- decisions --------------------------------------------------------------------------------------------------
 
     def _reconsider(self, now: float) -> list[SetReady]:
-        """Schedule an evaluation after *settle* seconds, to collect changes that happen together."""
+        """Schedule an evaluation after *settle* seconds, so that one evaluation covers several changes."""
         if self.settle <= 0:
             return self._evaluate(now)
         if self.next_tick is None or self.next_tick > now + self.settle:
@@ -302,7 +299,7 @@ class ReadyAllocator:
             self._turns = False
             changes = self._share(now, eligible)
         else:
-            if not self._turns:  # connections wait from now on: the turns begin
+            if not self._turns:  # the turns begin now
                 self._turns = True
                 for connection in eligible:
                     connection.since = now
@@ -359,9 +356,9 @@ class ReadyAllocator:
         return changes
 
     def _cut(self, now: float, sizes: Mapping[ReadyState, int]) -> list[SetReady]:
-        """Lower RDY to *sizes*, 0 for connections not in *sizes*; then lower unused RDY until the budget holds.
+        """Lower RDY to *sizes*, where a missing connection means 0.  Then lower unused RDY until the budget holds.
 
-        If the budget was lowered while messages were in flight, the second step prevents further messages.
+        The second step prevents further messages if the budget was lowered while messages were in flight.
         """
         keep = {c: min(c.size, sizes.get(c, 0)) for c in self._connections.values()}
         over = sum(max(size, c.in_flight) for c, size in keep.items() if not c.resting) - self._max
@@ -383,14 +380,14 @@ class ReadyAllocator:
             self.charged += connection.recharge()
 
     def _yielding(self, holders: list[ReadyState], wanted: int, now: float) -> list[ReadyState]:
-        """Return at most *wanted* holders whose turn is over: idle holders first, then those with the longest turn."""
+        """Return at most *wanted* holders whose turn is over.  Idle holders come first, then the longest turns."""
         over = [c for c in holders if now >= self._turn_ends(c, now)]
         over.sort(key=lambda c: (now < self._idle_ends(c, now), c.since))
         return over[: max(0, wanted)]
 
     def _turn_ends(self, connection: ReadyState, now: float) -> float:
         idle_ends = self._idle_ends(connection, now)
-        if self.phase is Phase.PROBING:  # wait for the outcome of the message in flight, without a limit
+        if self.phase is Phase.PROBING:  # the outcome of the message in flight may take any time
             return idle_ends
         return min(idle_ends, connection.since + self._low)
 
@@ -400,7 +397,7 @@ class ReadyAllocator:
         return connection.active + self._idle
 
     def _next_in_round(self, waiting: dict[Key, ReadyState]) -> ReadyState:
-        """Remove and return the next connection of *waiting*; for a probe, see :meth:`probe`."""
+        """Remove and return the next connection of *waiting*.  :meth:`probe` describes the order of a probe."""
         if not self._round:
             self._round = self._rng.sample(list(waiting), len(waiting))
         if self.phase is Phase.PROBING:
@@ -420,12 +417,12 @@ class ReadyAllocator:
 
 
 def even_split(budget: int, limits: Sequence[int], current: Sequence[int]) -> list[int]:
-    """Split *budget* evenly; no share exceeds its limit, and RDY above a limit goes to the other shares.
+    """Split *budget* evenly.  No share exceeds its limit, and RDY above a limit goes to the other shares.
 
-    No two shares below their limits differ by more than one.  The shares that are largest now (*current*) get one each
-    of the remainder, so that a small change of the budget or of the number of shares changes few shares.  The sum is
-    the budget, or the sum of the limits if this sum is less.  If the budget is at least the number of shares, each
-    share with a limit above 0 is at least 1.
+    Two shares below their limits differ by at most one.  The shares that are largest now (*current*) get one each of
+    the remainder, so that a small change of the budget or of the number of shares changes few shares.  The sum is the
+    budget, or the sum of the limits if that is less.  If the budget is at least the number of shares, each share with
+    a limit above 0 is at least 1.
     """
     shares = list(limits)
     by_limit = sorted(range(len(limits)), key=limits.__getitem__)

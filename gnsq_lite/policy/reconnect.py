@@ -1,4 +1,4 @@
-"""Times of the next attempt to connect to an nsqd (CONN-3), and of the next poll of nsqlookupds (CFG-3, DISC-4)."""
+"""Chooses when to connect to an nsqd again (CONN-3), and when to poll the nsqlookupds (CFG-3, DISC-4)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _A_WHILE = 1.0
 class Reconnect:
     """Delays between attempts to connect to one nsqd: by default 8, 16, 32 ... seconds up to a cap, with jitter.
 
-    Only a connection that was ready for some time counts as a success.  Otherwise the client would reconnect at the
-    shortest delay to a server that accepts connections and then refuses SUB or AUTH, or violates the protocol.
+    Only a connection that was ready for some time counts as a success.  If a server accepts connections but refuses SUB
+    or AUTH or violates the protocol, the delays grow too.
     """
 
     def __init__(self, options: ReconnectOptions, rng: Random) -> None:
@@ -26,10 +26,10 @@ class Reconnect:
         self.failures = 0
 
     def failed(self, *, longest: bool = False) -> float:
-        """Record a failed attempt or a lost connection; return the seconds to wait before the next attempt.
+        """Record a failed attempt or a lost connection.  Return the seconds to wait before the next attempt.
 
-        If *longest* is true, use the longest delay at once, for an error that a retry cannot fix.  The jitter lengthens
-        or shortens a delay, but never above ``max_reconnect_delay``.
+        *longest* selects the longest delay, for an error that a retry cannot fix.  The jitter shortens or lengthens a
+        delay, but no delay exceeds ``max_reconnect_delay``.
         """
         self.failures += 1
         cap = self._options.max_reconnect_delay
@@ -38,12 +38,12 @@ class Reconnect:
         return min(delay * (1.0 + self._options.reconnect_jitter * (2.0 * self._rng.random() - 1.0)), cap)
 
     def served(self, seconds: float) -> None:
-        """Reset the delays if a lost connection had been ready long enough; call it before :meth:`failed`."""
+        """Reset the delays if a lost connection was ready for long enough.  Call it before :meth:`failed`."""
         if seconds >= max(_A_WHILE, self._options.reconnect_delay):
             self.restart()
 
     def restart(self) -> None:
-        """Reset the delays after a success; call it before :meth:`failed`."""
+        """Reset the delays after a success.  Call it before :meth:`failed`."""
         self.failures = 0
         self._next = self._options.reconnect_delay
 
@@ -51,7 +51,7 @@ class Reconnect:
 def retry_delay(count: int) -> float:
     """Return the seconds from the *count*-th urgent poll in a row to the next poll.
 
-    The delays are 0.25 s, 0.5 s, then 1 s for a minute; after that each delay is twice the last.
+    The delays are 0.25 s, 0.5 s, and 1 s for a minute.  After that each delay is twice the last delay.
     """
     return 0.25 * 2.0 ** min(max(count - 1, 0), 2) * 2.0 ** min(max(count - 62, 0), 32)
 
@@ -59,8 +59,8 @@ def retry_delay(count: int) -> float:
 class PollTimes:
     """Computes the time of the next poll.
 
-    A poll is *urgent* while no nsqd was ever found, or while a publish or a consumed partition waits for an nsqd.  A
-    random share of up to lookupd_poll_jitter lengthens the interval.  Half of this share shortens an urgent delay.
+    A poll is *urgent* if no nsqd was found yet, or if a publish or a consumed partition waits for an nsqd.  A random
+    share, at most lookupd_poll_jitter, lengthens the interval.  Half of this share shortens an urgent delay.
     """
 
     def __init__(self, options: LookupOptions, clock: Clock, rng: Random) -> None:
@@ -77,7 +77,7 @@ class PollTimes:
         self._delay = min(self._interval, retry_delay(self._urgent) * (1.0 - jitter / 2.0))
 
     def left(self, urgent: bool) -> float:
-        """Return the seconds until the next poll; 0 or less if the poll is due."""
+        """Return the seconds until the next poll, or a number <= 0 if the poll is due."""
         return self._begun + (self._delay if urgent else self._interval) - self._clock.now()
 
     def hasten(self) -> None:
