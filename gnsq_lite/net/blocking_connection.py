@@ -1,7 +1,7 @@
 """A blocking connection to one nsqd: a thread sends a command and waits for the response.
 
-Only one thread uses the connection at a time.  IDENTIFY disables heartbeats, so nothing is read between two commands.
-Errors are NSQErrors that name the nsqd.  An exception of a signal handler, even TimeoutError, is not converted.
+Only one thread uses the connection at a time.  IDENTIFY disables heartbeats, so the connection reads nothing between
+two commands.  Errors are NSQErrors that name the nsqd.  Exceptions of signal handlers, even TimeoutError, propagate.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from gnsq_lite.options import Address, ConnectionOptions
 from gnsq_lite.wire.constants import FRAME_ERROR, HEARTBEAT, OK
 from gnsq_lite.wire.frames import OK_BYTES
 
-#: Maximum bytes of one read; nsqd's responses to a producer are short.
+#: Maximum bytes of one read.  nsqd's responses to a producer are short.
 _READ_SIZE = 4096
-#: TCP keepalive: idle seconds before the first probe, seconds between probes, unanswered probes until the reset.
+#: TCP keepalive: idle seconds before the first probe, seconds between probes, number of probes before the reset.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 #: In Linux's ``struct tcp_info`` the first byte is the state, and bytes 128 to 135 are the number of received bytes.
-#: getsockopt() keeps the GIL.  poll() releases it, and the thread switches cost a fifth of the CPU of 50 threads.
+#: getsockopt() keeps the GIL.  poll() releases the GIL, which costs 50 threads a fifth of their CPU time.
 _TCP_INFO = socket.TCP_INFO if sys.platform == "linux" else None
 _ESTABLISHED = b"\1"
 
 
 class DeadlinePassed(Exception):
-    """A call did not finish by its deadline."""
+    """A call did not end before its deadline."""
 
 
 class BlockingStream(ByteStream):
-    """A connected stream whose methods block the calling thread.  It owns *sock*."""
+    """A stream whose methods block the calling thread.  It closes *sock*."""
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         super().__init__(sock, address)
@@ -74,7 +74,7 @@ class BlockingStream(ByteStream):
         self.set_limit(left)
 
     def read(self) -> bytes:
-        """Read and decrypt bytes; return at least one byte.  Raises NSQConnectionError, DeadlinePassed."""
+        """Wait for bytes, and return at least one decrypted byte.  Raises NSQConnectionError, DeadlinePassed."""
         data = b""
         while not data:
             self._limit_to_deadline()
@@ -86,7 +86,7 @@ class BlockingStream(ByteStream):
         return data
 
     def read_now(self) -> bytes:
-        """Read and decrypt the bytes that have arrived, or return b"".  Does not block.  Raises NSQConnectionError."""
+        """Return the decrypted bytes that have arrived, perhaps b"".  Never blocks.  Raises NSQConnectionError."""
         try:
             return self.decrypt(self._sock.recv(_READ_SIZE, DONTWAIT))
         except BlockingIOError:
@@ -119,7 +119,7 @@ class BlockingStream(ByteStream):
         raise lost(self.address, error) from error
 
     def is_quiet(self) -> bool:
-        """Return whether a read would block: there is no byte, no EOF and no error.  Never blocks."""
+        """Return whether there is no byte, EOF or error to read.  Never blocks."""
         if _TCP_INFO is not None:
             info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 136)
             if info[:1] == _ESTABLISHED and info[128:] == self.bytes_in.to_bytes(8, sys.byteorder):
@@ -131,10 +131,10 @@ class BlockingStream(ByteStream):
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
-    def close(self, *, goodbye: bool = False) -> None:
-        """Close the socket; a second call does nothing.  If *goodbye* is true, send TLS close_notify first."""
-        if goodbye:
-            self._say_goodbye()
+    def close(self, *, close_notify: bool = False) -> None:
+        """Close the socket.  If *close_notify* is true, send TLS close_notify first.  A second call does nothing."""
+        if close_notify:
+            self._send_close_notify()
         self._sock.close()
 
 
@@ -142,7 +142,7 @@ class BlockingConnection(BaseConnection):
     """A blocking connection to *endpoint*.  Call :meth:`open` first.
 
     Args:
-        check_server: Called with nsqd's version and address; raises to reject the nsqd.
+        check_server: Called with nsqd's version and address.  Raises an NSQError to reject the nsqd.
     """
 
     _stream: BlockingStream | None
@@ -155,13 +155,13 @@ class BlockingConnection(BaseConnection):
         check_server: Callable[[str, str], None] | None = None,
     ) -> None:
         super().__init__(Target(endpoint=endpoint, check_server=check_server), options, clock)
-        #: Start time of the unanswered command; 0.0: no command is unanswered.
+        #: Start time of the unanswered command, or 0.0.
         self.busy_since = 0.0
         #: Messages that nsqd accepted on this connection.
         self.published = 0
         #: Whether bytes of the latest command were sent.
         self.is_sent = False
-        self._is_spoiled = False  # unexpected bytes arrived, or the connection was closed
+        self._is_unusable = False  # unexpected bytes arrived, or close() was called
 
     def open(self, address: Address, seconds: float, identify_extra: Mapping[str, Any]) -> None:
         """Connect to *address* and do the handshake, within *seconds* and the time limits of the options.
@@ -181,7 +181,7 @@ class BlockingConnection(BaseConnection):
             if isinstance(error, DeadlinePassed):
                 raise self._handshake_timeout(limit) from None
             raise
-        self._is_spoiled = self._decoder.pending_bytes > 0
+        self._is_unusable = self._decoder.pending_bytes > 0
         self.opened_at = self.clock.now()
 
     def exchange(self, command: bytes, timeout: float, deadline: float) -> bytes:
@@ -191,8 +191,8 @@ class BlockingConnection(BaseConnection):
             timeout: Seconds for the first send and the first read.
             deadline: Monotonic time by which all further sends and reads must end.
         Raises:
-            NsqdError: nsqd refused the command; the connection stays usable unless ``closes_connection`` is true.
-            NSQConnectionError, ProtocolError, DeadlinePassed: the caller must close the connection.  If ``is_sent`` is
+            NsqdError: nsqd refused the command.  The connection stays usable unless ``closes_connection`` is true.
+            NSQConnectionError, ProtocolError, DeadlinePassed: The caller must close the connection.  If ``is_sent`` is
                 true, nsqd may have received the command.
         """
         stream: Any = self._stream
@@ -222,14 +222,14 @@ class BlockingConnection(BaseConnection):
         return self._answer(stream.decrypt(answer))
 
     def _raise_reason(self, error: OSError) -> None:
-        """Raise the error frame that nsqd sent before it closed the connection; if there is none, raise *error*."""
+        """Raise the error frame that nsqd sent before it closed the connection.  If there is none, raise *error*."""
         if isinstance(error, (ConnectionError, NSQConnectionError)):
             with suppress(NSQConnectionError, DeadlinePassed):
                 self._answer(b"")
         self._stream.fail(error)  # type: ignore[union-attr]
 
     def _answer(self, data: bytes) -> bytes:
-        """Decode the response from *data* and further reads; return its body.  Raises the errors of :meth:`exchange`.
+        """Return the body of the response in *data* and further reads.  Raises the errors of :meth:`exchange`.
 
         Bytes after the response make the connection unusable.
         """
@@ -241,7 +241,7 @@ class BlockingConnection(BaseConnection):
         except ProtocolError as error:
             error.address = self.address
             raise
-        self._is_spoiled |= self._decoder.pending_bytes > 0
+        self._is_unusable |= self._decoder.pending_bytes > 0
         if frame.kind == FRAME_ERROR:
             raise error_for(frame.body, self.address)
         return frame.body
@@ -249,10 +249,10 @@ class BlockingConnection(BaseConnection):
     def is_quiet(self) -> bool:
         """Return whether the connection is open and there is no byte, EOF or error to read.  Never blocks.
 
-        Bytes without content are ignored, because TLS and compression may send empty blocks.
+        Blocks of TLS and of compression without plain bytes are read and ignored.
         """
         stream: Any = self._stream
-        if self._is_spoiled or stream is None:
+        if self._is_unusable or stream is None:
             return False
         while not stream.is_quiet():
             if self._codec is None and stream.tls is None:
@@ -269,8 +269,8 @@ class BlockingConnection(BaseConnection):
         if self._stream is not None:
             self._stream.shut_down()
 
-    def close(self, *, goodbye: bool = False) -> None:
-        """Close the connection; a second call does nothing.  If *goodbye* is true, send TLS close_notify first."""
-        self._is_spoiled = True
+    def close(self, *, close_notify: bool = False) -> None:
+        """Close the connection.  If *close_notify* is true, send TLS close_notify first.  May be called twice."""
+        self._is_unusable = True
         if self._stream is not None:
-            self._stream.close(goodbye=goodbye)
+            self._stream.close(close_notify=close_notify)

@@ -1,4 +1,4 @@
-"""TCP streams with optional TLS: the stream of the loop, and the base class that it shares with the blocking stream.
+"""TCP streams with optional TLS: the stream of the loop, and the base class of all streams.
 
 TLS is in :mod:`gnsq_lite.net.tls`, the blocking stream in :mod:`gnsq_lite.net.blocking_connection`.  Errors are
 NSQErrors that name the nsqd.
@@ -21,12 +21,12 @@ from gnsq_lite.net.os_threads import native
 from gnsq_lite.net.tls import TLSLayer
 from gnsq_lite.options import TLSOptions
 
-#: Maximum bytes of one read.  Sizes from 16 KiB to 1 MiB are equally fast; idle connections cost less with a small one.
+#: Maximum bytes of one read.  Sizes from 16 KiB to 1 MiB are equally fast.
 READ_SIZE = 64 * 1024
 
-#: The flag of a send or recv that never blocks.
+#: Flag for a send or recv that does not block.
 DONTWAIT = getattr(socket, "MSGDONTWAIT", 0)
-#: Poll event: the peer has closed its sending side; unread bytes may remain.
+#: Poll event: the peer has closed its sending side.  Unread bytes may remain.
 _HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
@@ -38,7 +38,7 @@ def lost(address: str, error: OSError) -> NSQConnectionError:
 
 
 class ByteStream:
-    """An open TCP connection.  Methods may block; the caller limits the time."""
+    """An open TCP connection.  Methods may block.  The caller limits the time."""
 
     def __init__(self, sock: Any, address: str) -> None:
         self._sock = sock
@@ -47,7 +47,7 @@ class ByteStream:
         self.tls: TLSLayer | None = None
 
     def read(self) -> bytes:
-        """Read and decrypt bytes; return at least one byte.  Raises NSQConnectionError."""
+        """Wait for bytes, and return at least one decrypted byte.  Raises NSQConnectionError."""
         raise NotImplementedError
 
     def write(self, data: bytes) -> None:
@@ -59,9 +59,9 @@ class ByteStream:
         raise NotImplementedError
 
     def start_tls(self, tls: TLSOptions | ssl.SSLContext, host: str, early: bytes = b"") -> bytes:
-        """Do the TLS handshake; return the plain text that arrived in its last read, often b"".
+        """Do the TLS handshake.  Return the plain text that arrived in its last read, often b"".
 
-        *early* holds the bytes that were read after the last plain frame.  Raises TLSError, CertificateError.
+        *early* is the bytes that were read after the last plain frame.  Raises TLSError, CertificateError.
         """
         layer = TLSLayer(tls, host, self.address, early)
         layer.shake_hands(self.read, self.send_raw)
@@ -69,7 +69,7 @@ class ByteStream:
         return self._decrypt(layer, b"")
 
     def decrypt(self, data: bytes) -> bytes:
-        """Decrypt *data* from the socket.  Raises ConnectionLost if *data* is b"" (EOF), and TLSError."""
+        """Count and decrypt *data* from the socket.  Raises TLSError, and ConnectionLost if *data* is b"" (EOF)."""
         if not data:
             raise ConnectionLost(self.address, "connection closed by nsqd")
         self.bytes_in += len(data)
@@ -82,31 +82,31 @@ class ByteStream:
             self.send_raw(outgoing)
         return plain
 
-    def _say_goodbye(self) -> None:
+    def _send_close_notify(self) -> None:
         """Send TLS close_notify."""
         if self.tls is not None:
             with suppress(OSError):
-                self._sock.send(self.tls.goodbye(), DONTWAIT)
+                self._sock.send(self.tls.close_notify(), DONTWAIT)
 
 
 class Stream(ByteStream):
-    """A stream in the loop.  ``read`` blocks its greenlet; ``write`` never blocks and keeps unsent bytes in order."""
+    """A stream in the loop.  ``read`` blocks its greenlet.  ``write`` never blocks: it keeps the unsent bytes."""
 
     def __init__(self, loop: Loop, sock: Any, address: str) -> None:
         super().__init__(sock, address)
         self._loop = loop
         self.closed: NSQConnectionError | None = None
         self._has_ended = False
-        #: Number of bytes not sent yet.
+        #: Number of unsent bytes.
         self.unsent = 0
-        #: Monotonic time since which the socket accepts no bytes; None: the socket accepts bytes.
+        #: Monotonic time at which the socket stopped to accept bytes, or None.
         self.stuck_since: float | None = None
         self._chunks: deque[bytes | memoryview] = deque()
         self._waiting: Any = None
         self._ending = False
-        #: Whether to keep reading after a write error: an error frame of nsqd may be unread.
+        #: Whether to continue reading after a write error, because an error frame of nsqd may be unread.
         self.reads_after_write_error = False
-        #: Called in the hub when all kept bytes are sent; it must not block.
+        #: Called in the hub when all unsent bytes are sent.  It must not block.
         self.on_drained: Callable[[], None] | None = None
         self._readable: Any = loop.io(sock.fileno(), READ)
         self._writable: Any = loop.io(sock.fileno(), WRITE)
@@ -131,9 +131,9 @@ class Stream(ByteStream):
         raise self.closed
 
     def _on_readable(self) -> None:
-        """Read the socket in the hub; pass the bytes, or the error, to the greenlet that waits in :meth:`read`."""
+        """Read the socket in the hub.  Pass the bytes or the error to the greenlet that waits in :meth:`read`."""
         if self._waiting is None:
-            self._readable.stop()  # no greenlet reads now: an active watcher would make the loop spin
+            self._readable.stop()  # an active watcher would call this again and again until a greenlet reads
             return
         given: Any  # bytes or NSQError
         try:
@@ -150,28 +150,29 @@ class Stream(ByteStream):
             except NSQError as error:
                 given = error
         waiting, self._waiting = self._waiting, None
-        if waiting is not None:  # None: *take* has closed the stream
+        if waiting is not None:  # it is None if *take* has closed the stream
             waiting.switch(given)
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """Set the callback *take*.  While a greenlet waits in :meth:`read`, the hub calls take(data) for each read.
+        """Set the callback *take*, which must not block.
 
-        *take* must not block.  If it returns False, read() returns *data*.  If it raises NSQError, read() raises it.
+        While a greenlet waits in :meth:`read`, the hub calls take(data) for each read of the socket.  If take() returns
+        False, read() returns *data*.  If take() raises an NSQError, read() raises it.
         """
         self._take = take
 
     def has_ended(self) -> bool:
-        """Return whether this side or the peer has closed the stream.  Never blocks; :meth:`read` raises the reason."""
+        """Return whether this side or the peer has closed the stream.  Never blocks."""
         if self.closed is not None:
             return True
-        poll = native("select", "poll")()  # gevent's poll() would run the loop
+        poll = native("select", "poll")()  # gevent's poll() would switch greenlets
         poll.register(self._sock.fileno(), _HANGUP)
         return bool(poll.poll(0))
 
     # -- writing
 
     def write(self, data: bytes) -> None:
-        """Send *data* now, or as soon as the socket accepts it.  Call it in the loop's thread; no effect after close.
+        """Send *data* now, or when the socket accepts it.  Call it in the loop's thread.  After close it does nothing.
 
         A write error closes the connection, and :meth:`read` raises the error.
         """
@@ -184,7 +185,7 @@ class Stream(ByteStream):
         self.send_raw(data)
 
     def send_raw(self, data: bytes) -> None:
-        """Send *data* without encryption, now or as soon as the socket accepts it."""
+        """Send *data* without encryption, now or when the socket accepts it."""
         if self.closed is not None or not data:
             return
         self.unsent += len(data)
@@ -202,7 +203,7 @@ class Stream(ByteStream):
             if not (self.reads_after_write_error and isinstance(error, ConnectionError)):
                 self.close(lost(self.address, error))
                 return
-            self._chunks.appendleft(data)  # a chunk that stays in the deque blocks all later writes
+            self._chunks.appendleft(data)  # while _chunks is not empty, write() sends nothing
             self._writable.stop()
             return
         self.bytes_out += sent
@@ -228,10 +229,9 @@ class Stream(ByteStream):
     # -- sending beside the loop
 
     def send_beside_loop(self, data: bytes) -> None:
-        """Send *data* in the calling thread; the loop sends the bytes that the socket does not accept now.
+        """Send *data* in the calling thread.  If the socket does not accept all bytes, the loop sends the rest.
 
-        Call it in any thread.  The caller ensures that no bytes are unsent, that no other thread sends, and that TLS is
-        off.  Raises OSError.
+        Call it in any thread.  No bytes may be unsent, no other thread may send, and TLS must be off.  Raises OSError.
         """
         try:
             sent = self._sock.send(data, DONTWAIT)
@@ -241,9 +241,9 @@ class Stream(ByteStream):
         if sent < len(data):
             self.unsent += len(data) - sent
             self._chunks.append(data[sent:])
-            self._loop.call_soon(self._go_on_sending)
+            self._loop.call_soon(self._send_rest)
 
-    def _go_on_sending(self) -> None:
+    def _send_rest(self) -> None:
         if self.closed is None and not self._writable.active:
             self.stuck_since = SYSTEM_CLOCK.now()
             self._loop.start(self._writable, self._on_writable)
@@ -251,7 +251,7 @@ class Stream(ByteStream):
     # -- the end
 
     def close(self, reason: NSQConnectionError) -> None:
-        """Close; :meth:`read` raises *reason*.  Call it in the loop's thread; a second call does nothing."""
+        """Close.  :meth:`read` raises *reason*.  A second call does nothing.  Call it in the loop's thread."""
         if self.closed is None:
             self.closed = reason
         if not self._has_ended:  # an exception may have interrupted an earlier call
@@ -259,7 +259,7 @@ class Stream(ByteStream):
 
     def _end(self) -> None:
         if not self._chunks:
-            self._say_goodbye()
+            self._send_close_notify()
         self._chunks.clear()
         self.unsent = 0
         self._release()
@@ -269,7 +269,7 @@ class Stream(ByteStream):
         self._has_ended = True
 
     def shut_down(self) -> None:
-        """Send the queued bytes, then shut down writing, so that nsqd reads all bytes.  Reading continues until EOF."""
+        """Send the unsent bytes, then shut down writing.  Reading continues until EOF."""
         if self.closed is None:
             self._ending = True
             if not self._chunks:
@@ -280,7 +280,7 @@ class Stream(ByteStream):
             self._sock.shutdown(how)
 
     def abandon(self) -> None:
-        """Close the descriptor in a forked child without sending any byte; the parent keeps using the connection."""
+        """Close the descriptor in a forked child without sending a byte, because the parent uses the connection."""
         if self.closed is None:
             self.closed = ConnectionLost(self.address, "belongs to the parent process")
             self._has_ended = True

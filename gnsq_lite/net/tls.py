@@ -1,7 +1,7 @@
 """TLS encryption and decryption without I/O.
 
-TLSLayer uses memory buffers (``ssl.MemoryBIO``), so the loop and blocking threads share its code.  TLS bytes that
-arrived in the same read as the last plain frame are not lost (SEC-3).  Error texts name the option to set.
+TLSLayer uses memory buffers (``ssl.MemoryBIO``), so it works for the loop and for blocking threads.  It also decrypts
+TLS bytes that arrived in the same read as the last plain frame (SEC-3).  Error texts name the option to set.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gnsq_lite.options import TLSOptions
 #: Bytes of one read of plain text.
 _READ_SIZE = 64 * 1024
 
-#: Held in each step of a handshake, and while the process forks.  A handshake acquires locks that are global in
-#: OpenSSL; a child that inherits one of them locked could never finish a handshake.
+#: Held in each step of a handshake, and while the process forks.  A handshake acquires global locks of OpenSSL.  If a
+#: child inherited such a lock while it is held, no handshake of the child could end.
 _handshake_lock = native_lock()
 os.register_at_fork(
     before=_handshake_lock.acquire, after_in_parent=_handshake_lock.release, after_in_child=_handshake_lock.release
@@ -29,7 +29,7 @@ os.register_at_fork(
 class TLSLayer:
     """Client side of TLS on one connection.
 
-    *early* holds the bytes that were read after the last plain frame.  Raises TLSError for a host name that TLS cannot
+    *early* is the bytes that were read after the last plain frame.  Raises TLSError for a host name that TLS cannot
     verify, and OptionError for a file that cannot be read.
     """
 
@@ -46,7 +46,7 @@ class TLSLayer:
             raise _failure(address, error) from error
 
     def shake_hands(self, read: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
-        """Do the handshake; *read* waits for bytes, *send* sends bytes.  Raises TLSError, CertificateError."""
+        """Do the handshake with *read*, which waits for bytes, and *send*.  Raises TLSError, CertificateError."""
         try:
             while not self._is_done(send):
                 self._in.write(read())
@@ -66,19 +66,19 @@ class TLSLayer:
                 self._object.do_handshake()
         except ssl.SSLWantReadError:
             return False
-        finally:  # send an alert too
+        finally:  # after an error, send the TLS alert
             send(self._out.read())
         return True
 
     def decrypt(self, data: bytes) -> bytes:
-        """Decrypt the complete TLS records so far.  Raises ConnectionLost after nsqd's close_notify, and TLSError."""
+        """Decrypt the TLS records that are complete.  Raises ConnectionLost after nsqd's close_notify, and TLSError."""
         chunks = []
         self._in.write(data)
         try:
             while chunk := self._object.read(_READ_SIZE):
                 chunks.append(chunk)
                 if not (self._in.pending or self._object.pending()):
-                    break  # another read would raise SSLWantReadError, which is slower than this check
+                    break  # nothing is left; this check is faster than catching SSLWantReadError
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
@@ -90,7 +90,7 @@ class TLSLayer:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def encrypt(self, data: bytes) -> bytes:
-        """Encrypt *data*; return pending TLS records of OpenSSL and then those of *data*.  Raises TLSError."""
+        """Encrypt *data*, and return all TLS records to send.  Raises TLSError."""
         try:
             self._object.write(data)
         except ssl.SSLError as error:
@@ -98,21 +98,21 @@ class TLSLayer:
         return self._out.read()
 
     def take_outgoing(self) -> bytes:
-        """Return TLS records that OpenSSL itself wants to send, often b""."""
+        """Return the TLS records that OpenSSL sends by itself, often b""."""
         return self._out.read() if self._out.pending else b""
 
-    def goodbye(self) -> bytes:
-        """Return the close_notify record, which is the last TLS record to send."""
+    def close_notify(self) -> bytes:
+        """Return the close_notify record, the last TLS record to send."""
         with suppress(ssl.SSLError, OSError):
             self._object.unwrap()
         return self._out.read()
 
 
 def _failure(address: str, error: Exception) -> TLSError:
-    """Convert *error* to TLSError.  A certificate alert from nsqd means that nsqd refused this client."""
+    """Convert *error* to TLSError, or to ClientCertificateError if nsqd refused this client's certificate."""
     said = getattr(error, "reason", None) or str(error)
     if "CERTIFICATE_REQUIRED" in said or "UNKNOWN_CA" in said or "BAD_CERTIFICATE" in said:
-        why = f"nsqd refuses this client's certificate, or the lack of one ({said}); set TLSOptions(cert_file=...)"
+        why = f"nsqd requires a client certificate, or refuses yours ({said}); set TLSOptions(cert_file=...)"
         return ClientCertificateError(address, why)
     return TLSError(address, f"TLS failed: {error}")
 
@@ -121,9 +121,7 @@ def _certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:
     """Describe the failed check and name the option to set."""
     said = error.verify_message or str(error)
     if "ostname" in said or "IP address" in said:
-        return (
-            f"the certificate is not for {name!r} ({said}); set TLSOptions(server_hostname=...) to the name it is for"
-        )
+        return f"the certificate is not for {name!r} ({said}); set TLSOptions(server_hostname=...) to a name in it"
     if "expired" in said or "not yet valid" in said:
         return f"the certificate is out of date ({said})"
     return f"the certificate does not verify ({said}); set TLSOptions(ca_file=...) to the CA that signed it"

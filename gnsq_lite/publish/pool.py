@@ -349,7 +349,7 @@ class Pool:
         """Close idle connections."""
         for connection in connections:
             self._forget(node, connection)
-            connection.close(goodbye=True)
+            connection.close(close_notify=True)
 
     def _discard(self, node: PoolNode, connection: BlockingConnection) -> None:
         """Close a connection that no publish can use again."""

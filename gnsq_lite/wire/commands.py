@@ -1,7 +1,7 @@
 """Encodes the commands of a client, one function per command (WIRE-7).
 
-Arguments for which nsqd would close the connection raise an error here, before a byte is sent (WIRE-8).  Sizes are
-unsigned big-endian 32-bit numbers; times are seconds here and whole milliseconds on the wire.
+The functions raise an error for arguments for which nsqd would close the connection (WIRE-8).  Sizes are unsigned
+big-endian 32-bit numbers.  Times are seconds here, and whole milliseconds on the wire.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gnsq_lite.wire.names import check_channel, check_topic
 _size = Struct(">I").pack
 _size_and_count = Struct(">II").pack
 
-#: No operation: the answer to a heartbeat (HB-1).  "NOP"
+#: NOP: the answer to a heartbeat (HB-1).
 NOP: Final = b"NOP\n"
-#: Close cleanly: nsqd sends no further message and answers CLOSE_WAIT.  "CLS"
+#: CLS: nsqd sends no more messages, and answers CLOSE_WAIT.
 CLS: Final = b"CLS\n"
 
 
@@ -30,19 +30,19 @@ CLS: Final = b"CLS\n"
 
 
 def identify(payload: bytes) -> bytes:
-    """Encode IDENTIFY with its JSON.  "IDENTIFY" """
+    """Encode IDENTIFY; *payload* is its JSON."""
     return b"IDENTIFY\n" + _size(len(payload)) + payload
 
 
 def auth(secret: bytes) -> bytes:
-    """Encode AUTH.  "AUTH"  Raises OptionError, which does not show the secret."""
+    """Encode AUTH.  Raises OptionError for an empty secret."""
     if not secret:
         raise OptionError("auth_secret", secret, "must not be empty")  # nsqd/protocol_v2.go:510
     return b"AUTH\n" + _size(len(secret)) + secret
 
 
 def subscribe(topic: str, channel: str) -> bytes:
-    """Encode SUB.  "SUB"  Raises InvalidName."""
+    """Encode SUB.  Raises InvalidName."""
     return b"SUB " + check_topic(topic) + b" " + check_channel(channel) + b"\n"
 
 
@@ -50,21 +50,20 @@ def subscribe(topic: str, channel: str) -> bytes:
 
 
 def publish(topic: str, body: bytes) -> bytes:
-    """Encode PUB.  "PUB"  Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge."""
+    """Encode PUB.  Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge."""
     check_body(body)
     return PUBLISH_HEADS[topic] + _size(len(body)) + body
 
 
 def multipublish(topic: str, bodies: Iterable[bytes]) -> bytes:
-    """Encode MPUB, which is atomic.  "MPUB"  Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge."""
+    """Encode MPUB.  Raises InvalidName, BodyTypeError, InvalidBody, MessageTooLarge."""
     return multipublish_packed(multipublish_head(topic), listed(bodies))
 
 
 def defer_publish(topic: str, body: bytes, delay_s: float) -> bytes:
-    """Encode DPUB: nsqd defers the message for *delay_s* seconds, rounded up to whole milliseconds.  "DPUB"
+    """Encode DPUB: nsqd defers the message for *delay_s* seconds, rounded up to whole milliseconds.
 
-    Raises OptionError for a negative delay, for which nsqd would close the connection, and the errors of
-    :func:`publish`.
+    Raises OptionError for a negative delay, and the errors of :func:`publish`.
     """
     check_body(body)
     return b"DPUB %b %d\n" % (check_topic(topic), _milliseconds("defer", delay_s)) + _size(len(body)) + body
@@ -78,22 +77,22 @@ class _PublishHeads(dict[str, bytes]):
         return head
 
 
-#: Maximum topics whose PUB line is cached.
+#: Maximum number of topics whose PUB line is cached.
 _MOST_HEADS = 10_000
 
-#: Cache of the PUB command line by topic; size and body follow the line.  A lookup may raise InvalidName.
+#: Cache of the PUB command line by topic, which precedes size and body.  A lookup may raise InvalidName.
 PUBLISH_HEADS: Final = _PublishHeads()
 
 
 def multipublish_head(topic: str) -> bytes:
-    """Return the MPUB command line; :func:`multipublish_body` follows it.  Raises InvalidName."""
+    """Return the MPUB command line, which precedes :func:`multipublish_body`.  Raises InvalidName."""
     return b"MPUB " + check_topic(topic) + b"\n"
 
 
 def multipublish_body(bodies: Sequence[bytes]) -> bytes:
     """Encode the part of MPUB after the command line: size, count, and each body with its size.
 
-    The bodies are not checked; :func:`check_bodies` does that.  Raises MessageTooLarge if the total exceeds the size
+    The caller has checked the bodies with :func:`check_bodies`.  Raises MessageTooLarge if the total exceeds the size
     field.
     """
     size = 4 + 4 * len(bodies) + sum(map(len, bodies))
@@ -103,14 +102,14 @@ def multipublish_body(bodies: Sequence[bytes]) -> bytes:
 
 
 def multipublish_packed(head: bytes, bodies: list[Any], max_size: int = MAX_INT32) -> bytes:
-    """Encode MPUB; *head* is the result of :func:`multipublish_head`.  Raises the errors of :func:`check_bodies`."""
+    """Encode MPUB after *head*, its command line.  Raises the errors of :func:`check_bodies`."""
     return pack(head, bodies, max_size) or head + multipublish_body(check_bodies(bodies, max_size))
 
 
 def check_body(body: object, max_size: int = MAX_INT32) -> None:
-    """Raise BodyTypeError, InvalidBody (empty) or MessageTooLarge for a body that nsqd would refuse (WIRE-8).
+    """Check one body (WIRE-8).  Raises BodyTypeError, InvalidBody if it is empty, MessageTooLarge.
 
-    Only bytes are accepted: a bytearray or memoryview could change before it is sent.
+    A bytearray or memoryview is an error too, because it could change before it is sent.
     """
     if not isinstance(body, bytes):
         raise BodyTypeError(type(body).__name__)
@@ -121,7 +120,7 @@ def check_body(body: object, max_size: int = MAX_INT32) -> None:
 
 
 def check_bodies(bodies: Iterable[object], max_size: int = MAX_INT32) -> list[bytes]:
-    """Check the bodies of a batch; return them as a list.  Raises the errors of :func:`check_body`, :func:`listed`."""
+    """Check the bodies of a batch, and return them as a list.  Raises the errors of check_body() and listed()."""
     checked = listed(bodies)
     for body in checked:
         check_body(body, max_size)
@@ -129,7 +128,7 @@ def check_bodies(bodies: Iterable[object], max_size: int = MAX_INT32) -> list[by
 
 
 def listed(bodies: Iterable[object]) -> list[Any]:
-    """Convert *bodies* to a list without checking each body.  Raises InvalidBody for an empty list and non-batches."""
+    """Convert *bodies* to a list without checking each body.  Raises InvalidBody for a single body or an empty list."""
     if isinstance(bodies, (str, bytes, bytearray, memoryview)):
         raise InvalidBody(f"a batch is a sequence of bodies, not one {type(bodies).__name__}")
     try:
@@ -145,23 +144,22 @@ def listed(bodies: Iterable[object]) -> list[Any]:
 
 
 def ready(count: int) -> bytes:
-    """Encode RDY: nsqd may have *count* messages in flight on the connection; 0 pauses.  "RDY"  Raises OptionError."""
+    """Encode RDY: nsqd may have *count* messages in flight on the connection.  Raises OptionError."""
     check_number("count", count, 0, math.inf, whole=True)  # nsqd/protocol_v2.go:666
     return b"RDY %d\n" % count
 
 
 def finish(message_id: bytes) -> bytes:
-    """Encode FIN: nsqd deletes the message.  "FIN"  Raises OptionError for an id that is not 16 bytes."""
+    """Encode FIN: nsqd deletes the message.  Raises OptionError for an id that is not 16 bytes."""
     if len(message_id) != MESSAGE_ID_LENGTH:
         raise _bad_id(message_id)
     return b"FIN " + message_id + b"\n"
 
 
 def requeue(message_id: bytes, delay_s: float) -> bytes:
-    """Encode REQ: nsqd sends the message again after *delay_s* seconds, rounded up to whole milliseconds.  "REQ"
+    """Encode REQ: nsqd sends the message again after *delay_s* seconds, rounded up to whole milliseconds.
 
-    nsqd reduces a longer delay to its --max-req-timeout.  Raises OptionError for a negative delay and for an id that is
-    not 16 bytes.
+    Raises OptionError for a negative delay and for an id that is not 16 bytes.
     """
     if len(message_id) != MESSAGE_ID_LENGTH:
         raise _bad_id(message_id)
@@ -169,7 +167,7 @@ def requeue(message_id: bytes, delay_s: float) -> bytes:
 
 
 def touch(message_id: bytes) -> bytes:
-    """Encode TOUCH: nsqd restarts the message timeout.  "TOUCH"  Raises OptionError as :func:`finish` does."""
+    """Encode TOUCH: nsqd restarts the message timeout.  Raises OptionError for an id that is not 16 bytes."""
     if len(message_id) != MESSAGE_ID_LENGTH:
         raise _bad_id(message_id)
     return b"TOUCH " + message_id + b"\n"
@@ -180,7 +178,7 @@ def _bad_id(message_id: bytes) -> OptionError:
 
 
 def _milliseconds(name: str, seconds: float) -> int:
-    """Convert seconds to whole milliseconds, rounded up.  Raises OptionError for NaN, negative and non-numbers."""
+    """Convert seconds to whole milliseconds, rounded up.  Raises OptionError unless *seconds* is a number >= 0."""
     check_number(name, seconds, 0, math.inf)
-    # Seconds are rarely exact in binary: 0.07 * 1000 is a little above 70 and must not become 71.
+    # In binary 0.07 * 1000 is a little more than 70, but must not become 71.
     return min(math.ceil(round(seconds * 1000, 6)), MAX_DURATION_MS)

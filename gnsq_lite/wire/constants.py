@@ -1,7 +1,6 @@
-"""Bytes and limits of NSQ's V2 protocol, each with its source.
+"""Bytes and limits of NSQ's V2 protocol, with their sources.
 
-Section names are those of the "TCP Protocol Spec", and lines are lines of nsqd v1.3.0.  This module imports no other
-module of the package.
+A text in quotes is a section of NSQ's "TCP Protocol Spec".  Line numbers are those of nsqd v1.3.0.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ MAGIC_V2: Final = b"  V2"
 FRAME_RESPONSE: Final = 0
 FRAME_ERROR: Final = 1
 FRAME_MESSAGE: Final = 2
-#: Bytes of a frame's size field; the size counts the bytes after the field.
+#: Bytes of a frame's size field.  The size is the number of bytes after this field.
 SIZE_LENGTH: Final = 4
 #: Bytes of a frame's type field, which is also the smallest valid size of a frame (WIRE-4).
 TYPE_LENGTH: Final = 4
 #: Bytes before a frame's data.
 FRAME_HEAD_LENGTH: Final = SIZE_LENGTH + TYPE_LENGTH
-#: Largest accepted size of a response or an error; nsqd sends at most some KiB (WIRE-4).
+#: Maximum accepted size of a response or an error.  nsqd sends a few KiB at most (WIRE-4).
 MAX_TEXT_FRAME: Final = 64 * 1024
 
-#: Sent by nsqd every heartbeat interval; answered with NOP (HB-1).  nsqd/protocol_v2.go:27
+#: nsqd sends this response every heartbeat interval, and the client answers NOP (HB-1).  nsqd/protocol_v2.go:27
 HEARTBEAT: Final = b"_heartbeat_"
 #: The response to a successful command.  nsqd/protocol_v2.go:28
 OK: Final = b"OK"
-#: The response to CLS: nsqd sends no further message.  "CLS"
+#: The response to CLS, after which nsqd sends no messages.  "CLS"
 CLOSE_WAIT: Final = b"CLOSE_WAIT"
 
 # -- messages (WIRE-3).  "Data Format", nsqd/message.go:10 -----------------------------------------------------------
@@ -45,11 +44,11 @@ MAX_NAME: Final = 64
 #: Suffix of the names of topics and channels that nsqd deletes with their last client.
 EPHEMERAL: Final = "#ephemeral"
 
-# -- limits of nsqd's configuration; each can be changed on the server -----------------------------------------------
+# -- defaults of nsqd's configuration --------------------------------------------------------------------------------
 
-#: Maximum RDY if the server does not announce one (NEG-2).  nsqd/options.go:136
+#: Maximum RDY if the reply to IDENTIFY has none (NEG-2).  nsqd/options.go:136
 DEFAULT_MAX_RDY_COUNT: Final = 2500
-#: Seconds nsqd waits for an answer to a message.  nsqd/options.go:128
+#: Seconds for which nsqd waits for an answer to a message.  nsqd/options.go:128
 DEFAULT_MSG_TIMEOUT: Final = 60.0
 #: Maximum seconds that TOUCH can keep a message in flight.  nsqd/options.go:129
 DEFAULT_MAX_MSG_TIMEOUT: Final = 900.0
@@ -60,5 +59,5 @@ DEFAULT_DEFLATE_LEVEL: Final = 6
 
 #: Sizes and counts are signed 32-bit numbers on nsqd's side.  nsqd/protocol_v2.go:1010
 MAX_INT32: Final = 2**31 - 1
-#: Milliseconds of the longest time Go's int64 nanoseconds can hold; nsqd does not check for overflow.
+#: Milliseconds of the longest time that fits Go's int64 nanoseconds.  nsqd does not check for an overflow.
 MAX_DURATION_MS: Final = (2**63 - 1) // 1_000_000

@@ -11,9 +11,8 @@
     16 bytes          id (hexadecimal ASCII from nsqd; any bytes from Youzan's)
     the rest          body
 
-For any bytes, the decoder returns frames, holds an incomplete frame, or raises ProtocolError.  The result does not
-depend on the split into reads.  The decoder checks a size when the size's four bytes have arrived, so it never buffers
-a frame above the limit.
+The decoder accepts any bytes: it returns frames, holds an incomplete frame, or raises ProtocolError.  The result does
+not depend on how the bytes are split into reads.  The decoder checks the size of a frame before it buffers the frame.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ MessageT = TypeVar("MessageT")
 
 
 class Frame(NamedTuple):
-    """A response or an error frame (in the handshake: any frame).  ``kind`` is one of the constants FRAME_*."""
+    """A response or an error frame; in the handshake, any frame.  ``kind`` is one of the constants FRAME_*."""
 
     kind: int
     body: bytes
 
 
-#: The two most frequent frames; the decoder returns these shared objects.
+#: The two most frequent frames.  The decoder always returns these objects.
 OK_FRAME: Final = Frame(FRAME_RESPONSE, OK)
 HEARTBEAT_FRAME: Final = Frame(FRAME_RESPONSE, HEARTBEAT)
 
@@ -61,12 +60,12 @@ class FrameDecoder(Generic[MessageT]):
     """Splits the bytes of one connection into messages and other frames.
 
     Args:
-        max_frame_size: Maximum of a frame's size field; a larger size is an error (WIRE-4).  Frames that are not
-            messages are also limited to MAX_TEXT_FRAME.
+        max_frame_size: Maximum of a frame's size field (WIRE-4).  For frames that are not messages, the maximum is also
+            MAX_TEXT_FRAME.
         make_message: Called as ``make_message(owner, timestamp_ns, attempts, id, body)`` for each message frame.
         owner: The first argument of *make_message*.
 
-    After an error the decoder is unusable: :attr:`error` keeps the error, and every later call raises it again.
+    After an error the decoder is unusable, and every call raises the error again.
     """
 
     def __init__(
@@ -84,14 +83,14 @@ class FrameDecoder(Generic[MessageT]):
 
     @property
     def pending_bytes(self) -> int:
-        """Number of bytes held because their frame is incomplete."""
+        """Number of held bytes, which belong to an incomplete frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> tuple[list[MessageT], list[Frame]]:
-        """Decode the bytes of one read; return the complete messages and the other complete frames, each in order.
+        """Decode the bytes of one read.  Return its complete messages in order, and its other complete frames in order.
 
         Raises ProtocolError for invalid bytes, and if ``make_message`` raises it.  If complete frames precede the
-        invalid bytes, this call returns the frames and sets :attr:`error`, and the next call raises the error.
+        invalid bytes, this call returns the frames and sets :attr:`error`.  The next call raises the error.
         """
         if self.error is not None:
             raise self.error
@@ -108,9 +107,9 @@ class FrameDecoder(Generic[MessageT]):
         return found, others
 
     def feed_messages(self, data: bytes) -> list[MessageT] | None:
-        """Return the messages in *data* if it consists only of complete, valid messages, else None.
+        """Return the messages in *data* if *data* consists of complete, valid messages, else None.
 
-        After None, pass *data* to :meth:`feed`.  Raises no ProtocolError.
+        If the result is None, pass *data* to :meth:`feed`.
         """
         if self._is_buffering or self.error is not None:
             return None
@@ -122,10 +121,10 @@ class FrameDecoder(Generic[MessageT]):
         return found if at == len(data) else None
 
     def feed_one(self, data: bytes) -> Frame | None:
-        """Decode bytes of a handshake; return one frame of any kind, or None while it is incomplete.
+        """Decode bytes of a handshake.  Return one frame of any kind, or None if it is incomplete.
 
-        Bytes after the frame are held for the next call.  If TLS or compression starts after this frame, call
-        :meth:`take_pending` for them (SEC-3).  Raises ProtocolError.
+        The decoder holds the bytes after the frame for the next call.  If TLS or compression starts after the frame,
+        the caller takes these bytes with :meth:`take_pending` (SEC-3).  Raises ProtocolError.
         """
         if self.error is not None:
             raise self.error
@@ -144,7 +143,7 @@ class FrameDecoder(Generic[MessageT]):
         return Frame(_FRAME_HEAD.unpack_from(whole)[1], whole[FRAME_HEAD_LENGTH:end])
 
     def take_pending(self) -> bytes:
-        """Remove and return the held bytes; they belong to TLS or to a compression codec."""
+        """Remove and return the held bytes."""
         self._is_buffering = False
         return self._buffer.take()
 
@@ -157,7 +156,7 @@ class FrameDecoder(Generic[MessageT]):
         self._is_buffering = bool(rest)
 
     def _cut(self, data: bytes, found: list[MessageT], others: list[Frame]) -> None:
-        """Append the complete frames of *data* to the lists; hold the rest."""
+        """Append the complete frames of *data* to the lists, and hold the rest."""
         at, length = 0, len(data)
         while True:
             while data.startswith(OK_BYTES, at) and self.limit >= 6:  # a Writer reads almost only OK
@@ -165,7 +164,7 @@ class FrameDecoder(Generic[MessageT]):
                 at += len(OK_BYTES)
             if length - at >= _SMALLEST_MESSAGE:
                 at = scan(data, at, self.limit, self.make_message, self.owner, found)
-            if at == length:  # as most reads end
+            if at == length:  # most reads end here
                 if self._is_buffering:
                     self._keep(b"", 0)
                 return
@@ -178,7 +177,7 @@ class FrameDecoder(Generic[MessageT]):
             at = end
 
     def _end(self, data: bytes, at: int) -> int:
-        """Return the end of the frame at *at*, or of its next field while its head is incomplete."""
+        """Return the position after the frame at *at*, or after its next field if its head is incomplete."""
         known = len(data) - at
         if known < SIZE_LENGTH:
             return at + SIZE_LENGTH
@@ -191,10 +190,12 @@ class FrameDecoder(Generic[MessageT]):
         if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
             raise _no_frame(f"unknown frame type {kind}", data, at)
         if kind == FRAME_MESSAGE and size < _SMALLEST_MESSAGE:
-            raise ProtocolError(f"a message of {size - TYPE_LENGTH} bytes; its head alone has {MESSAGE_HEAD_LENGTH}")
+            raise ProtocolError(
+                f"a message has {size - TYPE_LENGTH} bytes, less than its head of {MESSAGE_HEAD_LENGTH}"
+            )
         if kind != FRAME_MESSAGE and size > MAX_TEXT_FRAME:
             what = "an error" if kind == FRAME_ERROR else "a response"
-            raise ProtocolError(f"{what} whose size is {size}; at most {MAX_TEXT_FRAME} is accepted")
+            raise ProtocolError(f"{what} has {size} bytes; the maximum is {MAX_TEXT_FRAME}")
         return at + SIZE_LENGTH + size
 
 

@@ -1,7 +1,7 @@
 """IDENTIFY: the features that the client requests and nsqd grants (NEG-1 to NEG-4); the reply to AUTH (SEC-4).
 
-This module converts seconds to milliseconds and back.  The reply comes from the network, so every key is checked; a
-value that nsqd cannot send raises :class:`~gnsq_lite.errors.ProtocolError`.
+This module converts seconds to milliseconds and back.  It checks every key of nsqd's reply, and raises
+:class:`~gnsq_lite.errors.ProtocolError` for a value that nsqd cannot have sent.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gnsq_lite.wire.constants import (
     OK,
 )
 
-#: Maximum characters of a text from the server; longer texts are cut.
+#: Number of characters to which texts from the server are cut.
 _MAX_TEXT: Final = 256
 _MAX_INT64: Final = 2**63 - 1
 
-#: Integers in the reply with their ranges, the integers that are milliseconds, and the booleans.
+#: Integers in the reply, with their ranges.
 _NUMBERS: Final = {
     "max_rdy_count": (0, _MAX_INT64),
     "max_msg_timeout": (1, _MAX_INT64),
@@ -35,7 +35,7 @@ _NUMBERS: Final = {
 _MILLISECONDS: Final = {"max_msg_timeout", "msg_timeout"}
 _FLAGS: Final = {"tls_v1", "snappy", "deflate", "auth_required"}
 
-#: Keys that have their own options with checks; ``extra_identify`` must not set them.
+#: Keys that ``extra_identify`` must not set, because they have their own options.
 NEGOTIATED_KEYS: Final = frozenset(
     {
         "feature_negotiation",
@@ -56,8 +56,8 @@ def build_identify(options: ConnectionOptions, *, hostname_default: str, heartbe
     """Build the JSON of IDENTIFY (NEG-1).
 
     Args:
-        hostname_default: This host's name: default of ``hostname``; its first label is the default of ``client_id``.
-        heartbeats: False disables heartbeats; nsqd refuses SUB on such a connection.
+        hostname_default: Default of ``hostname``.  Its first label is the default of ``client_id``.
+        heartbeats: False disables heartbeats.  nsqd refuses SUB on such a connection.
     Raises:
         OptionError: ``extra_identify`` sets a key that has its own option, or is not JSON.
     """
@@ -100,12 +100,12 @@ def _to_ms(seconds: float | None) -> int | None:
 class Negotiated:
     """Settings of a connection after IDENTIFY (NEG-3).  Durations are seconds.
 
-    Values missing in the reply are nsqd's defaults; missing features are off (NEG-2).
+    Values that are not in the reply are nsqd's defaults.  Features that are not in the reply are off (NEG-2).
     """
 
-    #: False: the server answered with a plain OK.
+    #: False if the server answered with OK and no settings.
     negotiated: bool = False
-    #: The requested interval; nsqd does not repeat it.
+    #: The interval that the client requested.
     heartbeat_interval: float = 30.0
     max_rdy_count: int = DEFAULT_MAX_RDY_COUNT
     version: str = ""
@@ -117,15 +117,14 @@ class Negotiated:
     deflate_level: int = 0
     sample_rate: int = 0
     auth_required: bool = False
-    #: The unchanged reply, with keys that other flavours of NSQ add.
+    #: The whole reply.  Other variants of NSQ add keys.
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
-    """Parse and check the reply to IDENTIFY.  Raises ProtocolError for any other bytes.
+    """Parse and check the reply to IDENTIFY.  Raises ProtocolError if it is invalid.
 
-    A feature that nsqd turned on without a request is an error too: client and nsqd would decode the next bytes
-    differently.
+    A feature that nsqd turned on without a request is an error, because nsqd encodes the next bytes with it.
     """
     if body == OK:
         return Negotiated(heartbeat_interval=options.heartbeat_interval)
@@ -156,10 +155,7 @@ def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
 
 
 def not_granted(options: ConnectionOptions, negotiated: Negotiated) -> list[str]:
-    """Return a log line for each requested setting that nsqd did not grant, except TLS (NEG-4).
-
-    A server that does not negotiate grants no setting.
-    """
+    """Return a log line for each requested setting that nsqd did not grant, except TLS (NEG-4)."""
     lines = []
     compression = options.compression
     if compression is not None and not getattr(negotiated, compression):
@@ -212,7 +208,7 @@ class AuthReply:
 
 
 def parse_auth_reply(body: bytes) -> AuthReply:
-    """Parse nsqd's response to AUTH; a value of the wrong type gives the default.  Raises ProtocolError."""
+    """Parse nsqd's response to AUTH.  A value of a wrong type becomes the default.  Raises ProtocolError."""
     values = load_object(body)
     count = values.get("permission_count", 0)
     return AuthReply(

@@ -1,7 +1,7 @@
 """Buffers an incomplete frame or chunk until the rest arrives.
 
-A frame that arrives in many reads is copied a constant number of times: joining its parts after each read would take
-quadratic time.
+The parts of a frame that arrives in many reads are joined only at its end, because joining them after each read would
+take quadratic time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ReceiveBuffer:
         self._bytes, self.wanted = rest, wanted
 
     def join(self, data: bytes) -> bytes | None:
-        """Append *data* to the held bytes; return all bytes if there are enough, or else hold them and return None."""
+        """Append *data* to the held bytes.  Return all bytes if they are enough; if not, hold them and return None."""
         held = self._bytes
         if not held:
             return data

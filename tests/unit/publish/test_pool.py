@@ -40,7 +40,7 @@ class Connection:
     def is_quiet(self) -> bool:
         return self.quiet
 
-    def close(self, *, goodbye: bool = False) -> None:
+    def close(self, *, close_notify: bool = False) -> None:
         self.is_closed = True
 
     shut_down = close

@@ -145,7 +145,7 @@ def test_a_response_or_an_error_above_64_kib_is_refused_before_more_is_read(kind
     assert run([largest], limit=1 << 20) == ([], [Frame(kind, bytes(65532))], None)
     for feed in (FrameDecoder.feed, FrameDecoder.feed_one):
         under_test = decoder(1 << 20)
-        with pytest.raises(ProtocolError, match=f"{what} whose size is 65537"):
+        with pytest.raises(ProtocolError, match=f"{what} has 65537 bytes"):
             feed(under_test, frame(kind, bytes(65533))[:8])
         assert under_test.pending_bytes == 0
     assert len(run([frame(2, bytes(100_000))], limit=1 << 20)[0]) == 1
@@ -166,7 +166,7 @@ def test_a_message_must_have_its_head() -> None:
     for short in (0, 1, 25):
         error = run([frame(2, bytes(short)) + bytes(50)])[2]
         assert error is not None
-        assert f"a message of {short} bytes" in error
+        assert f"a message has {short} bytes" in error
 
 
 @pytest.mark.rule("WIRE-4")

@@ -33,7 +33,7 @@ def test_a_name_that_nsqd_takes_goes_out_as_it_is(check, name: str) -> None:
         ("", "empty"),
         ("a" * 65, "65 characters"),
         ("a" * 55 + "#ephemeral", "65 characters"),
-        ("#ephemeral", "nothing stands before"),
+        ("#ephemeral", "there is no name before"),
         ("t\n", r"'\n' at position 1"),
         ("t\nPUB x", r"'\n' at position 1"),
         ("t c", "' ' at position 1"),
