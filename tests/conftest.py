@@ -13,15 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests import profiles, servers, youzan_servers
+from tests import servers, youzan_servers
 from tests.native import is_patched
 from tests.rawclient import RawClient
 
 MakeBroker = Callable[..., servers.ServerHandle]
 MakeCluster = Callable[..., servers.Cluster]
 Connect = Callable[..., RawClient]
-
-profiles.load()
 
 #: Seconds for a test of Youzan's servers.  A real cluster looks once a minute whether it is stable: it may take 180
 #: until it is there, and 120 more until it moves a leader.

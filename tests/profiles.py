@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
-
 LONG = os.environ.get("GNSQ_TESTS_LONG", "") not in ("", "0")
 
 
@@ -21,6 +19,8 @@ def repeats(long: int, default: int | None = None) -> int:
 
 def load() -> None:
     """Register the two profiles with hypothesis and load the one that this run asks for."""
+    from hypothesis import HealthCheck, settings  # a quarter of a second, which tests without it do not need
+
     # A busy machine is no defect: properties have no deadline, and print how to repeat the example that broke them.
     common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, database=None)
     settings.register_profile("default", common, max_examples=repeats(100))

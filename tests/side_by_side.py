@@ -66,8 +66,11 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-#: System tests of servers and HTTP clients alone: monkey-patching changes their own sockets, and no Reader or Writer.
-SERVERS = ("test_broker_", "test_hostile_clients", "test_http_endpoints", "test_http_hostile", "test_http_youzan")
+#: System tests of servers, HTTP clients and databases: only 'night' runs them monkey-patched.
+SERVERS = (
+    *("test_broker_", "test_hostile_clients", "test_http_endpoints", "test_http_hostile", "test_http_youzan"),
+    *("test_inbox", "test_outbox", "test_status_"),
+)
 #: What monkey-patching can change in Readers and Writers.
 PATCHABLE = (
     *("tests/test_patched.py", "tests/unit/net", "tests/unit/consume", "tests/unit/publish"),

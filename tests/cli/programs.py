@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from types import TracebackType
 from typing import Any
+
+from gnsq_lite.cli import app
 
 
 def command(*arguments: str) -> list[str]:
@@ -26,6 +30,13 @@ def run(*arguments: str, stdin: bytes = b"", timeout: float = 60.0, **env: str) 
     return subprocess.run(
         command(*arguments), input=stdin, capture_output=True, timeout=timeout, env=environment(**env), check=False
     )
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    """Run it in this process; return exit code, output and errors."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = app.run(arguments)
+    return code, out.getvalue(), err.getvalue()
 
 
 class Program:

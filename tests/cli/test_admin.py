@@ -16,7 +16,7 @@ from gnsq_lite.broker import Broker
 from gnsq_lite.errors import HTTPStatusError
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.options import format_address
-from tests.cli.programs import command, environment
+from tests.cli.programs import call, command, environment
 from tests.cli.programs import run as program
 from tests.conftest import MakeCluster
 from tests.programs import STARTING, wait_for
@@ -45,9 +45,9 @@ def patiently(condition: Callable[[], bool]) -> Callable[[], bool]:
 
 def act(where: str, *words: str, code: int = 0) -> list[dict[str, Any]]:
     """Run it with --yes and --json; return what became of each step."""
-    done = program(*words, "--yes", "--json", "--lookupd-http-address", where)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    return json.loads(done.stdout) if done.stdout else []
+    done = call(*words, "--yes", "--json", "--lookupd-http-address", where)
+    assert done[0] == code, done
+    return json.loads(done[1]) if done[1] else []
 
 
 def state(cluster: Cluster, topic: str) -> list[tuple[Any, ...]]:
@@ -139,8 +139,7 @@ def test_without_yes_and_without_a_terminal_no_step_runs() -> None:
         assert done.returncode == 2
         assert b"--yes" in done.stderr
         assert [t["topic_name"] for t in broker.node.stats()["topics"]] == ["t"]
-        done = program("topic", "delete", "a b", "--yes", *where)
-        assert done.returncode == 2
+        assert call("topic", "delete", "a b", "--yes", *where)[0] == 2
 
 
 def test_on_a_terminal_the_steps_are_shown_and_confirmed() -> None:
@@ -221,14 +220,14 @@ def test_a_drained_node_is_hidden_from_lookups_and_the_command_waits_for_its_las
     drain = ["node", "drain", node.http_address, *where]
     node.prepare(topic, "ch")
     node.publish(topic, b"1", b"2")
-    unknown = program("node", "drain", NOWHERE, *where)
-    assert unknown.returncode == 1
-    assert node.http_address in unknown.stderr.decode()
+    code, _, unknown = call("node", "drain", NOWHERE, *where)
+    assert code == 1
+    assert node.http_address in unknown
     with LookupdClient(cluster.lookupd_http_address) as lookupd:
         wait_for(lambda: lookupd.lookup(topic).producers, what="registered")
-        done = program(*drain, "--timeout", "1s")
-        assert done.returncode == 1
-        assert f"{topic}/ch: 2 messages are left" in done.stderr.decode()
+        code, _, left = call(*drain, "--timeout", "1s")
+        assert code == 1
+        assert f"{topic}/ch: 2 messages are left" in left
         assert not lookupd.lookup(topic).producers
     seen: list[bytes] = []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gnsq_lite.broker import Broker
-from gnsq_lite.cli.app import run
+from tests.cli.programs import call
 from tests.programs import running, wait_for
 from tests.servers import http_call
 
@@ -132,7 +132,7 @@ def test_letters_of_a_topic_are_listed_retried_and_dropped(nsqd: Broker, tmp_pat
 
 
 def test_wrong_usage_is_refused_and_letters_stay_while_no_nsqd_is_reachable(
-    nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison(tmp_path, nsqd, "directory:letters", 3)
     monkeypatch.chdir(tmp_path)
@@ -143,8 +143,9 @@ def test_wrong_usage_is_refused_and_letters_stay_while_no_nsqd_is_reachable(
         (["show", "letters", "x"], 1, "no letter has the id"),
         (["list", "django"], 2, "DJANGO_SETTINGS_MODULE is not set"),
     ):
-        assert run(["dead", *words]) == code
-        assert shown in capsys.readouterr().err
+        ended, _, err = call("dead", *words)
+        assert ended == code
+        assert shown in err
     words = ["-m", "gnsq_lite", "dead", "retry", "letters", "--nsqd-tcp-address", "127.0.0.1:1"]
     with running(words, tmp_path) as program:
         assert program.ends() == 1

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from gnsq_lite.broker import Broker
-from gnsq_lite.cli.app import run
 from gnsq_lite.cli.lists import show
 from gnsq_lite.cli.output import console, errors
 from gnsq_lite.cli.pub import Read, pieces
-from tests.cli.programs import command, environment
+from tests.cli.programs import call, command, environment
 from tests.cli.programs import run as program
 from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
@@ -60,11 +59,10 @@ def test_youzans_nsqd_needs_the_flag_dialect(kind: str) -> None:
         (("stat", "--interval", "5 minutes"), "'5 minutes'"),
     ],
 )
-def test_invalid_arguments_are_refused_before_connecting(
-    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(arguments) == 2
-    assert said in capsys.readouterr().err
+def test_invalid_arguments_are_refused_before_connecting(arguments: tuple[str, ...], said: str) -> None:
+    code, _, err = call(*arguments)
+    assert code == 2
+    assert said in err
 
 
 def test_a_closed_standard_input_is_wrong_usage() -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli.completion import channel_names, topic_names
-from tests.cli.programs import Program, command, environment
+from tests.cli.programs import Program, call, command, environment
 from tests.cli.programs import run as program
 from tests.programs import STARTING, wait_for
 
@@ -208,37 +208,34 @@ def test_pub_publishes_each_line_to_all_nsqds_or_with_any_nsqd_to_one() -> None:
 
 def test_an_unknown_topic_is_a_failure_and_a_topic_without_channels_is_not(broker: Broker) -> None:
     on = fill(broker, "bare", 0)
-    done = program("channels", "NOPE", *on)
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert b"'NOPE'" in done.stderr
-    done = program("channels", "bare", *on)
-    assert (done.returncode, done.stdout) == (0, b"")
+    code, out, err = call("channels", "NOPE", *on)
+    assert (code, out) == (1, "")
+    assert "'NOPE'" in err
+    assert call("channels", "bare", *on) == (0, "", "")
 
 
 def test_topics_of_nodes_are_a_list_in_json_and_a_text_in_the_table(broker: Broker) -> None:
     fill(broker, "a", 0)
     on = fill(broker, "b", 0)
-    (node,) = json.loads(program("nodes", "--json", *on).stdout)
+    (node,) = json.loads(call("nodes", "--json", *on)[1])
     assert sorted(node["topics"]) == ["a", "b"]
-    assert program("nodes", *on).stdout.decode().strip().split("\t")[3] in ("a, b", "b, a")
+    assert call("nodes", *on)[1].strip().split("\t")[3] in ("a, b", "b, a")
 
 
 def test_an_unreachable_server_is_reported_once(broker: Broker) -> None:
     on = fill(broker, "t", 0, "c")
     two = (*on, "--lookupd-http-address", NOWHERE)
-    done = program("stat", "--count", "3", "--interval", "50ms", *two)
-    assert done.returncode == 0
-    assert done.stderr.count(NOWHERE.encode()) == 1
-    done = program("topics", "--lookupd-http-address", NOWHERE)
-    assert done.returncode == 1
-    assert done.stderr.count(b"\n") == 1
+    code, _, err = call("stat", "--count", "3", "--interval", "50ms", *two)
+    assert (code, err.count(NOWHERE)) == (0, 1)
+    code, _, err = call("topics", "--lookupd-http-address", NOWHERE)
+    assert (code, err.count("\n")) == (1, 1)
 
 
 def test_an_error_names_a_flag_of_the_command(broker: Broker) -> None:
-    done = program("pub", "--topic", "t", "--tls", "--tls-root-ca-file", "/nowhere", "--nsqd-tcp-address", NOWHERE)
-    assert done.returncode == 2
-    assert b"--tls-root-ca-file" in done.stderr
-    assert b"ca_file" not in done.stderr.replace(b"--tls-root-ca-file", b"")
+    code, _, err = call("pub", "--topic", "t", "--tls", "--tls-root-ca-file", "/nowhere", "--nsqd-tcp-address", NOWHERE)
+    assert code == 2
+    assert "--tls-root-ca-file" in err
+    assert "ca_file" not in err.replace("--tls-root-ca-file", "")
 
 
 class Context:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gnsq_lite.broker import Broker
-from gnsq_lite.cli.app import COMMANDS, run
+from gnsq_lite.cli.app import COMMANDS
 from tests.certs import Certificates
-from tests.cli.programs import Program
+from tests.cli.programs import Program, call
 from tests.cli.programs import run as program
 from tests.contract.authserver import AuthServer
 from tests.servers import ServerHandle, http_call
@@ -35,9 +35,10 @@ def on(broker: ServerHandle | Broker) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_help_and_it_names_its_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([name, "--help"]) == 0
-    assert "Usage: gnsq-lite" in capsys.readouterr().out
+def test_every_command_has_help_and_it_names_its_flags(name: str) -> None:
+    code, out, _ = call(name, "--help")
+    assert code == 0
+    assert "Usage: gnsq-lite" in out
 
 
 def test_a_failure_is_exit_code_1_and_one_line() -> None:
@@ -74,7 +75,7 @@ def test_the_demo_without_lines_fails() -> None:
     assert b"no lines" in done.stderr
 
 
-def test_the_broker_runs_alone_and_ends_on_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_broker_runs_alone_and_ends_on_a_signal() -> None:
     zero = ("--tcp-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0")
     more = ("--nsqlookupd-http-address", "127.0.0.1:0", "--json")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -83,8 +84,7 @@ def test_the_broker_runs_alone_and_ends_on_a_signal(capsys: pytest.CaptureFixtur
             listening = json.loads(running.process.stdout.readline())
             assert listening["storage"] == "memory"
             assert http_call(listening["nsqd_http"][0], "POST", "/pub?topic=t", b"x").status == 200
-            assert run(["topics", "--lookupd-http-address", listening["lookupd_http"][0]]) == 0
-            assert capsys.readouterr().out == "t\n"
+            assert call("topics", "--lookupd-http-address", listening["lookupd_http"][0])[:2] == (0, "t\n")
             code, _, err = running.stop(number)
             assert (code, err) == (0, b"")
 
@@ -175,13 +175,14 @@ def test_stat_prints_json_and_a_table(embedded: Broker, topic: str) -> None:
     assert done.stdout.count(topic.encode()) == 2
 
 
-def test_topics_channels_and_nodes(embedded: Broker, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_channels_and_nodes(embedded: Broker, topic: str) -> None:
     http_call(embedded.http_address, "POST", f"/topic/create?topic={topic}")
     http_call(embedded.http_address, "POST", f"/channel/create?topic={topic}&channel=mine")
 
     def out(*words: str) -> str:
-        assert run([*words, "--lookupd-http-address", embedded.lookupd_http_address]) == 0
-        return capsys.readouterr().out
+        code, found, _ = call(*words, "--lookupd-http-address", embedded.lookupd_http_address)
+        assert code == 0
+        return found
 
     assert out("topics").split() == [topic]
     assert json.loads(out("channels", topic, "--json")) == [{"channel": "mine"}]

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.targets import TARGETS
-from tests.profiles import repeats
+from tests.profiles import load, repeats
 
+load()
 CORPUS = Path(__file__).parent / "corpus"
 
 

@@ -30,7 +30,10 @@ from gnsq_lite.spark.progress import NOTHING, Done, Marker, TaskKey, remove_mark
 from gnsq_lite.spark.publisher import OtherRows, Sink, shared_writer
 from gnsq_lite.spark.rows import BadRows
 from gnsq_lite.spark.sink import batched, check_columns
+from tests.profiles import load
 from tests.spark.fakes import Crash, CrashingFiles
+
+load()
 
 
 def parsed(data: bytes) -> list[bytes]:

@@ -13,6 +13,10 @@ import gevent
 import gevent.socket
 import pytest
 
+from tests import profiles
+
+profiles.load()
+
 HERE = str(Path(__file__).parent) + os.sep
 _turn = gevent.sleep
 
