@@ -74,7 +74,7 @@ class GroupPages:
     def _fetch_all(self, page: str) -> dict[int, tuple[int, bytes]]:
         children: tuple[Child, ...] = ()
         answers: dict[int, tuple[int, bytes]] = {}
-        while children != (now := tuple(self._supervisor.children)):  # again if a process was replaced meanwhile
+        while children != (now := tuple(self._supervisor.children)):  # fetch again after a replacement
             children = now
             answers = dict(zip((child.number for child in children), self._answers(children, page), strict=True))
         return answers

@@ -259,7 +259,7 @@ class Supervisor:
         self._memory.process_ended()
         if child in self._draining:
             self._draining.remove(child)
-            log.info("process %d, replaced, ended (%d)", child.number, code, extra=extra)
+            log.info("process %d was replaced, and ended (%d)", child.number, code, extra=extra)
             self._note_code(code)
         elif child is self._rolling.replacement:
             self._replacement_ended(child, code)

@@ -189,8 +189,8 @@ class Worker:
         """Publish a message on a schedule while the worker runs.  Only one of several processes publishes.
 
         Args:
-            when: An interval such as ``"30s"``, ``"5m"``, ``"2h"``, ``"1d"`` or seconds (due at each multiple since
-                1970 UTC), a :class:`gnsq_lite.contrib.cron.Cron`, or an object with a method ``next_after(wall)``.
+            when: An interval such as ``"30s"`` or ``"5m"``, or a number of seconds (due at each multiple since 1970
+                UTC), a :class:`gnsq_lite.contrib.cron.Cron`, or an object with a method ``next_after(wall)``.
             body: The body, or a function that returns the body for a due time in seconds since 1970.
         Raises:
             OptionError, InvalidName, BodyTypeError, InvalidBody, ClosedError

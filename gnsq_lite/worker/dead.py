@@ -164,7 +164,7 @@ class Directory:
         if self._room <= 0:
             self._room = min(_RECOUNT, self._most - self.count())
         if self._room <= 0:
-            raise OSError(errno.ENOSPC, f"it has {self._most} dead letters: retry or drop some", str(self._folder))
+            raise OSError(errno.ENOSPC, f"there are {self._most} dead letters: retry or drop some", str(self._folder))
         _write_atomically(self._folder, f"{letter.name}.json", letter.to_json())
         self._room -= 1
 

@@ -120,7 +120,7 @@ class Publishing:
     def last_runs(self) -> dict[tuple[str, str], float]:
         """Return a dict from (schedule, topic) to the due time of the last publish.
 
-        Of several entries with the same key, the earliest time counts.  Without election, the dict is empty.
+        Of several entries with the same key, the earliest time counts.  If not elected, the dict is empty.
         """
         done, found = self._election.last_runs(), dict[tuple[str, str], float]()
         for job in self._jobs:

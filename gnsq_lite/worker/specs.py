@@ -78,7 +78,7 @@ def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures, Callable
     if decode is not None and not callable(decode):
         raise OptionError("decode", decode, "must be a function of bytes")
     if decode is not None and merged.get("batch_size") is not None:
-        raise OptionError("decode", decode, "is not for batches: decode each message.body in the handler")
+        raise OptionError("decode", decode, "cannot be combined with batch_size: decode the bodies in the handler")
     reader = {name: value for name, value in merged.items() if name not in OWN}
     limit = merged.get("max_attempts", RetryOptions.max_attempts)
     return reader, Failures(merged.get("give_up_on"), merged.get("retry_delay"), limit), decode
@@ -94,7 +94,7 @@ def decoding(function: Any, decode: Callable[[bytes], Any]) -> Callable[[Message
         try:
             value = decode(message.body)
         except Exception as error:
-            raise GiveUp(f"the body does not decode: {type(error).__name__}: {error}") from error
+            raise GiveUp(f"cannot decode the body: {type(error).__name__}: {error}") from error
         return function(value, message)
 
     return decoded

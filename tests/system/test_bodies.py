@@ -89,7 +89,7 @@ def test_a_handler_gets_the_value_and_a_body_that_does_not_decode_is_given_up_at
     assert handled == [(7, b'{"number": 7}')]
     ((body, attempts, why),) = given_up
     assert (body, attempts) == (b"{", 1)
-    assert why.startswith("the body does not decode: JSONDecodeError: ")
+    assert why.startswith("cannot decode the body: JSONDecodeError: ")
     assert failures == ["GiveUp"]
 
 
@@ -98,5 +98,5 @@ def test_what_cannot_decode_is_refused() -> None:
     with pytest.raises(OptionError, match="must be a function of bytes"):
         Worker().handler("t", "ch", decode=words)(print)
     many: Any = {"decode": json.loads, "batch_size": 10}
-    with pytest.raises(OptionError, match="is not for batches"):
+    with pytest.raises(OptionError, match="cannot be combined with batch_size"):
         Worker().handler("t", "ch", **many)(print)

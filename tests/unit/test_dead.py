@@ -64,7 +64,7 @@ def test_a_directory_is_private_and_bounded_and_keeps_a_message_once(tmp_path: P
     first, second, third = (failing(ValueError(name)) for name in ("1", "2", "3"))
     for letter in (first, first, second):
         Directory(folder, most=2).keep(letter)
-    with pytest.raises(OSError, match="it has 2 dead letters: retry or drop some"):
+    with pytest.raises(OSError, match="there are 2 dead letters: retry or drop some"):
         store.keep(third)
     assert {letter.error for letter in store.letters()} == {"1", "2"}
     store.remove(first)
