@@ -83,7 +83,7 @@ class NSQBackend(BaseTaskBackend):
         super().validate_task(task)
         longest = nsq_settings().get("WRITER", {}).get("max_defer", 3600.0)
         if not self._outbox and _seconds_until(task.run_after) > longest:
-            raise InvalidTask(f"run_after is later than nsqd defers ({longest:g} s): set OPTIONS['outbox'] to True.")
+            raise InvalidTask(f"nsqd cannot defer a task for more than {longest:g} s: set OPTIONS['outbox'] to True.")
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Publish a task after the commit, and return its TaskResult.  The result cannot be refreshed.
@@ -105,7 +105,7 @@ class NSQBackend(BaseTaskBackend):
     def handlers(self, defaults: dict[str, Any]) -> Iterator[Handler]:
         """Yield a handler for each queue.  *defaults* are the Worker's defaults.  Raises ImproperlyConfigured."""
         if not self.queues:
-            raise ImproperlyConfigured(f"TASKS[{self.alias!r}]['QUEUES'] must name the queues: each is a topic")
+            raise ImproperlyConfigured(f"TASKS[{self.alias!r}]['QUEUES'] must name the queues: each queue is a topic")
         if self._outbox and self._using not in outbox_databases():
             raise ImproperlyConfigured(f"NSQ['OUTBOX'] does not name {self._using!r}, the tasks' database")
         for queue in sorted(self.queues):
