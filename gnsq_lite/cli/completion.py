@@ -26,7 +26,7 @@ def topic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def channel_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the channels that start with *incomplete*.  They belong to topics given earlier on the command line."""
+    """Return the channels, starting with *incomplete*, of the topics given earlier on the command line."""
     given = ctx.params.get("topics") or ctx.params.get("topic") or ()
     topics = [given] if isinstance(given, str) else list(given)
 

@@ -184,7 +184,7 @@ def command(
             while publishing.is_alive():
                 progress.show(published=sent.count, handled=handler.tally.count)
                 publishing.join(0.1)
-            if publishing.failed is not None:  # checksums of a part would prove nothing
+            if publishing.failed is not None:  # checksums of some of the lines would prove nothing
                 raise publishing.failed
             wait_for_all(sent, handler, progress, timeout=30.0)
             seconds = time.monotonic() - started

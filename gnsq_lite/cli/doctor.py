@@ -226,7 +226,7 @@ def _of_return(node: ast.Return, libraries: set[str]) -> Iterator[tuple[int, str
     value = node.value
     if (
         isinstance(value, ast.Constant) and value.value is False and "pynsq" in libraries
-    ):  # gnsq and gnsq_lite finish the message
+    ):  # in gnsq, as in gnsq_lite, False finishes the message
         yield node.lineno, rules.SILENT + "return False finishes the message: raise Requeue()"
     elif value is not None and not isinstance(value, ast.Constant) and "pynsq" in libraries:
         yield (node.lineno, rules.SILENT + "the return value is ignored: raise Requeue() instead of False")
