@@ -17,12 +17,12 @@ PATH = Path(arguments.__file__)
 LINE = "# -- written by python -m tests.keyword_types"
 
 SHARED = (SharedOptions, ConnectionOptions, LookupOptions, ReconnectOptions)
-#: Keywords whose type is wider than that of the option they are made into.
+#: Keywords whose type is wider than the type of their option.
 WIDER = {"tls": "TLSOptions | ssl.SSLContext | bool | None"}
 
 
 def options_of(kinds: Iterable[type[Any]], without: Collection[str] = ()) -> dict[str, str]:
-    """Return the types of options by name, as they are written where they are declared."""
+    """Return the types of options by name, as their declarations write them."""
     found = {spec.name: WIDER.get(spec.name, str(spec.type)) for kind in kinds for spec in dataclasses.fields(kind)}
     return {name: kind for name, kind in found.items() if name not in without}
 
@@ -34,7 +34,7 @@ def typed_dict(name: str, base: str, text: str, options: dict[str, str]) -> str:
 
 
 def written() -> str:
-    """Return the text below the line."""
+    """Return the generated text below the line."""
     shared = options_of(SHARED)
     reader = options_of(
         (ReaderOptions, Hooks, HandlerOptions, RetryOptions), [*shared, "on_give_up", "batch_size", "batch_wait"]
@@ -67,7 +67,7 @@ def written() -> str:
 
 
 def split() -> tuple[str, str]:
-    """Return the text of the module down to the line, and below it."""
+    """Return the text of the module down to the line, and the text below the line."""
     head, line, rest = PATH.read_text(encoding="utf-8").partition(LINE)
     dashes, _, below = rest.partition("\n")
     return head + line + dashes + "\n", below

@@ -75,7 +75,7 @@ MESSAGE_ATTRIBUTES = [
     *("timed_out", "has_responded", "partition", "internal_id", "trace_id"),
 ]
 
-#: What a user may import besides the package itself; the rest has no promise.
+#: Modules that a user may import besides the package itself.  All other modules may change.
 MODULES = {
     "gnsq_lite.errors": {"NSQError", "NsqdError", "OptionError", "PublishError", "OutcomeUnknown", "NotSent"},
     "gnsq_lite.http": {"NsqdClient", "LookupdClient"},

@@ -1,4 +1,4 @@
-"""What mypy and pyright say to right and wrong uses of the public API, and that no part of it is typed Any."""
+"""mypy and pyright accept right uses of the public API and refuse wrong uses, and no public type is Any."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 USES = ROOT / "tests/typed/uses.py"
-#: Of each module, the classes and functions that users call or override.
+#: Classes and functions that users call or override, by module.
 TOUCHED = {
     "reader.py": ("Reader", "log_give_up"),
     "writer.py": ("Writer",),
@@ -29,18 +29,18 @@ TOUCHED = {
     "testing.py": ("make_message", "deliver", "RecordedMessage"),
     "youzan/messages.py": ("PublishReceipt",),
 }
-#: A type argument that says "of whatever kind", and what is no user's.
+#: A type that may contain Any, and a method that users do not call.
 OF_ANY_KIND = re.compile(r"\bMiddleware\[Any\]")
 INNER = {"Handler.merged"}
 
 
 def marked(text: str) -> set[int]:
-    """Return the numbers of the lines that are to be refused."""
+    """Return the numbers of the lines that a checker must refuse."""
     return {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# wrong")}
 
 
 def differences(refused: dict[int, str], text: str) -> list[str]:
-    """Return what a checker should have refused and did not, and the other way round."""
+    """Return the lines that a checker missed, and the lines that it refused wrongly."""
     lines, wrong = text.splitlines(), marked(text)
     missed = [f"{number}: not refused: {lines[number - 1]}" for number in sorted(wrong - set(refused))]
     return missed + [f"{number}: refused: {refused[number]}" for number in sorted(set(refused) - wrong)]
@@ -53,7 +53,7 @@ def run(command: list[str]) -> str:
 
 
 def mypy(path: Path) -> dict[int, str]:
-    """Return the lines that mypy refuses, with what it says; of the package, it refuses none."""
+    """Return mypy's errors in *path* by line.  mypy must have no error in the package."""
     output = run([sys.executable, "-m", "mypy", "--no-error-summary", "--hide-error-context", "gnsq_lite", str(path)])
     assert re.findall(r"^gnsq_lite/.*: error: .*", output, re.M) == []
     found = re.findall(rf"{path.name}:(\d+): error: (.*)", output)
@@ -61,7 +61,7 @@ def mypy(path: Path) -> dict[int, str]:
 
 
 def pyright(path: Path) -> dict[int, str]:
-    """The same of pyright, named by GNSQ_PYRIGHT or on PATH; basedpyright will do."""
+    """Return the errors of pyright or basedpyright by line.  GNSQ_PYRIGHT names the program, else PATH has it."""
     name = os.environ.get("GNSQ_PYRIGHT") or shutil.which("pyright") or shutil.which("basedpyright")
     if name is None:
         pytest.skip("no pyright: put it on PATH or name it in GNSQ_PYRIGHT")
@@ -81,7 +81,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def annotations(tree: ast.Module, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (what, its types) of the public parts of classes and functions; of an overloaded one the overloads."""
+    """Yield (name, types) for each public function and attribute, and for each overload."""
     for node in tree.body:
         if isinstance(node, Function) and node.name in names:
             yield node.name, _types(node)
@@ -107,7 +107,7 @@ def _types(function: Function) -> str:
 
 
 def loose(source: str, names: tuple[str, ...]) -> list[str]:
-    """Return the public parts whose types have an Any."""
+    """Return the public functions and attributes whose types contain Any."""
     found = annotations(ast.parse(source), names)
     return [f"{what}: {types}" for what, types in found if re.search(r"\bAny\b", OF_ANY_KIND.sub("", types))]
 

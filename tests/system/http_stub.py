@@ -1,4 +1,4 @@
-"""HTTP servers that do as a test says: a script per connection, or a table of answers."""
+"""HTTP servers for tests: one runs a script for each connection, the other has a table of answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Script = Callable[[socket.socket], None]
 
 @contextmanager
 def scripted(script: Script) -> Iterator[str]:
-    """Listen on a port of its own and run *script* on each connection; yield ``host:port``."""
+    """Listen on a free port, and run *script* with each connection.  Yield ``host:port``."""
     listener = socket.create_server(("127.0.0.1", 0))
     stopped = threading.Event()
     open_sockets: list[socket.socket] = []
@@ -52,7 +52,7 @@ def scripted(script: Script) -> Iterator[str]:
 
 
 def read_request(connection: socket.socket) -> bytes:
-    """Return the head of one request and what came with it."""
+    """Read and return the head of one request, with the bytes of the body that came with it."""
     data = b""
     while b"\r\n\r\n" not in data:
         part = connection.recv(65536)
@@ -63,14 +63,14 @@ def read_request(connection: socket.socket) -> bytes:
 
 
 def answer(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
-    """Return a whole answer, to be sent after any request."""
+    """Return the bytes of a complete answer."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def replying(reply: bytes) -> Script:
-    """Return a script that reads a request, sends *reply* and waits for the peer to go."""
+    """Return a script that reads a request, sends *reply*, and waits until the client disconnects."""
 
     def script(connection: socket.socket) -> None:
         read_request(connection)
@@ -82,7 +82,7 @@ def replying(reply: bytes) -> Script:
 
 
 class Stub:
-    """A well-behaved server: ``stub.answers["/lookup"] = (200, {...})``; ``stub.requests`` is what it was asked."""
+    """A correct server: set ``stub.answers["/lookup"] = (200, {...})``; ``stub.requests`` has the requests."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -91,7 +91,7 @@ class Stub:
 
 
 class Request:
-    """One request as the stub saw it."""
+    """One request that the stub received."""
 
     def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes, port: int) -> None:
         self.method, self.target, self.headers, self.body, self.port = method, target, headers, body, port
@@ -101,7 +101,7 @@ class Request:
 
 @contextmanager
 def stub(tls: ssl.SSLContext | None = None, port: int = 0) -> Iterator[Stub]:
-    """Serve a :class:`Stub` on *port*, or on one that the system chooses, over TLS where a context is given."""
+    """Serve a :class:`Stub` on *port* (0: a free port), over TLS if *tls* is given."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -121,13 +121,13 @@ def stub(tls: ssl.SSLContext | None = None, port: int = 0) -> Iterator[Stub]:
         do_GET = do_POST = do_PUT = serve
 
         def log_message(self, *args: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, *args: Any) -> None:
-            """A refused handshake is part of a test."""
+            """Print nothing, because some tests expect a refused handshake."""
 
         def _handle_request_noblock(self) -> None:
             """Accept in this process only: a forked child that is monkey-patched inherits this loop as a greenlet."""

@@ -1,4 +1,4 @@
-"""Discovery over HTTP: forms of an answer, TLS, passwords, servers that are hostile or silent."""
+"""Discovery over HTTP: forms of an answer, TLS, passwords, hostile servers and silent servers."""
 
 from __future__ import annotations
 
@@ -99,4 +99,4 @@ def test_stopping_while_a_nsqlookupd_is_silent_takes_no_time_and_leaves_no_green
         task.join(10)
         assert task.dead
         assert time.monotonic() - began < 2.0
-        gevent.sleep(0)  # what was killed ends now; a fixture sees to it that nothing is left
+        gevent.sleep(0)  # killed greenlets end now; a fixture checks that no greenlet is left

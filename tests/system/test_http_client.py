@@ -1,4 +1,4 @@
-"""TLS, tokens, proxies, kept connections, threads and forks of the HTTP clients."""
+"""TLS, tokens, idle connections, threads and forks of the HTTP clients."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_kept_connection_has_the_time_of_the_new_call_not_what_the_old_one_lef
 
 
 def take_slowly(connection: socket.socket, seconds: float) -> None:
-    """Take a request of a large body, whose sender waits for *seconds* in the middle of it."""
+    """Read a request.  Before a large body, wait for *seconds*, so that the sender must wait too."""
     head = read_request(connection)
     size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
     got = len(head.partition(b"\r\n\r\n")[2])
@@ -208,7 +208,7 @@ def test_sending_may_take_longer_than_connecting_and_than_what_an_earlier_call_l
     def script(connection: socket.socket) -> None:
         take_slowly(connection, 1.2)
         read_request(connection)
-        threading.Event().wait(3.2)  # of 4 seconds: leaves 0.8
+        threading.Event().wait(3.2)  # 0.8 of the 4 seconds are left
         connection.sendall(answer(b"OK"))
         take_slowly(connection, 1.2)
 

@@ -1,4 +1,4 @@
-"""A server that does not answer stops no other greenlet, monkey-patched or not."""
+"""A call to a silent server blocks no other greenlet, monkey-patched or not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.system.http_stub import answer, read_request, scripted
 
 ROOT = Path(__file__).parents[2]
 
-#: A greenlet that only counts, beside one that calls a server which says nothing.
+#: Program in which one greenlet counts while another greenlet calls a silent server.
 BESIDE_A_DEAD_PEER = """
 import sys, time
 import gevent

@@ -1,4 +1,4 @@
-"""A server may answer anything: every call ends in time, in bounded memory, with a typed error."""
+"""A server may send any bytes: every call ends in time, in bounded memory, with a typed error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gnsq_lite.http import LookupdClient, NsqdClient
 from tests.servers import refusing_port
 from tests.system.http_stub import answer, read_request, replying, scripted
 
-#: Seconds a call may take, and what a busy machine may add to it.
+#: Maximum seconds of a call, and seconds that a busy machine may add.
 LIMIT = 0.6
 SLACK = 3.0
 

@@ -1,4 +1,4 @@
-"""The HTTP clients on a cluster of Youzan's kind: the embedded one, and a real one."""
+"""The HTTP clients with a cluster of Youzan's NSQ: the embedded cluster, and a real cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lookupd(request: pytest.FixtureRequest) -> Iterator[LookupdClient]:
 
 @pytest.fixture
 def real(youzan_lookupd: str) -> Iterator[LookupdClient]:
-    """The real cluster, for endpoints that the embedded one has no need of."""
+    """Return a client of the real cluster, for endpoints that the embedded cluster does not have."""
     with LookupdClient(youzan_lookupd, http_timeout=30.0) as client:
         yield client
 
@@ -59,7 +59,7 @@ def make(
     name = f"http{uuid.uuid4().hex[:12]}"
 
     def leaders() -> Any:
-        # Asked again, it changes nothing, but has the cluster look again for leaders, which it forgets at times.
+        # A repeated request changes no topic, but makes the cluster elect the leaders that it sometimes forgets.
         lookupd.create_topic(name, partition_num=partitions, replicator=replicator, **options)
         for _ in range(10):
             found = lookupd.lookup(name, access="w", metainfo=True)
@@ -169,12 +169,12 @@ def test_a_leader_can_be_moved(lookupd: LookupdClient) -> None:
 
 
 def _distributed_id(lookupd: LookupdClient, node: Node) -> str | None:
-    """Return the cluster's name of a node, which only /lookup tells: make topics until one is led there."""
+    """Return the distributed_id of *node*, which only /lookup returns: make topics until the node leads one."""
     _, leaders = make(lookupd)
     return next((found.distributed_id for found in leaders.values() if found.tcp_port == node.tcp_port), None)
 
 
-# -- what only the real one has ---------------------------------------------------------------------------------------
+# -- endpoints of the real cluster only --------------------------------------------------------------------------------
 
 
 @pytest.mark.youzan
@@ -213,7 +213,7 @@ def test_a_topic_can_grow_and_be_deleted(real: LookupdClient) -> None:
     try:
         real.post("/topic/partition/expand", {"topic": name, "partition_num": 2})
     except errors.HTTPStatusError as refusal:
-        if refusal.text != "the cluster is unstable":  # it may be so for minutes; it was asked the right thing
+        if refusal.text != "the cluster is unstable":  # the cluster may be unstable for minutes
             raise
     else:
         until(lambda: real.lookup(name, metainfo=True).meta.partition_num == 2)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What a Reader refuses, and handlers that take lists."""
+"""Invalid arguments of a Reader, and handlers that get lists."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class AsyncCall:
     ids=["async def", "generator", "async generator", "async __call__", "partial"],
 )
 def test_a_function_that_would_run_nothing_when_called_is_refused(function: Any) -> None:
-    # a Reader that called it would finish each message unhandled
+    # A call would run no code, so the Reader would finish each message unhandled.
     with pytest.raises(errors.OptionError, match=r"handler=.*(await|yield)"):
         Reader("t", "ch", function)
     for option in ("on_give_up", "on_error", "on_failure", "on_connected", "allowed_addresses", "address_map"):
@@ -109,7 +109,7 @@ def test_a_handler_that_returns_a_coroutine_has_failed(
 ) -> None:
     failures: list[str] = []
 
-    def handle(given: Any) -> Any:  # what an undecorated wrapper of an async def does
+    def handle(given: Any) -> Any:  # like a plain wrapper around an async def
         return awaited_by_nobody(given)
 
     options: dict[str, Any] = {"handler_pool": pool, "batch_size": batch_size, "backoff": False, "requeue_delay": 60.0}
@@ -171,7 +171,7 @@ def test_no_address_means_the_environment_then_localhost(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("option", ["nsqd_tcp_addresses", "lookupd_http_addresses"])
 def test_an_address_of_separators_alone_is_refused(option: str) -> None:
-    """Else the Reader would wait for an nsqd for good."""
+    """If the Reader accepted such an address, it would wait for an nsqd permanently."""
     with pytest.raises(errors.OptionError, match="names no address") as caught:
         Reader("t", "c", print, **{option: " , "})
     assert caught.value.name == option

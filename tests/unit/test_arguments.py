@@ -1,4 +1,4 @@
-"""The keywords that type checkers see are those that run."""
+"""The keywords in the type hints are the keywords that the classes accept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refused(call: typing.Any, names: set[str]) -> set[str]:
         except errors.OptionError as error:
             if "no such option" in error.why:
                 found.add(name)
-        except Exception:  # its value is wrong, and its name is known
+        except Exception:  # the name is known, and the value None is invalid
             continue
     return found
 
@@ -43,7 +43,7 @@ def test_a_reader_and_a_writer_take_every_keyword_and_no_other() -> None:
 def test_a_handler_has_the_keywords_of_reader_words_for_on_give_up_and_decode() -> None:
     reader, handler = (typing.get_type_hints(kind) for kind in (arguments.ReaderArguments, arguments.HandlerArguments))
     assert reader.pop("on_give_up") | str == handler.pop("on_give_up")
-    own = set(OWN) - {"decode"}  # typed by hand: it decides what the handler is called with
+    own = set(OWN) - {"decode"}  # decode= is typed by hand, because it decides the handler's arguments
     assert {name: handler.pop(name) for name in own}.keys() == own
     assert reader == handler
     assert Handler("a", "b", print, {"concurrency": 2}).merged({})["max_in_flight"] == 2

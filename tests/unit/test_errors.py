@@ -15,7 +15,7 @@ CLASSES = sorted(
     key=lambda cls: cls.__name__,
 )
 
-#: What each parameter of a constructor may be.
+#: A value for each parameter of the constructors, by name.
 SAMPLES: dict[str, object] = {
     "address": "nsqd7:4150",
     "code": "E_INVALID",
@@ -90,7 +90,7 @@ def test_an_error_is_also_what_python_would_raise(cls: type[BaseException], base
 
 # -- error frames
 
-#: Every code that the specification, the protocol's walk-throughs and nsqd 1.3.0 name.
+#: Every error code of the specification and of nsqd 1.3.0.
 _NSQ = """
     E_INVALID E_BAD_PROTOCOL E_BAD_BODY E_BAD_TOPIC E_BAD_CHANNEL E_BAD_MESSAGE E_PUB_FAILED E_MPUB_FAILED E_DPUB_FAILED
     E_SUB_FAILED E_IDENTIFY_FAILED E_AUTH_FIRST E_AUTH_FAILED E_AUTH_ERROR E_AUTH_DISABLED E_UNAUTHORIZED E_FIN_FAILED
@@ -99,7 +99,7 @@ _NSQ = """
 _YOUZAN = """
     E_FAILED_ON_NOT_LEADER E_FAILED_ON_NOT_WRITABLE E_TOPIC_NOT_EXIST E_SUB_ORDER_IS_MUST E_EXT_NOT_SUPPORT
 """
-#: Codes of Youzan's that share the class of another code.
+#: Codes of Youzan's nsqd that share the class of another code.
 SHARED = {
     "E_SUB_EXTEND_NEED": errors.SubFailedError,
     "E_SUB_EXTEND_FORBIDDON": errors.SubFailedError,
@@ -159,7 +159,7 @@ def test_the_errors_of_a_topic_with_or_without_headers_say_what_to_change(code: 
         (b"", "", ""),
         (b" ", "", ""),
         (b"E_NEW_ONE told so", "E_NEW_ONE", "told so"),
-        (b"E_TOPIC_NOT_EXIST ", "E_TOPIC_NOT_EXIST", ""),  # Youzan sends the blank in any case
+        (b"E_TOPIC_NOT_EXIST ", "E_TOPIC_NOT_EXIST", ""),  # Youzan's nsqd always sends the blank
         (b"E_INVALID", "E_INVALID", ""),
         (b"E_INVALIDATED x", "E_INVALIDATED", "x"),
         (b"E_INVALID\xff\xfe bytes", "E_INVALID\\xff\\xfe", "bytes"),

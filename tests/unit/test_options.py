@@ -40,7 +40,7 @@ each_range = pytest.mark.parametrize(
     ("cls", "spec"), RANGED, ids=[f"{cls.__name__}.{spec.name}" for cls, spec in RANGED]
 )
 
-#: What a field at the edge of its range asks of another.
+#: Other fields that must change if a field is at the end of its range.
 COMPANIONS: dict[tuple[str, str, str], dict[str, Any]] = {
     ("BackoffOptions", "unit", "high"): {"longest": 86400.0},
     ("RetryOptions", "requeue_delay", "high"): {"max_requeue_delay": 86400.0},

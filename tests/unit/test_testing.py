@@ -1,4 +1,4 @@
-"""Messages without a broker."""
+"""make_message() and deliver(), without a broker."""
 
 from __future__ import annotations
 

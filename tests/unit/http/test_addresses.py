@@ -1,4 +1,4 @@
-"""Addresses, options and what is shown of them; no sockets."""
+"""Addresses and options of the HTTP clients, and their texts.  No test opens a socket."""
 
 from __future__ import annotations
 

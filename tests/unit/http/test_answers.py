@@ -1,4 +1,4 @@
-"""Decoding of answers: both forms, other versions, and whatever else a server may send; no sockets."""
+"""Decoding of answers: both forms, and any invalid bytes that a server may send.  No test opens a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each method sends, and what it makes of the answer; no sockets."""
+"""The request that each method sends.  No test opens a socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Recorded:
 
 
 class Recorder:
-    """Stands in for the network."""
+    """Replaces the network: records each request, and returns *reply*."""
 
     def __init__(self, reply: Any = b"") -> None:
         self.reply = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
