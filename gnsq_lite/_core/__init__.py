@@ -1,15 +1,16 @@
 """Code that runs once per message, and the encoding of batches, in C and in Python with the same results.
 
-The environment variable ``GNSQ_LITE_IMPL`` chooses at import: ``c`` requires the extension, and the import fails if it
-was not built; ``python`` ignores the extension; without the variable the extension is used if it was built.  The
-extension needs the GIL.  A free-threaded Python that loads the extension enables the GIL again, and emits a
-RuntimeWarning.  ``PYTHON_GIL=0`` disables the extension.
+The environment variable ``GNSQ_LITE_IMPL`` chooses at import.  With ``c`` the import fails if the extension was not
+built.  With ``python`` the extension is not used.  Without the variable it is used if it was built.  The extension
+needs the GIL: a free-threaded Python that loads the extension enables the GIL and emits a RuntimeWarning.  With
+``PYTHON_GIL=0`` the extension is not used.
 
 The contract between C and Python:
 
 A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASYNC (:mod:`gnsq_lite.message`).  Only the
 thread that deletes the token sends the answer, so each message has one answer.  ``know_message(Message, NEW, ASYNC)``
-gives C the slots of Message.  ``scan`` fills the slots if the message factory is Message, and else calls the factory.
+gives C the slots of Message.  If the message factory is Message, ``scan`` fills the slots.  If not, ``scan`` calls the
+factory.
 
 ``drain(runner, queue, worker)`` pops jobs from the left of the queue and stores the current job in ``worker[1]``.  C
 handles a job itself if the job is an instance of Message, its token is NEW, and its attempts are at most *most*.  C
@@ -18,17 +19,17 @@ calls ``handler(message)`` and then acts on the result:
 ========================================  ==========================================================================
 the handler                               C does
 ========================================  ==========================================================================
-returned None, token NEW                  delete the token; ``connection.fins.add(message.id)``, or, if ``fins`` is no
-                                          Fins, ``connection.handled(message)``
-returned None, no token: it has answered  nothing
+returned None, token NEW                  delete the token; then ``connection.fins.add(message.id)`` if ``fins`` is a
+                                          Fins, or ``connection.handled(message)``
+returned None, no token (it answered)     nothing
 returned None, any other token            ``returned(message, None)``
 returned another value                    ``returned(message, value)``
-raised                                    ``failed(message, error)``; an exception of failed() propagates from drain()
+raised                                    ``failed(message, error)``; drain() raises the exceptions of failed()
 ========================================  ==========================================================================
 
-Every other job goes to ``run(job)``, which handles it in Python; Python's ``drain`` calls ``run`` for every job
-(:func:`gnsq_lite.consume.run_handler.make_runner` makes all four functions).  drain() returns True after a
-job if the time is past ``runner.slice_ends``.  It returns False before a job if there are surplus workers.
+Every other job goes to ``run(job)``, which handles it in Python.  Python's ``drain`` calls ``run`` for every job.
+:func:`gnsq_lite.consume.run_handler.make_runner` creates these four functions.  After a job, drain() returns True if
+the time is past ``runner.slice_ends``.  Before a job, drain() returns False if there are surplus workers.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ WANTED = wanted(os.environ, has_gil=getattr(sys.flags, "gil", 1) != 0)
 
 
 def do_without(missing: ImportError) -> None:
-    """Fall back to Python because the extension was not built; raise ImportError if ``GNSQ_LITE_IMPL`` is ``c``."""
+    """Raise ImportError if ``GNSQ_LITE_IMPL`` is ``c`` and the extension was not built."""
     if WANTED == "c":
         why = "GNSQ_LITE_IMPL=c, and the extension was not built (python setup.py build_ext --inplace)"
         raise ImportError(f"{why}: {missing}") from missing
@@ -83,10 +84,10 @@ finish_open, columns, know_message = chosen.finish_open, chosen.columns, chosen.
 
 
 class Fins:
-    """The unsent FINs of one connection; :meth:`add` is thread-safe.
+    """The unsent FINs of one connection.  :meth:`add` is thread-safe.
 
     Args:
-        wake: Called in the thread of :meth:`add` if ``due`` was False; :meth:`add` sets ``due`` first.
+        wake: Schedules a write of the FINs.  :meth:`add` calls it if ``due`` was False, after it has set ``due``.
     """
 
     __slots__ = ("_wake", "due", "ids")
@@ -98,7 +99,7 @@ class Fins:
         self.due = False
 
     def add(self, id: bytes, /) -> None:
-        """Queue the FIN of message *id*; call *wake* unless :attr:`due` is set."""
+        """Queue the FIN of message *id*."""
         self.ids.append(id)
         if not self.due:
             self.due = True
@@ -110,10 +111,9 @@ class Runner:
 
     Args:
         handler: Called by C instead of *run*, for a new message with at most *most* attempts.
-        run: Handles a job of any kind: calls the handler and answers the message.
+        run: Handles any job: calls the handler and answers the message.
         failed: Called by C with the message and the exception of *handler*.
-        returned: Called by C with the message and the result of *handler*, unless the result is None and the message is
-            new or answered.
+        returned: Called by C with the message and the result of *handler*, unless C itself handles that case.
     """
 
     __slots__ = ("failed", "handler", "most", "returned", "run", "slice_ends", "surplus")
@@ -128,9 +128,9 @@ class Runner:
     ) -> None:
         self.handler, self.most = handler, most
         self.run, self.failed, self.returned = run, failed, returned
-        #: Number of surplus workers; above 0, drain() returns after its current job.
+        #: Number of surplus workers.  If there are any, drain() returns after its current job.
         self.surplus = 0
-        #: Monotonic time after which drain() ends with the current job.
+        #: Monotonic time after which drain() returns, when its current job ends.
         self.slice_ends = float("inf")
 
 

@@ -1,8 +1,8 @@
-/* drain() calls the handler for each queued message in turn, and queues a FIN if the handler returns None.
+/* drain() calls the handler for each queued message, and queues a FIN if the handler returns None.
 
    The Python functions of the Runner handle all other cases: an exception, another return value, an expired message,
-   too many attempts, an answer that follows later.  A handler may switch greenlets or release the GIL, so drain() keeps its
-   state in local variables. */
+   too many attempts, a later answer.  A handler may switch greenlets or release the GIL, so drain() keeps its state in
+   local variables. */
 
 #include "native.h"
 #include <time.h>
@@ -164,7 +164,8 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
             }
             break;
         }
-        failed = PyList_SetItem(worker, 1, Py_NewRef(job)) < 0 || handle(state, runner, handler, most, job, &target) < 0;
+        failed = PyList_SetItem(worker, 1, Py_NewRef(job)) < 0 ||
+                 handle(state, runner, handler, most, job, &target) < 0;
         Py_DECREF(job);
         PyObject *ends = *slot(known, runner, SLICE_ENDS);
         if (!failed && ends != NULL && PyFloat_Check(ends) && seconds() > PyFloat_AS_DOUBLE(ends)) {

@@ -1,7 +1,7 @@
 /* Functions of a list of messages: keep them open, finish them, or read their fields as columns.
 
-   C handles only messages that Message.__init__ or scan() made.  For other objects a function returns these objects, or
-   refuses the whole list; the caller then handles them in Python. */
+   C handles only instances of Message.  A function returns the other objects, or refuses the whole list, and the caller
+   handles them in Python. */
 
 #include "native.h"
 

@@ -1,8 +1,8 @@
 /* The optional extension: code that runs once per message (see gnsq_lite/_core/__init__.py).
 
-   This file turns message frames (WIRE-2, WIRE-3) into messages.  It stops at the first frame that is no message,
-   incomplete or invalid; Python continues there.  drain.c calls handlers, lists.c handles lists of messages, packing.c
-   encodes an MPUB. */
+   This file turns message frames (WIRE-2, WIRE-3) into messages.  It stops at the first frame that is incomplete,
+   invalid or not a message, and Python continues there.  drain.c calls handlers, lists.c handles lists of messages,
+   packing.c encodes an MPUB. */
 
 #include "native.h"
 
@@ -101,8 +101,8 @@ know_classes(PyObject *module, PyObject *args)
 
 /* -- frames to messages --------------------------------------------------------------------------------------------- */
 
-/* Make the message of the complete frame at *at*.  If *read_at* is NULL, call make(owner, timestamp_ns, attempts, id,
-   body); otherwise *make* is Message, and its slots are filled here.  *read_at* is the owner's attribute. */
+/* Return the message of the complete frame at *at*.  If *read_at* is NULL, call make(owner, timestamp_ns, attempts, id,
+   body).  If not, *make* is Message, and this function fills the slots.  *read_at* is the attribute of *owner*. */
 static PyObject *
 make_one(const State *state, const unsigned char *at, Py_ssize_t size, PyObject *make, PyObject *owner,
          PyObject *read_at)

@@ -1,7 +1,7 @@
 /* Encoding of an MPUB, and the hash of a key.
 
-   pack() returns None if there is no body, or if a body is not exactly bytes, is empty or is too large.  Python then
-   raises the error. */
+   pack() returns None if there is no body, or if a body is empty, too large or not exactly bytes.  Python then raises
+   the error. */
 
 #include "native.h"
 

@@ -30,8 +30,8 @@ def scan(
 ) -> int:
     """Make a message of each complete message frame from *at* on, and append the messages to *found*.
 
-    Calls ``make(owner, timestamp_ns, attempts, id, body)``.  Returns the position of the first frame that is no
-    message, incomplete or invalid (WIRE-2 to WIRE-4).
+    Calls ``make(owner, timestamp_ns, attempts, id, body)``.  Returns the position of the first frame that is
+    incomplete, invalid or not a message (WIRE-2 to WIRE-4).
     """
     append, unpack, length = found.append, _MESSAGE_FRAME_HEAD.unpack_from, len(data)
     last = length - _BODY_AT  # no complete message frame can start after this position
@@ -74,30 +74,30 @@ def all_answered(messages: list[Any], /) -> bool:
 
 
 def all_new(messages: list[Any], most: int, /) -> bool:
-    """Whether all messages are new with at most *most* attempts; False if the caller must check that itself."""
+    """Return whether all messages are new with at most *most* attempts.  This version returns False (unknown)."""
     return False
 
 
 def keep_open(messages: list[Any], /) -> list[Any]:
-    """Keep new messages open, as ``enable_async()`` does; return the other messages.  This version returns all."""
+    """Do ``enable_async()`` for new messages, and return the other messages.  This version returns all messages."""
     return messages
 
 
 def finish_open(messages: list[Any], kept_too: bool, /) -> list[Any]:
-    """Finish new messages and, with *kept_too*, messages in the state ASYNC.
+    """Finish new messages.  If *kept_too* is true, also finish messages in the state ASYNC.
 
-    Returns the messages that the caller must handle.  This version returns all messages.  C returns objects that are
-    not a Message and, with *kept_too*, expired messages.
+    Returns the messages that the caller must finish.  This version returns all messages.  C returns objects that are no
+    Message, and if *kept_too* is true also expired messages.
     """
     return messages
 
 
 def columns(messages: list[Any], /) -> tuple[Any, bytes, bytes, bytes, bytes, bytes] | None:
-    """Return the common connection of the messages (or None) and their fields as columns, in native byte order.
+    """Return the fields of messages as columns in native byte order, after their connection.
 
-    The columns are: timestamps in ns, int64; attempts, int32; ids; a 0 and the end offsets of the bodies, int32;
-    bodies.  Returns None if the caller must make the columns.  This version always returns None.  C returns None for
-    objects that are not a Message, and for 2 GiB of bodies.
+    The connection is None if it is not the same for all messages.  The columns are: timestamps in ns, int64; attempts,
+    int32; ids; a 0 and the end offsets of the bodies, int32; bodies.  Returns None if the caller must create the
+    columns, as this version always does.  C returns None for objects that are no Message, and for 2 GiB of bodies.
     """
     return None
 
@@ -105,8 +105,8 @@ def columns(messages: list[Any], /) -> tuple[Any, bytes, bytes, bytes, bytes, by
 def pack(head: bytes, bodies: list[Any], most: int, /) -> bytes | None:
     """Encode MPUB: *head*, size, count, and each of *bodies* with its size (WIRE-7).
 
-    Returns None if there is no body, or if the total exceeds the size field.  Returns None if a body is empty, is
-    longer than *most*, or is not exactly bytes.  The caller then raises the error.
+    Returns None if there is no body or the total exceeds the size field.  Returns None if a body is empty, longer than
+    *most*, or not exactly bytes.  The caller then raises the error.
     """
     if set(map(type, bodies)) != {bytes}:
         return None
@@ -153,7 +153,7 @@ _words = Struct("<I").iter_unpack
 
 
 def know_message(*classes: Any) -> None:
-    """Do nothing; in C this function registers the class whose slots C fills."""
+    """Do nothing.  In C this function registers classes whose slots C fills."""
 
 
 know_classes = know_message
