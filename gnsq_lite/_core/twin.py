@@ -48,10 +48,10 @@ def scan(
 
 
 def drain(runner: Any, queue: Any, worker: list[Any], /) -> bool:
-    """Handle the jobs of *queue*, a deque, in turn, until it is empty or there are surplus workers; then return False.
+    """Handle the jobs of *queue*, a deque, in turn.
 
-    Return True after a job if the time is past ``runner.slice_ends``.  *worker* is a list of the worker and its current
-    job (None between two drains), which other threads may read.
+    Returns True after a job if the time is past ``runner.slice_ends``.  Returns False if the queue is empty or if there
+    are surplus workers.  *worker* is the list [greenlet or thread ident, current job or None].
     """
     run, monotonic = runner.run, time.monotonic
     try:
@@ -120,7 +120,7 @@ def pack(head: bytes, bodies: list[Any], most: int, /) -> bytes | None:
 
 
 def with_sizes(bodies: Sequence[bytes]) -> bytes:
-    """Join *bodies*, with its size before each body."""
+    """Join *bodies*, each after its size."""
     return b"".join([len(body).to_bytes(4, "big") + body for body in bodies])
 
 

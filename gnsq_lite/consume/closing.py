@@ -18,8 +18,8 @@ log = logging.getLogger("gnsq_lite.reader")
 CLOSE_TIMEOUT = 30.0
 #: Seconds after the time limit for nsqd's answer to CLS, and for the end of the connections.
 _LINGER = 1.0
-#: Seconds without a byte after CLOSE_WAIT, after which the Reader expects no message.  nsqd may send a message while it
-#: answers CLS.  If the connection ended before the REQ, nsqd would not read it.  Also the interval of the checks.
+#: Seconds without a byte after CLOSE_WAIT, after which the Reader expects no more messages.  nsqd may send a message
+#: while it answers CLS, and the REQ must reach nsqd before the connection ends.  Also the interval of the checks.
 _LATE = 0.02
 
 

@@ -217,7 +217,7 @@ class Consumer:
     # -- messages
 
     def _every_second(self, now: float) -> bool:
-        """Check connections, deadlines and handlers; return whether a handler is free and no message is queued."""
+        """Check connections, deadlines and handlers.  Return whether a handler is free and no message is queued."""
         for connection in list(self.connections.values()):
             connection.check(now)
             late = connection.expire_overdue(now)

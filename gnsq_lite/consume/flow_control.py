@@ -69,7 +69,7 @@ class FlowControl:
             idle_timeout=settings.rdy_idle_timeout,
             low_ready_timeout=settings.rdy_low_timeout,
         )
-        #: Maximum RDY of each connection, which nsqd reported.
+        #: Maximum RDY that nsqd accepts on each connection.
         self._most: dict[FlowControlled, int] = {}
         #: The same maximum, but lower while handlers are too slow (see :meth:`lower_limit`).
         self._lowered: dict[FlowControlled, int] = {}

@@ -1,7 +1,7 @@
 """A connection whose messages are handled strictly in order (YZ-6).
 
-If a handler fails, only the partition of the message pauses, for the delay of the message.  Then nsqd sends the
-message again, which shows whether handlers work again; so ordered connections do not use the Reader's backoff.
+If a handler fails, only the partition of the message pauses, for the requeue delay of the message.  Then nsqd sends the
+message again.  Ordered connections do not use the Reader's backoff.
 """
 
 from __future__ import annotations

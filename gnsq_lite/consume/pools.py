@@ -60,7 +60,7 @@ class Pool:
     """Runs handlers for jobs.  A job is a message or a list of messages.
 
     Args:
-        on_exit: Called with the error of a handler if it is not an Exception, for example SystemExit.
+        on_exit: Called with the error of a handler if the error is not an Exception, for example SystemExit.
     """
 
     def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
@@ -163,7 +163,7 @@ class GreenletPool(Pool):
             self._loop.soon(self._run_workers)
 
     def _run_after_poll(self) -> None:
-        """Schedule _run_workers() after the next poll of sockets; a callback of ``soon()`` may run before it."""
+        """Schedule _run_workers() after the next poll of sockets.  A callback of ``soon()`` may run before the poll."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.timer(0.0, self._run_workers)
@@ -360,7 +360,7 @@ class ThreadPool(Pool):
         self.submit([])
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the maximum number of threads.  Surplus idle threads end now, and busy ones after their job."""
+        """Change the maximum number of threads.  A surplus thread ends when it has no job."""
         with self._lock:
             self._concurrency = concurrency
             self._update_surplus()
@@ -385,7 +385,7 @@ class ThreadPool(Pool):
 
 
 def pool_kind(asked: Literal["auto", "greenlet", "thread", "inline"]) -> Literal["greenlet", "thread", "inline"]:
-    """Return the kind of pool for the option ``handler_pool``: for "auto", "greenlet" in a patched process."""
+    """Return the kind of pool for the option ``handler_pool``.  "auto" depends on whether the process is patched."""
     if asked == "auto":
         return "greenlet" if is_patched() else "thread"
     return asked

@@ -70,8 +70,8 @@ def _failed(failures: Failures, job: Any, error: BaseException) -> None:
 def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attempts: int) -> Runner:
     """Return a Runner that handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
 
-    The message fails if the handler raises.  After KeyboardInterrupt, SystemExit, GreenletExit, gevent.Timeout and all
-    others that are not Exceptions, the Runner also raises HandlerRaised.
+    The message fails if the handler raises.  If the error is not an Exception, but for example KeyboardInterrupt,
+    SystemExit, GreenletExit or gevent.Timeout, the Runner also raises HandlerRaised.
     """
     most = max_attempts or 65536
 

@@ -32,8 +32,8 @@ log = logging.getLogger("gnsq_lite.net")
 
 #: If nsqd refused a FIN or REQ and then delivers nothing for this many seconds, the Reader reconnects.
 STALLED = 30.0
-#: Seconds after its deadline for which a message still counts as in flight.  A TOUCH may be on its way to nsqd, and
-#: nsqd checks the deadlines of its messages only at intervals.
+#: Seconds for which a message still counts as in flight after its deadline.  A TOUCH may be on its way to nsqd, and
+#: nsqd checks deadlines only at intervals.
 _GRACE = 0.5
 #: If more messages are in flight than four times the highest RDY plus this number, the connection closes.  A correct
 #: nsqd reaches at most twice RDY, for a moment: messages that timed out at nsqd still count here.
@@ -54,7 +54,7 @@ class MessageOwner(Owner, Protocol):
         """Function that queues messages for the handlers.  While the Reader closes, it requeues the messages."""
 
     def on_closed(self, connection: Any) -> None:
-        """Drop the queued messages of *connection*, which was closed, because nsqd sends them again."""
+        """Drop the queued messages of a closed *connection*.  nsqd sends them again."""
 
     def on_answers_lost(self, count: int) -> None:
         """Count *count* answers that the connection cannot send, because it is closed."""
@@ -68,7 +68,7 @@ class Subscribed(Connection):
 
     Args:
         is_prompt: Whether RDY is kept low so that nsqd sends each message at once.
-        reads_in_hub: Whether the hub may pass messages to the pool.  It must not for inline handlers, which may wait.
+        reads_in_hub: Whether the hub passes messages to the pool.  False for inline handlers, which may wait.
         writes_fins: Whether a handler's thread writes FIN itself while one message is in flight.
     """
 
@@ -115,7 +115,7 @@ class Subscribed(Connection):
         self._delivery: Delivery | None = None
         self._tick_timer: Any = None
         self._tick_at = 0.0  # time at which the timer fires
-        #: Whether ``owner.handle()`` runs.  It runs inline handlers; meanwhile nothing is read, even if nsqd sends.
+        #: Whether ``owner.handle()`` runs.  While it calls inline handlers, the connection reads nothing.
         self._is_handling = False
         #: Whether CLS was sent.
         self._is_closing = False
@@ -144,7 +144,7 @@ class Subscribed(Connection):
         super().run()
 
     def _take_messages(self, data: bytes) -> bool:
-        """Handle *data* if it consists of messages; return False if the reading greenlet must handle *data*.
+        """Handle *data* if it consists of messages.  Return False if the reading greenlet must handle *data*.
 
         The stream calls this in the hub, so that a handler begins without a switch to the reading greenlet.
         """
@@ -165,7 +165,7 @@ class Subscribed(Connection):
             self._apply_delivery(self._delivery)  # if a flush is scheduled, it sends the RDY
 
     def _count_in(self, messages: list[Message]) -> bool:
-        """Count the messages of a read, before handlers get them; return whether ``_delivery`` counted them too."""
+        """Count the messages of a read, before handlers get them.  Return whether ``_delivery`` counted them too."""
         received = len(messages)
         self.received_at = self.read_at
         self.received += received
@@ -323,7 +323,7 @@ class Subscribed(Connection):
             self.finish(message)
 
     def _write_fin(self, message: Message) -> bool:
-        """Write FIN in the calling thread if nothing else is in flight or queued; return whether FIN was written.
+        """Write FIN in the calling thread if nothing else is in flight or queued.  Return whether FIN was written.
 
         This does not wake the loop.  The loop sees the new count when the next message arrives.
         """
@@ -371,7 +371,7 @@ class Subscribed(Connection):
         self._flush_soon()
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
-        """Queue the answer to an expired message.  nsqd accepts the answer if it has sent the message here again."""
+        """Queue the answer to an expired message.  nsqd accepts it if nsqd has sent the message here again."""
         if self.is_open():
             self.send(commands.finish(message.id) if finished else commands.requeue(message.id, 0.0))
         else:
@@ -426,7 +426,7 @@ class Subscribed(Connection):
         if stream is None or stream.closed is not None:
             self._on_answers_lost(answered)
             if stream is not None and stream.closed is not None:
-                self.close(stream.closed)  # the reading greenlet cannot do it while it runs an inline handler
+                self.close(stream.closed)  # the reading greenlet may be running an inline handler
             return
         self._finished += finished
         self.requeued += requeued

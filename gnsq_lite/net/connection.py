@@ -96,7 +96,7 @@ class BaseConnection:
         self._decoder = FrameDecoder[Message](limit, Message, of_messages)
 
     def _shake_hands(self, stream: ByteStream, host: str, *, heartbeats: bool = True) -> Negotiated:
-        """Do the handshake; return the settings that nsqd granted.  The caller limits the time.
+        """Do the handshake.  Return the settings that nsqd granted.  The caller limits the time.
 
         ::
 
@@ -211,7 +211,7 @@ def _unexpected(wanted: str, kind: int, body: bytes) -> ProtocolError:
 class Connection(BaseConnection):
     """A connection in the loop.  One greenlet calls ``open`` and then ``run``.  ``send`` is thread-safe."""
 
-    #: Errors after which nsqd keeps a producer's connection open.  It closes a consumer's connection.
+    #: Errors after which nsqd closes a consumer's connection, but not this one.
     outlives: tuple[type[NsqdError], ...] = ()
     _stream: Stream | None
 

@@ -31,7 +31,7 @@ _HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
 def lost(address: str, error: OSError) -> NSQConnectionError:
-    """Convert an OSError of an open connection to ConnectionLost; return an NSQConnectionError unchanged."""
+    """Convert an OSError of an open connection to ConnectionLost.  Return an NSQConnectionError unchanged."""
     if isinstance(error, NSQConnectionError):
         return error
     return ConnectionLost(address, f"connection lost: {error.strerror or error}")
@@ -99,7 +99,7 @@ class Stream(ByteStream):
         self._has_ended = False
         #: Number of unsent bytes.
         self.unsent = 0
-        #: Monotonic time at which the socket stopped to accept bytes, or None.
+        #: Monotonic time at which the socket stopped accepting bytes, or None.
         self.stuck_since: float | None = None
         self._chunks: deque[bytes | memoryview] = deque()
         self._waiting: Any = None

@@ -19,7 +19,7 @@ from gnsq_lite.options import TLSOptions
 _READ_SIZE = 64 * 1024
 
 #: Held in each step of a handshake, and while the process forks.  A handshake acquires global locks of OpenSSL.  If a
-#: child inherited such a lock while it is held, no handshake of the child could end.
+#: thread held such a lock during the fork, no handshake of the child could end.
 _handshake_lock = native_lock()
 os.register_at_fork(
     before=_handshake_lock.acquire, after_in_parent=_handshake_lock.release, after_in_child=_handshake_lock.release

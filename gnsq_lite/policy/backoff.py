@@ -11,7 +11,7 @@
        +----------------------------------------------------------------+
 
 In FLOWING each connection has its share of RDY, in PAUSED all connections have RDY 0, in PROBING one connection has RDY
-1.  This module only decides the phase; :mod:`gnsq_lite.policy.rdy` computes the RDY commands.
+1.  This module only decides the phase.  :mod:`gnsq_lite.policy.rdy` computes the RDY commands.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Backoff:
         return not ratio or (len(recent) >= _FEWEST and recent.count(False) >= ratio * len(recent))
 
     def tick(self) -> Phase:
-        """Change to PROBING if the pause is over; return the phase."""
+        """Change to PROBING if the pause is over.  Return the phase."""
         if self.phase is Phase.PAUSED and self._clock.now() >= self._resume_at:
             self.phase = Phase.PROBING
         return self.phase

@@ -27,7 +27,7 @@ from collections import deque
 
 from gnsq_lite.clock import Clock
 
-#: Seconds for which nsqd may buffer messages at a steady rate; also the shortest time between two ticks.
+#: Seconds for which nsqd may buffer messages at a steady rate.  Also the shortest time between two ticks.
 SPAN = 0.001
 #: Longest time between two ticks, in seconds, if messages arrive and RDY is the whole share.
 SLOWEST_TICK = 0.016
@@ -54,13 +54,13 @@ class Delivery:
         #: Times of the last reads, each with the number of messages received until then.
         self._reads: deque[tuple[float, int]] = deque([(self._read_at, 0)], _READS)
         self._careful_until = float("-inf")
-        #: Whether handlers take longer than SPAN.  If so, RDY changes with each read; if not, only with the answers.
+        #: Whether handlers take longer than SPAN.  If so, RDY changes with reads too.  If not, only with answers.
         self._is_slow = False
         #: RDY to send.
         self.ready = 0
         #: Whether RDY is the whole limit.  If so, the caller must only call tick(), and not even tick() at limit 1.
         self.is_full = True
-        #: Seconds until the next tick; None: no tick is needed.
+        #: Seconds until the next tick, or None if no tick is needed.
         self.tick_after: float | None = None
 
     def set_limit(self, limit: int, in_flight: int) -> None:

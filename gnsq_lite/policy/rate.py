@@ -17,7 +17,7 @@ _PART = 0.1
 
 
 class RateLimit:
-    """Rate limit of one Reader; *rate* is in messages per second."""
+    """Rate limit of one Reader.  *rate* is in messages per second."""
 
     def __init__(self, rate: float, clock: Clock) -> None:
         self._rate, self._clock = rate, clock
@@ -34,7 +34,7 @@ class RateLimit:
 
     @property
     def next_tick(self) -> float | None:
-        """Time at which :meth:`tick` will allow more messages; None if it cannot."""
+        """Time at which :meth:`tick` will allow more messages; None at the maximum."""
         if self.allowed >= int(self._most):
             return None
         return self._at + max(0.0, self._wanted() - self._tokens) / self._rate

@@ -81,7 +81,7 @@ class ReadyState:
         return max(self.last_active, self.counts.received_at)
 
     def recharge(self) -> int:
-        """Update the charge; return its change."""
+        """Update the charge.  Return its change."""
         charge = 0 if self.resting else max(self.size, self.in_flight, self.reserved)
         change = charge - self.charge
         self.charge = charge

@@ -30,7 +30,7 @@ CLS: Final = b"CLS\n"
 
 
 def identify(payload: bytes) -> bytes:
-    """Encode IDENTIFY; *payload* is its JSON."""
+    """Encode IDENTIFY with *payload*, its JSON."""
     return b"IDENTIFY\n" + _size(len(payload)) + payload
 
 
@@ -107,7 +107,7 @@ def multipublish_packed(head: bytes, bodies: list[Any], max_size: int = MAX_INT3
 
 
 def check_body(body: object, max_size: int = MAX_INT32) -> None:
-    """Check one body (WIRE-8).  Raises BodyTypeError, InvalidBody if it is empty, MessageTooLarge.
+    """Check one body (WIRE-8).  Raises BodyTypeError, InvalidBody for an empty body, MessageTooLarge.
 
     A bytearray or memoryview is an error too, because it could change before it is sent.
     """

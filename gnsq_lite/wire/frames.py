@@ -41,7 +41,7 @@ MessageT = TypeVar("MessageT")
 
 
 class Frame(NamedTuple):
-    """A response or an error frame; in the handshake, any frame.  ``kind`` is one of the constants FRAME_*."""
+    """A response or an error frame, or in the handshake any frame.  ``kind`` is one of the constants FRAME_*."""
 
     kind: int
     body: bytes
@@ -200,7 +200,7 @@ class FrameDecoder(Generic[MessageT]):
 
 
 def _no_frame(why: str, data: bytes, at: int) -> ProtocolError:
-    """Return the error for invalid bytes; its text names HTTP or TLS if the bytes at *at* look like that."""
+    """Return the error for invalid bytes.  Its text names HTTP or TLS if the bytes at *at* look like HTTP or TLS."""
     if data.startswith(b"HTTP", at):
         why += ": this is an HTTP answer; use nsqd's TCP port (4150), not its HTTP port (4151)"
     elif data.startswith((b"\x15\x03", b"\x16\x03"), at):

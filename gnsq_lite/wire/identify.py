@@ -1,4 +1,4 @@
-"""IDENTIFY: the features that the client requests and nsqd grants (NEG-1 to NEG-4); the reply to AUTH (SEC-4).
+"""Encodes IDENTIFY, and parses nsqd's replies to IDENTIFY (NEG-1 to NEG-4) and AUTH (SEC-4).
 
 This module converts seconds to milliseconds and back.  It checks every key of nsqd's reply, and raises
 :class:`~gnsq_lite.errors.ProtocolError` for a value that nsqd cannot have sent.

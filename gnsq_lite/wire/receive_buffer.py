@@ -22,7 +22,7 @@ class ReceiveBuffer:
         self._bytes, self.wanted = rest, wanted
 
     def join(self, data: bytes) -> bytes | None:
-        """Append *data* to the held bytes.  Return all bytes if they are enough; if not, hold them and return None."""
+        """Append *data* to the held bytes.  Return all bytes if they are enough, or else hold them and return None."""
         held = self._bytes
         if not held:
             return data
