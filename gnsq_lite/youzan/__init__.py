@@ -1,6 +1,6 @@
-"""Youzan's NSQ: partitions with leaders, ordered consumption, trace ids, ext headers, smart lookup.
+"""The dialect of Youzan's NSQ, which adds partitions with leaders, ordered topics, trace ids and headers to NSQ.
 
-Code of each rule:
+The code of each rule of ``tests/rules.txt``:
 
 =============  ======================================================================
 YZ-1           ``gnsq_lite.net.discovery``
@@ -12,12 +12,13 @@ YZ-7           ``errors.SubOrderIsMustError``
 YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``
 YZ-9           ``commands.publish``, ``messages.PublishReceipt``
 YZ-10          ``messages.YouzanMessage``
-YZ-11          the Writer: a connection per endpoint; an endpoint is a partition of a node
+YZ-11          ``gnsq_lite.publish.node``: a connection for each partition
 YZ-14          ``gnsq_lite.dialect.Dialect.check_server``
 YZ-15, YZ-16   ``headers``, ``commands.publish``, ``options.YouzanOptions``
 YZ-17          ``commands.StartOffset``
-YZ-18          ``dialect.YouzanDialect.calls_for_lookup``; the connection's heartbeat watch
+YZ-18          ``dialect.YouzanDialect.calls_for_lookup``, ``gnsq_lite.net.connection``
 =============  ======================================================================
 
-The rules hold for server 0.3.7-HA.1.13.0 and were tested on a cluster of two nodes.  Comments cite its source files.
+The rules hold for server 0.3.7-HA.1.13.0, and were tested on a cluster of two nodes.  Comments cite source files of
+this server.
 """

@@ -25,7 +25,7 @@ _INT64 = 2**63 - 1
 
 
 def check_partition(partition: int) -> int:
-    """Check that *partition* is 0 to 254; return *partition*.  Raises OptionError."""
+    """Return *partition* if it is a number from 0 to 254.  Raises OptionError for any other value."""
     return check_number("partition", partition, 0, MAX_PARTITIONS - 1, whole=True)
 
 
@@ -34,7 +34,7 @@ def check_partition(partition: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StartOffset:
-    """Position at which a channel starts to read a partition (YZ-17).  Make it with the class methods.
+    """Position at which a channel starts to read a partition (YZ-17).  Use the class methods to make an object.
 
     The server ignores the offset if the channel already has a consumer.
     """
@@ -44,22 +44,22 @@ class StartOffset:
 
     @classmethod
     def at_time(cls, seconds: float) -> StartOffset:
-        """Start at the first message published at *seconds* since 1970 or later.  *seconds* is rounded down."""
+        """Start at the first message that was published at Unix time *seconds*, rounded down, or later."""
         return cls("timestamp", int(check_number("start_offset", seconds, 0, 2**62)))
 
     @classmethod
     def at_message(cls, number: int) -> StartOffset:
-        """Start at the *number*-th message of the partition; the first is 1."""
+        """Start at message *number* of the partition.  The first message has the number 1."""
         return cls("msgcount", check_number("start_offset", number, 1, _INT64, whole=True))
 
     @classmethod
     def at_byte(cls, offset: int) -> StartOffset:
-        """Start at the message that begins at byte *offset* (``PublishReceipt.queue_offset``), or the next message."""
+        """Start at the first message that begins at byte *offset* (``PublishReceipt.queue_offset``) or later."""
         return cls("virtual_queue", check_number("start_offset", offset, 0, _INT64, whole=True))
 
     @classmethod
     def end(cls) -> StartOffset:
-        """Start at the end of the partition, so that the channel gets only later messages."""
+        """Start at the end of the partition.  The channel gets only messages that are published later."""
         return cls("special", -1)
 
     def encode(self) -> bytes:
@@ -71,9 +71,9 @@ class StartOffset:
 
 
 def subscribe(topic: str, channel: str, partition: int | None = None, verb: bytes = b"SUB") -> bytes:
-    """Encode SUB to *partition*, or, if it is None, to the partition that the node leads (YZ-3).
+    """Encode SUB to *partition* (YZ-3).  If *partition* is None, nsqd chooses a partition that it leads.
 
-    With the *verb* SUB_ORDERED nsqd sends one message at a time (YZ-6).  Raises InvalidName, OptionError.
+    If *verb* is SUB_ORDERED, nsqd sends one message at a time (YZ-6).  Raises InvalidName, OptionError.
     """
     names = verb + b" " + check_topic(topic) + b" " + check_channel(channel)
     return names + b"\n" if partition is None else names + b" %d\n" % check_partition(partition)
@@ -82,11 +82,11 @@ def subscribe(topic: str, channel: str, partition: int | None = None, verb: byte
 def subscribe_advanced(
     topic: str, channel: str, partition: int | None = None, start: StartOffset | None = None
 ) -> bytes:
-    """Encode SUB_ADVANCED: messages carry their queue offset; *start* moves a channel without consumers (YZ-17).
+    """Encode SUB_ADVANCED (YZ-17).  nsqd then sends the queue offset of each message.
 
-    With *start* the server ignores the partition (protocol_v2.go:1034 counts four words) and chooses a partition that
-    the node leads, so the node must lead only one partition of the topic.  *partition* may then be None.  Raises
-    InvalidName, OptionError.
+    *start* moves a channel without consumers.  With *start*, nsqd ignores *partition* (protocol_v2.go:1034 counts four
+    words) and chooses a partition that it leads.  So it must lead only one partition of the topic.
+    Raises InvalidName, OptionError.
     """
     if start is None:
         return subscribe(topic, channel, partition, b"SUB_ADVANCED")
@@ -101,8 +101,8 @@ def publish(
 ) -> bytes:
     """Encode PUB to a partition (YZ-4), PUB_TRACE with *trace_id* (YZ-9), or PUB_EXT with *header* (YZ-15).
 
-    *header* is the result of ``headers.encode_headers``.  nsqd answers with a trace reply if a trace id was sent, else
-    with OK.  Raises InvalidName, OptionError, BodyTypeError, InvalidBody, MessageTooLarge.
+    *header* is a result of ``headers.encode_headers``.  nsqd answers with a trace reply if a trace id was sent, and
+    with OK if not.  Raises InvalidName, OptionError, BodyTypeError, InvalidBody, MessageTooLarge.
     """
     check_body(body)
     verb, before = b"PUB", b""
@@ -121,11 +121,12 @@ def multipublish(
     trace_ids: Sequence[int] | None = None,
     headers: Sequence[bytes] | None = None,
 ) -> bytes:
-    """Encode MPUB to a partition (YZ-4), MPUB_TRACE with *trace_ids*, or MPUB_EXT with *headers*, one for each body.
+    """Encode MPUB to a partition (YZ-4), MPUB_TRACE with *trace_ids*, or MPUB_EXT with *headers*.
 
-    A header is JSON, or ``b""`` for a body without headers.  nsqd answers MPUB_TRACE with one trace reply: id and
-    offset of the first message, and size of all messages.  It answers the others with OK.  nsqd does not read the rest
-    of an MPUB_EXT that it refuses, so the caller must close the connection.  Raises the errors of :func:`publish`.
+    *trace_ids* and *headers* have one item for each body.  A header is JSON, or ``b""`` for no headers.  nsqd answers
+    MPUB_TRACE with one trace reply: the id and offset of the first message, and the size of all messages.  It answers
+    MPUB and MPUB_EXT with OK.  nsqd does not read the rest of an MPUB_EXT that it refuses, so the caller must close the
+    connection.  Raises the errors of :func:`publish`.
     """
     if headers is not None:
         verb, before = b"MPUB_EXT", [_u16(len(header)) + header for header in headers]

@@ -1,7 +1,7 @@
 """Decompresses bodies that youzan/go-nsq compressed (its option ``topics_for_compress``).
 
-Two headers of an ext message contain the codec's number and the original size, both as decimal text.  A gzip body is a
-gzip file.  A snappy or lz4 body is one block without a frame, and an lz4 block does not contain its size.
+Two headers of the message contain the number of the codec and the original size, both as decimal text.  A gzip body is
+a gzip file.  A snappy or lz4 body is one block without a frame.  An lz4 block does not contain its original size.
 compress.go, message.go:295 @1.7.2-HA
 """
 
@@ -18,30 +18,30 @@ from gnsq_lite.errors import CompressedBodyError
 #: Header names of a compressed message.
 CODEC_KEY = "nsq.client.compress"
 SIZE_KEY = "nsq.msg.size"
-#: Codec of each number.  "0" means no compression.
+#: Name of the codec with each number.  The number "0" means that the body is not compressed.
 _NAMES = {"1": "gzip", "2": "snappy", "3": "lz4"}
 
-#: Maximum decompressed bytes per compressed byte.  A larger size in the headers or in the block is not trusted.
+#: Maximum decompressed bytes per compressed byte.  A block that declares a larger size is refused or cut.
 _MOST_OF_LZ4, _MOST_OF_SNAPPY = 255, 64
 
 
 def codec_of(headers: Mapping[str, Any] | None) -> str | None:
-    """Return the number of the codec in *headers*, or None."""
+    """Return the number of the codec in *headers*, as text, or None if there is none."""
     number = (headers or {}).get(CODEC_KEY)
     return number if isinstance(number, str) and number else None
 
 
 def unpack(data: bytes, headers: Mapping[str, Any], most: int) -> bytes:
-    """Decompress *data* to at most *most* bytes, as *headers* say; return the body.
+    """Decompress *data* with the codec that *headers* name, and return the body.
 
-    Raises CompressedBodyError if the body is larger, *data* is corrupt, or the codec is unknown.
+    Raises CompressedBodyError if the body has more than *most* bytes, if *data* is corrupt, and for an unknown codec.
     """
     number = codec_of(headers)
     if number in (None, "0"):
         return data
     codec = _NAMES.get(str(number))
     if codec is None:
-        raise CompressedBodyError(f"the body is compressed with codec {str(number)[:20]!r}, which is not known")
+        raise CompressedBodyError(f"the body has the unknown codec {str(number)[:20]!r}")
     size = _size(headers.get(SIZE_KEY))
     if size is not None and size > most:
         raise _too_large(codec, most)

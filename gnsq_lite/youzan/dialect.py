@@ -1,7 +1,7 @@
-"""Implements :class:`gnsq_lite.dialect.Dialect` for Youzan's flavour of NSQ.
+"""Implements :class:`gnsq_lite.dialect.Dialect` for Youzan's NSQ.
 
-The dialect keeps nsqlookupd's last answer for each topic, because this answer determines the message layout and the
-ordering of the topic.  The messages do not show them.
+The dialect keeps nsqlookupd's last answer about each topic.  Only this answer shows whether the topic is ordered and
+whether its messages have headers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("gnsq_lite.reader")
 
 
 class YouzanDialect(Dialect):
-    """The protocol of Youzan's servers.  Each Reader or Writer needs its own instance.
+    """The dialect of Youzan's servers.  Each Reader or Writer needs its own object.
 
     Args:
         keywords: The fields of :class:`YouzanOptions`.
@@ -55,9 +55,9 @@ class YouzanDialect(Dialect):
             raise OptionError("dialect", self.name, str(error)) from None
         self._clock = clock
         self._layouts: dict[str, TopicLayout] = {}
-        #: Topics whose missing partitions were logged.
+        #: Topics for which _log_absent() has logged a warning.
         self._logged: set[str] = set()
-        # A Writer's trace ids count up from its start time in nanoseconds, so the ids of two Writers differ.
+        # The trace ids of a Writer are numbered from its start time in nanoseconds, so the ids of two Writers differ.
         self._trace_ids = itertools.count(int(clock.wall() * 1_000_000_000))
 
     # -- discovery
@@ -66,7 +66,7 @@ class YouzanDialect(Dialect):
     parse_lookupds = staticmethod(parse_lookupds)
 
     def parse_lookup(self, topic: str, role: Role, data: Any) -> Lookup:
-        """Parse *data*; return one endpoint for each partition to read, or for each writable partition (YZ-3)."""
+        """Parse nsqlookupd's answer, and return an endpoint for each partition to read or to write to (YZ-3)."""
         left_out: dict[str, None] = {}
         layout = self._steady(topic, parse_layout(data, left_out))
         if layout.has_meta or topic not in self._layouts:
@@ -79,9 +79,9 @@ class YouzanDialect(Dialect):
         return Lookup(endpoints, layout, tuple(left_out))
 
     def _steady(self, topic: str, layout: TopicLayout) -> TopicLayout:
-        """Replace a partition count below the known count, because a smaller count would move keys (YZ-5).
+        """Return *layout* with at least the known number of partitions, so that no key moves (YZ-5).
 
-        A topic loses partitions only if it is created again, but an outdated nsqlookupd may return a smaller count.
+        An outdated nsqlookupd may return fewer.  A topic really loses partitions only if it is created again.
         """
         known = self.layout_of(topic).partition_num
         return replace(layout, partition_num=known) if layout.has_meta and layout.partition_num < known else layout
@@ -92,27 +92,27 @@ class YouzanDialect(Dialect):
         return self.named_endpoints(layout.producers)
 
     def _log_absent(self, topic: str, count: int, chosen: Any) -> None:
-        """Log once the chosen partitions that the topic does not have yet.  The Reader waits for them (YZ-3)."""
+        """Log once which chosen partitions the topic does not have yet.  The Reader waits for them (YZ-3)."""
         absent = sorted({number for number in chosen if number >= count})
         if count and absent and topic not in self._logged:
             self._logged.add(topic)
-            log.warning("%s has %d partitions; partitions= names %s, which do not exist yet", topic, count, absent)
+            log.warning("%s has %d partitions: the Reader waits for partitions %s (partitions=)", topic, count, absent)
 
     def named_endpoints(self, nsqds: Iterable[Endpoint]) -> list[Endpoint]:
-        """Return an endpoint for each pair of an nsqd and a number in ``partitions=``; *nsqds* without this option."""
+        """Return *nsqds*, or, with the option ``partitions``, an endpoint for each of its numbers on each nsqd."""
         chosen = self.options.partitions
         if chosen is None:
             return list(nsqds)
         return [Endpoint(e.host, e.port, number) for e in nsqds for number in sorted(set(chosen))]
 
     def layout_of(self, topic: str) -> TopicLayout:
-        """Return the layout of *topic* in nsqlookupd's last answer, or an empty layout."""
+        """Return the partitions of *topic* in nsqlookupd's last answer.  Without an answer they are empty."""
         return self._layouts.get(topic, EMPTY)
 
     # -- consuming
 
     def check_server(self, version: str, address: str) -> None:
-        """Accept each nsqd, whatever its version."""
+        """Accept every version of nsqd."""
 
     def identify_extra(self, topic: str, endpoint: Endpoint) -> Mapping[str, Any]:
         """Return the IDENTIFY fields extend_support (YZ-15), desired_tag and ext_filter (YZ-16) for *topic*."""
@@ -136,10 +136,10 @@ class YouzanDialect(Dialect):
         return self.layout_of(topic).ordered if wanted is None else wanted
 
     def subscribe(self, topic: str, channel: str, endpoint: Endpoint) -> bytes:
-        """Return SUB_ORDERED (YZ-6), SUB_ADVANCED (YZ-17) or SUB (YZ-3).
+        """Encode SUB_ORDERED (YZ-6), SUB_ADVANCED (YZ-17) or SUB (YZ-3), as the options require.
 
-        Raises OptionError for a start offset if the node leads several partitions of the topic, because the server
-        could apply the offset to any of these partitions (protocol_v2.go:1034).
+        Raises OptionError for a start offset if the nsqd leads several partitions of the topic, because nsqd could
+        apply the offset to any of these partitions (protocol_v2.go:1034).
         """
         partition, start = endpoint.partition, self.options.start_offset
         if self.is_ordered(topic):
@@ -154,30 +154,30 @@ class YouzanDialect(Dialect):
         return commands.subscribe(topic, channel, partition)
 
     def message_factory(self, topic: str, endpoint: Endpoint, negotiated: Any) -> MessageFactory:
-        """Return the message factory for the layout, which depends on the topic and the SUB command (YZ-10, YZ-15)."""
+        """Return a message factory for the message format of the topic and the SUB command (YZ-10, YZ-15)."""
         tail = self.is_ordered(topic) or self.options.positions or self.options.start_offset is not None
         most = self.options.max_decompressed_size if self.options.decompress else None
         return message_factory(endpoint.partition, most, ext=self._has_headers(topic), tail=tail)
 
     def calls_for_lookup(self, error: NSQError) -> bool:
-        """Return whether *error* may mean a new leader.  A former leader may disconnect without an error frame."""
+        """Return whether the partition may have a new leader.  A former leader may close without an error frame."""
         return not isinstance(error, NsqdError) or isinstance(error, MOVED)
 
     # -- publishing
 
     @property
     def batch_extra(self) -> int:
-        """Number of extra bytes per body of a batch: the size of the trace id, or 0 without ``trace``."""
+        """Bytes of the trace id of each message, or 0 without the option ``trace``."""
         return TRACE_ID_LENGTH if self.options.trace else 0
 
     def router(self, host: RouterHost, nsqds: Sequence[Endpoint]) -> LeaderRouter:
-        """Return the router that sends each publish to the leader of its partition."""
+        """Make the router that sends each publish to the leader of its partition."""
         return LeaderRouter(host, self, self._clock, nsqds, self.options)
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
-        """Check *request*; return it with encoded headers.  nsqd counts headers and trace ids as parts of messages.
+        """Check *request*, and return it with encoded headers.  Raises OptionError, MessageTooLarge.
 
-        Raises OptionError, MessageTooLarge.  nsqdserver/protocol_v2.go:1578
+        nsqd counts headers and trace ids as parts of a message.  nsqdserver/protocol_v2.go:1578
         """
         if request.defer:
             raise OptionError("defer", request.defer, "Youzan's NSQ cannot defer a publish (it has no DPUB)")
@@ -200,12 +200,14 @@ class YouzanDialect(Dialect):
     def _encoded(self, headers: Mapping[str, Any] | None, trace_id: int | None) -> bytes:
         if trace_id is None and self.options.trace:
             trace_id = next(self._trace_ids)
-        return b"" if headers is None and trace_id is None else encode_headers(headers or {}, trace_id)
+        if headers is None:
+            return b"" if trace_id is None else encode_headers({}, trace_id)
+        return encode_headers(headers, trace_id)
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
         """Encode PUB, PUB_TRACE, PUB_EXT or their batch form (YZ-4, YZ-9, YZ-15).  Raises OptionError.
 
-        Keep a new trace id in *request*, so that each attempt sends the same id and consumers can recognize duplicates.
+        A new trace id is kept in *request*.  Then all attempts have the same id, and consumers recognize duplicates.
         """
         topic, partition, headers = request.topic, endpoint.partition, request.encoded_headers
         trace_id, trace_ids = self._trace_id(request), request.trace_ids
@@ -220,10 +222,10 @@ class YouzanDialect(Dialect):
         return commands.multipublish(topic, request.bodies, partition, trace_ids=trace_ids, headers=headers)
 
     def _check_takes_headers(self, request: PublishRequest, route: Lookup | None) -> None:
-        """Raise OptionError if the topic has no headers, because nsqd does not read the rest of a refused MPUB_EXT."""
+        """Raise OptionError if messages of the topic cannot have headers.  nsqd does not read a refused MPUB_EXT."""
         layout = route.meta if route is not None else None
         if isinstance(layout, TopicLayout) and layout.has_meta and not layout.extend_support:
-            raise OptionError("headers", request.encoded_headers, f"{request.topic} is not an ext topic: no headers")
+            raise OptionError("headers", request.encoded_headers, f"{request.topic} is not an ext topic: omit them")
 
     def _trace_id(self, request: PublishRequest) -> int | None:
         if request.trace_id is not None or request.encoded_headers is not None or request.trace_ids is not None:
@@ -235,7 +237,7 @@ class YouzanDialect(Dialect):
 
 
 def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
-    """Make a dialect from a name and *options*; return a Dialect object unchanged.  Raises OptionError."""
+    """Make a dialect from its name and *options*.  Return a Dialect object unchanged.  Raises OptionError."""
     if isinstance(dialect, str):
         check_choice("dialect", dialect, Dialect.name, YouzanDialect.name)
         return Dialect(**options) if dialect == Dialect.name else YouzanDialect(**options)

@@ -1,6 +1,6 @@
-"""Encodes ext headers: a JSON object that is sent with the body (YZ-15) and may contain tag and trace id (YZ-16).
+"""Encodes the headers of a message as JSON (YZ-15).  The headers may contain a tag (YZ-16) and a trace id.
 
-The functions raise OptionError for headers that would make the server fail or close the connection.
+The functions raise OptionError for headers with which the server would fail or close the connection.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from gnsq_lite.youzan.constants import MAX_HEADER_BYTES, MAX_TAG, MAX_UINT64, RE
 
 #: Maximum nesting of objects and arrays that nsqd's JSON parser accepts.
 _MAX_LEVELS = 300
-# internal/ext/ext.go:20; Youzan's client checks tags, but the server does not check them
+# internal/ext/ext.go:20.  Youzan's client checks tags, but the server does not.
 _TAG = re.compile(r"[a-zA-Z0-9_-]+").fullmatch
 _STRINGS, _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"'), re.compile(rb"[][{}]").findall
 
 
 def check_tag(tag: object, option: str = "tag") -> str:
-    """Check that *tag* has 1 to 100 letters, digits, ``_`` or ``-``; return *tag*.  Raises OptionError."""
+    """Return *tag* if it has 1 to 100 letters, digits, ``_`` or ``-``.  Raises OptionError for any other value."""
     if isinstance(tag, str) and len(tag) <= MAX_TAG and _TAG(tag):
         return tag
     raise OptionError(option, tag, f"must be 1 to {MAX_TAG} letters, digits, '_' or '-'")
 
 
 def check_trace_id(trace_id: int) -> int:
-    """Check that *trace_id* is an unsigned 64-bit number; return *trace_id*.  Raises OptionError."""
+    """Return *trace_id* if it is an unsigned 64-bit number.  Raises OptionError for any other value."""
     return check_number("trace_id", trace_id, 0, MAX_UINT64, whole=True)
 
 
 def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> bytes:
-    """Encode *headers* as JSON; add *trace_id*, if given, under the key ``##trace_id``.
+    """Encode *headers* as JSON.  Unless *trace_id* is None, add it as the header ``##trace_id``.
 
-    Raises OptionError if *headers* is no JSON object with str keys, if the tag or trace id is invalid, and if another
-    key starts with ``##`` (reserved by the server).  Raises it also for more than 300 levels, and for more than 65506
-    bytes, because nsqd would panic.
+    Raises OptionError if *headers* is not a JSON object, if the tag or the trace id is invalid, and if any other name
+    starts with ``##``, which the server reserves.  Raises OptionError also for more than 300 levels and for more than
+    65506 bytes, because nsqd would panic.
     """
     if not isinstance(headers, Mapping):
         raise OptionError("headers", headers, "must be a mapping of names to JSON values")

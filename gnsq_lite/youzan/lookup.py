@@ -1,7 +1,8 @@
-"""Parses the answers of Youzan's nsqlookupd, without I/O: ``/lookup`` (YZ-2) and ``/listlookup`` (YZ-1).
+"""Parses the answers of Youzan's nsqlookupd to ``/lookup`` (YZ-2) and ``/listlookup`` (YZ-1).
 
-The server may send null for an empty value, and sends the ports of ``/listlookup`` as strings.  The parser leaves out
-unusable partitions and nodes.  If all entries are unusable, and for all other errors, it raises HTTPResponseError.
+The server may send null instead of an empty value.  In ``/listlookup`` it sends ports as strings.  The parser leaves
+out partitions and nodes with unusable addresses.  If all are unusable, and for any other error, it raises
+HTTPResponseError.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from gnsq_lite.youzan.constants import MAX_PARTITIONS
 class TopicLayout:
     """The partitions of a topic and their leaders.
 
-    ``partition_num`` is the number of partitions, also counting partitions that are not listed because they have no
-    leader or are not writable.  It is 0 if the server is in no cluster, or if the request was without metainfo.
-    ``lists_partitions``: whether the server listed any partition, usable or not.
+    ``partition_num`` counts all partitions, also those that have no leader or are not writable, which are not listed.
+    It is 0 if the server is in no cluster.  ``has_meta`` is true if the server sent the topic's metainfo.
+    ``lists_partitions`` is true if the server listed any partition, even an unusable one.
     """
 
     partition_num: int = 0
@@ -36,17 +37,17 @@ class TopicLayout:
 
     @property
     def has_partitions(self) -> bool:
-        """Whether the topic has partitions.  If so, a publish must go to the leader of a partition."""
+        """Whether the topic has partitions, so that a publish must go to the leader of a partition."""
         return self.has_meta or self.lists_partitions
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return one endpoint per listed partition, in order; if the topic has no partitions, return the nodes."""
+        """Return an endpoint for each listed partition, in order.  If the topic has no partitions, return the nsqds."""
         if self.has_partitions:
             return tuple(self.partitions[number] for number in sorted(self.partitions))
         return self.producers
 
     def led_by(self, address: Address) -> tuple[int, ...]:
-        """Return the partitions that the node at *address* leads."""
+        """Return the partitions that the nsqd at *address* leads."""
         return tuple(sorted(n for n, endpoint in self.partitions.items() if endpoint.address == address))
 
 
@@ -54,18 +55,18 @@ EMPTY = TopicLayout()
 
 
 def lookup_path(topic: str, role: Role) -> str:
-    """Return the path and query of a topic's lookup (YZ-2).
+    """Return the path and query of the lookup of a topic (YZ-2).
 
-    Readers request metainfo too, because extend_support must match the topic (YZ-15).
+    Readers need the metainfo, because extend_support in IDENTIFY must match the topic (YZ-15).
     """
     access = "w" if role == "write" else "r"
     return f"/lookup?topic={quote(topic, safe='')}&access={access}&metainfo=true"
 
 
 def parse_layout(data: Any, left_out: dict[str, None]) -> TopicLayout:
-    """Parse the decoded answer of ``/lookup``; add errors of unusable entries to *left_out*.
+    """Parse the decoded answer to ``/lookup``, and add the errors of unusable entries to *left_out*.
 
-    Return an empty layout for null.  Raises HTTPResponseError.
+    If the answer is null, the layout is empty.  Raises HTTPResponseError.
     """
     data = _value({"answer": data}, "answer", {})
     meta, listed, nodes = _value(data, "meta", {}), _value(data, "partitions", {}), _value(data, "producers", [])
@@ -88,9 +89,9 @@ def parse_layout(data: Any, left_out: dict[str, None]) -> TopicLayout:
 
 
 def parse_lookupds(data: Any) -> tuple[Address, ...]:
-    """Parse the answer of ``/listlookup``; return the HTTP addresses of the nsqlookupds, the leader first.
+    """Parse the answer to ``/listlookup``, and return the HTTP addresses of the nsqlookupds, the leader first.
 
-    Return () if nsqlookupd is in no cluster.  Raises HTTPResponseError.
+    If nsqlookupd is in no cluster, return ().  Raises HTTPResponseError.
     """
     data = _value({"answer": data}, "answer", {})
     leader, nodes = _value(data, "lookupdleader", {}), _value(data, "lookupdnodes", [])
@@ -117,7 +118,7 @@ def _partition(key: str) -> int:
 
 
 def _value(data: Any, key: str, empty: Any) -> Any:
-    """Return ``data[key]``, or *empty* if it is missing or null.  Raises HTTPResponseError for another JSON type."""
+    """Return ``data[key]``, or *empty* if it is missing or null.  Raises HTTPResponseError for a wrong JSON type."""
     value = data.get(key)
     if value is None:
         return empty

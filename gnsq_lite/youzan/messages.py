@@ -1,4 +1,6 @@
-"""Parses message ids, the bytes after a message's id, and the replies to traced publishes (YZ-9, YZ-10, YZ-15).
+"""Parses messages of Youzan's nsqd (YZ-10, YZ-15), and its replies to traced publishes (YZ-9).
+
+After the id, a message contains:
 
 ::
 
@@ -6,8 +8,8 @@
     SUB_ADVANCED, SUB_ORDERED  queue offset (8), raw size (4), body
     an ext topic               ext version (1); if it is not 0: length (2), JSON; then as above
 
-The layout depends on the SUB command and on extend_support in IDENTIFY (nsqd/message.go:191 @0.3.7-HA.1.13.0).  The
-frame does not show it, so each connection has its own factory of messages.
+The format depends on the SUB command and on extend_support in IDENTIFY (nsqd/message.go:191 @0.3.7-HA.1.13.0).  The
+frame does not show the format, so each connection has its own message factory.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ _trace = Struct(">2sQQqI")
 _COMPRESSED = CODEC_KEY.encode()
 
 
-#: Parts of a message after its id: body, ext header, queue offset and raw size.  Missing parts are None.
+#: The body, ext header, queue offset and raw size of a message.  A missing part is None.
 Content: TypeAlias = tuple[bytes, bytes | None, int | None, int | None]
 
 
 def decode_content(data: bytes, *, ext: bool = False, tail: bool = False) -> Content:
-    """Split *data*, the bytes after a message's id, into its parts.  Raises ProtocolError if bytes are missing."""
+    """Split *data*, the bytes after a message's id, into a Content.  Raises ProtocolError if bytes are missing."""
     at = 0
     header: bytes | None = None
     if ext:
@@ -44,7 +46,7 @@ def decode_content(data: bytes, *, ext: bool = False, tail: bool = False) -> Con
             raise ProtocolError("a message of an ext topic has no ext version")
         version, at = data[0], 1
         if version not in EXT_VERSIONS:
-            raise ProtocolError(f"unknown ext version {version}; was the topic changed while subscribed?")
+            raise ProtocolError(f"unknown ext version {version}: did the topic become an ext topic meanwhile?")
         if version != EXT_NONE:
             start = 3
             at = start + int.from_bytes(data[1:3], "big")
@@ -60,7 +62,7 @@ def decode_content(data: bytes, *, ext: bool = False, tail: bool = False) -> Con
 
 
 def split_id(message_id: bytes) -> tuple[int, int]:
-    """Split a 16-byte message id into (internal id, trace id) (YZ-10).  Raises ProtocolError for another length."""
+    """Split a message id into (internal id, trace id) (YZ-10).  Raises ProtocolError unless it has 16 bytes."""
     if len(message_id) != 16:
         raise ProtocolError(f"a message id has {len(message_id)} bytes, not 16")
     internal, trace = _ids(message_id)
@@ -68,7 +70,7 @@ def split_id(message_id: bytes) -> tuple[int, int]:
 
 
 def partition_of_id(internal_id: int) -> int:
-    """Return the partition, the upper bits of an internal id.  It is 0 for ids of a standalone server."""
+    """Return the partition in an internal id.  It is 0 for a standalone server."""
     return internal_id >> PARTITION_SHIFT
 
 
@@ -76,10 +78,10 @@ class YouzanMessage(Message):
     """A message from Youzan's nsqd.
 
     Attributes:
-        internal_id: The server's id.  In cluster mode it is unique in the topic, and increases in each partition.
+        internal_id: The server's id.  In a cluster it is unique in the topic, and increases within each partition.
         trace_id: The publisher's trace id, or 0.
         partition: The partition of the message.
-        queue_offset, raw_size: Offset and size of the message in the partition's queue; None after a plain SUB.
+        queue_offset, raw_size: Offset and size of the message in the partition's queue, or None after a plain SUB.
         header_bytes: The received ext header, or None.
     """
 
@@ -111,26 +113,23 @@ class YouzanMessage(Message):
 
     @property
     def headers(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """The ext headers, or None if the message has no headers.
-
-        The dict is empty if ``header_bytes`` is no JSON object.
-        """
+        """The headers, or None if the message has none.  They are empty if ``header_bytes`` is no JSON object."""
         if self._headers is None and self.header_bytes is not None:
             self._headers = _parse_header(self.header_bytes)
         return self._headers
 
     @property
     def tag(self) -> str | None:
-        """The tag by which nsqd dispatched the message (YZ-16), or None."""
+        """The tag of the message (YZ-16), or None."""
         tag = (self.headers or {}).get(TAG_KEY)
         return tag if isinstance(tag, str) else None
 
 
 class CompressedMessage(YouzanMessage):
-    """A message whose headers name a compression.  The first access to ``body`` decompresses the body.
+    """A message with a compressed body.  The first access to ``body`` decompresses the body.
 
-    ``body`` raises CompressedBodyError if decompression fails; ``raw_body`` is the compressed body.  ``headers`` omits
-    the two headers that describe the compression.
+    ``body`` raises CompressedBodyError if the decompression fails.  ``raw_body`` is the compressed body.  ``headers``
+    omits the two headers that describe the compression.
     """
 
     __slots__ = ("_most", "_packed", "_unpacked")
@@ -183,8 +182,8 @@ def message_factory(
 ) -> Callable[[Any, int, int, bytes, bytes], YouzanMessage]:
     """Return the message factory of one connection.  The factory raises ProtocolError for a malformed message.
 
-    *most_unpacked* is the maximum size of a decompressed body in bytes.  If it is None, bodies stay compressed.  *ext*:
-    the messages have an ext version; *tail*: they have a queue offset and a raw size.
+    *most_unpacked* is the maximum number of bytes of a decompressed body, or None if bodies stay compressed.  *ext* is
+    true if the messages have an ext version.  *tail* is true if they have a queue offset and a raw size.
     """
     if not ext and not tail:  # faster than decode_content()
         return lambda connection, ns, attempts, id, rest: YouzanMessage(
@@ -202,9 +201,10 @@ def message_factory(
 
 @dataclass(frozen=True, slots=True)
 class PublishReceipt:
-    """Ids, queue offset and size of a traced publish (YZ-9).  For a batch: of its first message, and the total size.
+    """The ids, queue offset and size of the message of a traced publish (YZ-9).
 
-    ``rest``: the receipts of the second and later parts, if a batch was split.
+    For a batch they are the ids and offset of the first message, and the size of all messages.  If the Writer split the
+    batch, ``rest`` has the receipts of the second and all later parts.
     """
 
     internal_id: int
@@ -220,7 +220,7 @@ class PublishReceipt:
 
 
 def parse_trace_reply(data: bytes) -> PublishReceipt:
-    """Parse nsqd's answer to a traced publish.  Raises ProtocolError for any other bytes."""
+    """Parse nsqd's reply to a traced publish.  Raises ProtocolError for any other reply."""
     if len(data) != _trace.size or not data.startswith(b"OK"):
         raise ProtocolError(f"nsqd answered a traced publish with {data[:40]!r} ({len(data)} bytes)")
     _, internal_id, trace_id, queue_offset, raw_size = _trace.unpack(data)

@@ -1,4 +1,4 @@
-"""Options of Readers and Writers for the features of Youzan's NSQ."""
+"""Options of Readers and Writers of Youzan's NSQ."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _FILTERS = {"exact": 1, "regex": 2, "glob": 3, "list": 4}
 
 @dataclass(frozen=True, kw_only=True)
 class ExtFilter:
-    """Filter by headers for the messages of an ext topic (YZ-16).
+    """Selects the messages of an ext topic that a Reader receives, by their headers (YZ-16).
 
-    The server finishes messages that do not match the filter, so no consumer of the channel receives them.
+    The server finishes all other messages, so no consumer of the channel receives them.
     """
 
-    kind: Literal["exact", "regex", "glob", "list"] = documented("exact", "how the header's value is compared")
-    key: str | None = documented(None, "the header; not for 'list'")
-    value: str | None = documented(None, "the text to compare the header's value with; not for 'list'")
-    pairs: Sequence[tuple[str, str]] = documented((), "for 'list': headers and their exact values")
-    match: Literal["any", "all"] = documented("any", "for 'list': whether one pair is enough")
-    inverse: bool = documented(False, "receive the messages that do not match, also messages without headers")
+    kind: Literal["exact", "regex", "glob", "list"] = documented("exact", "how values are compared")
+    key: str | None = documented(None, "name of the header; None for 'list'")
+    value: str | None = documented(None, "text to compare the value of the header with; None for 'list'")
+    pairs: Sequence[tuple[str, str]] = documented((), "only for 'list': names of headers and their exact values")
+    match: Literal["any", "all"] = documented("any", "only for 'list': whether any pair, or all pairs, must match")
+    inverse: bool = documented(False, "receive only messages that do not match, and messages without headers")
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, *_FILTERS)
         check_choice("match", self.match, "any", "all")
-        # The server reports no error for an invalid filter, but sends every message.
+        # If a filter is invalid, the server reports no error, but sends every message.
         if self.kind == "list":
             self._check_list()
         elif not _is_text(self.key) or not _is_text(self.value) or self.pairs:
@@ -47,7 +47,7 @@ class ExtFilter:
                 raise OptionError("pairs", pair, "must be pairs of a header and its value")
 
     def identify(self) -> dict[str, Any]:
-        """Return IDENTIFY's ``ext_filter``.  nsqd/ext_filter.go:36"""
+        """Return the value of ``ext_filter`` in IDENTIFY.  nsqd/ext_filter.go:36"""
         filter_: dict[str, Any] = {"type": _FILTERS[self.kind], "inverse": self.inverse}
         if self.kind != "list":
             return {**filter_, "filter_ext_key": self.key, "filter_data": self.value}
@@ -61,21 +61,21 @@ def _is_text(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class YouzanOptions:
-    """Options of a Reader or Writer for Youzan's NSQ.  The constructor checks them, and raises OptionError."""
+    """Options of a Reader or Writer of Youzan's NSQ.  Raises OptionError for an invalid option."""
 
-    partitions: Collection[int] | None = documented(None, "partitions to read; None: all (YZ-3)")
-    ordered: bool | None = documented(False, "consume in order; None: as in the topic's metainfo (YZ-6)")
-    start_offset: StartOffset | None = documented(None, "first message for a channel without consumers (YZ-17)")
-    positions: bool = documented(False, "messages carry queue_offset and raw_size (SUB_ADVANCED)")
-    desired_tag: str | None = documented(None, "receive the messages with this tag only (YZ-16)")
-    ext_filter: ExtFilter | None = documented(None, "receive matching messages only (YZ-16)")
-    extend_support: bool | None = documented(None, "whether the topic has headers; None: as in its metainfo (YZ-15)")
-    key_mapping: KeyMapping = documented("go", "'go' (murmur3) or 'java' (String.hashCode): key to partition (YZ-5)")
+    partitions: Collection[int] | None = documented(None, "partitions to read; None: all partitions (YZ-3)")
+    ordered: bool | None = documented(False, "consume in order; None: only if the topic is ordered (YZ-6)")
+    start_offset: StartOffset | None = documented(None, "position at which a channel without consumers starts (YZ-17)")
+    positions: bool = documented(False, "messages have queue_offset and raw_size (SUB_ADVANCED)")
+    desired_tag: str | None = documented(None, "receive only messages with this tag (YZ-16)")
+    ext_filter: ExtFilter | None = documented(None, "receive only messages that match this filter (YZ-16)")
+    extend_support: bool | None = documented(None, "whether the topic is an ext topic; None: ask nsqlookupd (YZ-15)")
+    key_mapping: KeyMapping = documented("go", "hash of keys: 'go' (murmur3) or 'java' (String.hashCode) (YZ-5)")
     decompress: bool = documented(True, "decompress the bodies that youzan/go-nsq compressed")
     max_decompressed_size: int = size(
         16 * 1024 * 1024, 1, 2**31 - 1, "a longer decompressed body fails its message with CompressedBodyError"
     )
-    trace: bool = documented(False, "publish with a trace id and return receipts (YZ-9)")
+    trace: bool = documented(False, "each publish has a trace id and returns a receipt (YZ-9)")
 
     def __post_init__(self) -> None:
         if self.partitions is not None:

@@ -1,15 +1,15 @@
-"""Chooses the partition of a publish, and decides which errors require a new lookup.  No I/O.
+"""Chooses the partition of a publish, and decides which errors require a new lookup.
 
-A key's partition depends only on the key and the number of partitions (YZ-5).  If the partition's leader is
-unreachable, the publish waits or fails.  It never goes to another partition, because the key would lose its order.
+The partition of a key depends only on the key and the number of partitions (YZ-5).  If the leader of the partition is
+unreachable, the publish waits or fails.  It never goes to another partition, because the messages of the key would lose
+their order.
 
-Youzan's two clients map keys differently.  All writers of a topic must use the same mapping.  If two writers use
-different mappings, messages of one key go to two partitions and lose their order.
+Youzan's two clients map keys differently.  All writers of a topic must use the same mapping, because the messages of a
+key would otherwise go to two partitions and lose their order.
 
-* ``"go"``: murmur3 x86_32 of the key's bytes, seed 0, unsigned, modulo the number of partitions
-  (go-nsq/producer.go "GetPartitionID" with the hasher its examples set).
-* ``"java"``: ``Math.abs(key.hashCode() % partitions)`` (nsqJavaSDK, Topic.java); the key is text, hashed over its
-  UTF-16 code units.
+* ``"go"``: murmur3 x86_32 of the key's bytes, with seed 0, unsigned, modulo the number of partitions
+  (``GetPartitionID`` in go-nsq/producer.go, with the hasher of its examples).
+* ``"java"``: ``Math.abs(key.hashCode() % partitions)`` of the key as text (nsqJavaSDK, Topic.java).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.youzan.commands import check_partition
 from gnsq_lite.youzan.lookup import TopicLayout
 
-#: Errors after which the partition may have another leader, so that a new lookup is needed (YZ-8).
+#: Errors after which the partition may have another leader (YZ-8).
 MOVED = (NotLeaderError, NotWritableError, TopicNotExistError)
 
 KeyMapping = Literal["go", "java"]
@@ -53,7 +53,7 @@ def _java_hash(key: bytes) -> int:
     return abs(java_string_hash(key.decode()))
 
 
-#: Hash function of each mapping.  The partition is the hash modulo the number of partitions.  "java" needs UTF-8 text.
+#: Hash function of each mapping.  The partition is the hash modulo the number of partitions.
 HASHES: dict[KeyMapping, Callable[[bytes], int]] = {"go": murmur3_32, "java": _java_hash}
 
 
@@ -66,7 +66,7 @@ def partition_of(key: bytes, partition_num: int, mapping: KeyMapping = "go") -> 
 
 
 def check_place(key: bytes | None, partition: int | None, mapping: KeyMapping) -> None:
-    """Raise OptionError for an invalid partition, for a key that cannot be hashed, and if both are given."""
+    """Raise OptionError for an invalid partition, for a key that cannot be hashed, and for a key with a partition."""
     if partition is not None:
         check_partition(partition)
         if key is not None:
@@ -78,10 +78,10 @@ def check_place(key: bytes | None, partition: int | None, mapping: KeyMapping) -
 def partition_for(
     topic: str, layout: TopicLayout, key: bytes | None, partition: int | None, mapping: KeyMapping = "go"
 ) -> int:
-    """Return *partition*, or the partition of *key*; the caller gives exactly one of the two, checked.
+    """Return *partition*, or the partition of *key* if *partition* is None.
 
     Raises:
-        OptionError: the topic does not have *partition*.
+        OptionError: The topic does not have *partition*.
         NotSent: *key* is given, but the number of partitions is unknown.
     """
     if partition is not None:
@@ -94,9 +94,9 @@ def partition_for(
 
 
 def should_reroute(error: NSQError) -> bool:
-    """Return whether the client must look up the partition's leader again after *error* (YZ-8, YZ-5).
+    """Return whether the Writer must send a publish again to another leader after nsqd refused it (YZ-8, YZ-5).
 
-    A leader that shuts down refuses messages with "exiting".  A new leader is elected within about a second.
+    A leader that shuts down refuses messages with "exiting".  The cluster elects a new leader within about a second.
     """
     if isinstance(error, (PubFailedError, MpubFailedError)):
         return error.text == "exiting"

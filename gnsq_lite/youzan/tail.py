@@ -1,4 +1,4 @@
-"""Moves a message that is given up to the end of its partition (YZ-13)."""
+"""Publishes a message that is given up again, at the end of its partition (YZ-13)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Publisher(Protocol):
 
 
 def to_tail(writer: Publisher) -> Callable[[Message], None]:
-    """Return an ``on_give_up`` that publishes the message again to the same partition with the same headers.
+    """Return an ``on_give_up`` that publishes the message again, to the same partition and with the same headers.
 
-    The Reader finishes the message after nsqd's OK, and requeues the message if the publish fails.  A crash between OK
-    and FIN leaves a duplicate.  Attempts restart at 1.  The key loses its order: later messages are handled first.
+    The Reader finishes the old message after nsqd's OK, or requeues it if the publish fails.  A crash between OK and
+    FIN leaves a duplicate.  The new message starts with attempt 1, and is handled after later messages of its key.
     """
 
     def give_up(message: Message) -> None:

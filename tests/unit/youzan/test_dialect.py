@@ -65,7 +65,7 @@ def test_a_partition_that_the_topic_does_not_have_is_told_of_once(caplog: pytest
     said(dialect, [A, None], role="read")  # 1 has no leader now, and is one of the topic's
     said(dialect, [A, B], role="read")
     assert [record.getMessage() for record in caplog.records] == [
-        "t has 2 partitions; partitions= names [5, 7], which do not exist yet"
+        "t has 2 partitions: the Reader waits for partitions [5, 7] (partitions=)"
     ]
     caplog.clear()
     said(YouzanDialect(partitions=[0, 1]), [A, B], role="read")
