@@ -1,8 +1,8 @@
-"""Sends each publish to the leader of a partition (YZ-4, YZ-5, YZ-8, YZ-12).  The router's host does the I/O.
+"""Chooses the leader for each publish (YZ-4, YZ-5, YZ-8, YZ-12).  The Writer's core, the *host*, does the I/O.
 
-Publishes to one partition keep their order and never go to another partition.  The router holds the publishes that it
-cannot send, in one ordered heap per partition.  It sends them when the partition gets a leader, or when the leader
-accepts publishes again.  Held publishes do not delay publishes to other partitions.
+Publishes to one partition keep their order, and never go to another partition.  If the leader of a partition is unknown
+or accepts no publishes, the router holds the publishes to the partition.  It sends them when the partition has a leader
+that accepts publishes.  Held publishes do not delay publishes to other partitions.
 """
 
 from __future__ import annotations
@@ -21,67 +21,69 @@ from gnsq_lite.youzan.lookup import EMPTY, TopicLayout
 from gnsq_lite.youzan.options import YouzanOptions
 from gnsq_lite.youzan.partitions import partition_for
 
-#: Minimum seconds between two lookups of a topic; seconds between two lookups while publishes wait for a leader.
-_PAUSE = 0.05
-_LOOK_AGAIN = 0.25
+#: Minimum seconds between two lookups of a topic.
+_MIN_PAUSE = 0.05
+#: Seconds between two lookups of a topic with held publishes.
+_POLL_EVERY = 0.25
 
-#: Values instead of a partition number.  _ANY: any partition is allowed.  _UNKNOWN: the partition is unknown until
-#: nsqlookupd reports the number of partitions.
+#: Used instead of the number of a partition.  _ANY: the publish may go to any partition.  _UNKNOWN: the partition of
+#: the key is unknown until nsqlookupd reports the number of partitions.
 _ANY, _UNKNOWN = -1, -2
 
-_NO_LEADER = "no leader is known that accepts writes, that allowed_addresses permits and that was not just lost"
+_NO_LEADER = "no leader is known that accepts writes, that allowed_addresses permits, and that was not just lost"
 
 
 class _Topic:
-    """The leaders of one topic, and the publishes that wait for them."""
+    """The leaders of one topic, and the held publishes to the topic."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lookups: Lookups | None = None
-        #: The last answer that lists endpoints.  Before the first such answer, this is the last answer.
+        #: nsqlookupd's last answer that lists endpoints.  If there is none, nsqlookupd's last answer.
         self.lookup: Lookup | None = None
-        #: Leader of each partition, by the partition's number.  Publishes to the partition go to this leader.
+        #: The leader of each partition, by the number of the partition.
         self.leaders: dict[int, Endpoint] = {}
-        #: The nsqds, if nsqlookupd lists no partitions; all endpoints for publishes without a key.
+        #: The nsqds of a topic without partitions.
         self.nodes: tuple[Endpoint, ...] = ()
+        #: All leaders, or, without partitions, all nsqds.
         self.endpoints: tuple[Endpoint, ...] = ()
-        #: Leaders that refused a publish or were lost, and that are not in use again.
-        self.doubted: set[Endpoint] = set()
-        #: For each partition with publishes that wait, a heap of (number, publish).
+        #: Leaders that refused a publish or were lost.
+        self.failed: set[Endpoint] = set()
+        #: For each partition with held publishes, a heap of (number, publish).
         self.held: dict[int, list[tuple[int, RoutedPublish]]] = {}
-        #: Counter of the publishes without a key and partition, which chooses their endpoints in turn.  Thread-safe.
+        #: Counts the publishes that may go to any partition, to choose their endpoints in turn.  Thread-safe.
         self.turns = itertools.count()
         self.timer: Any = None
-        self.asked_at = 0.0
+        self.polled_at = 0.0
 
     @property
     def layout(self) -> TopicLayout:
-        """The partitions of the topic in the last answer of nsqlookupd."""
+        """The partitions in :attr:`lookup`."""
         meta = self.lookup.meta if self.lookup is not None else None
         return meta if isinstance(meta, TopicLayout) else EMPTY
 
     def use(self, leaders: dict[int, Endpoint], nodes: Iterable[Endpoint] = ()) -> None:
-        """Set the endpoints for all later publishes."""
+        """Set the leaders, or, if there are none, the nsqds."""
         self.leaders, self.nodes = leaders, () if leaders else tuple(dict.fromkeys(nodes))
         self.endpoints = tuple(leaders[number] for number in sorted(leaders)) or self.nodes
 
-    def doubt(self, leader: Endpoint) -> None:
-        """Send nothing to *leader* until a lookup selects it again."""
-        self.doubted.add(leader)
+    def mark_failed(self, leader: Endpoint) -> None:
+        """Stop sending publishes to *leader* until :meth:`LeaderRouter._learned` chooses it again."""
+        self.failed.add(leader)
         if leader.partition is not None and self.leaders.get(leader.partition) == leader:
             self.use({number: each for number, each in self.leaders.items() if each != leader})
 
     def hold(self, partition: int, publish: RoutedPublish) -> None:
-        """Hold a publish until its partition can accept it."""
+        """Hold a publish to *partition*."""
         held = self.held.setdefault(partition, [])
-        if len(held) >= 1024 and len(held) & (len(held) - 1) == 0:  # at each power of two: drop settled publishes
+        if len(held) >= 1024 and len(held) & (len(held) - 1) == 0:  # drop settled publishes at each power of two
             held[:] = [each for each in held if not each[1].done()]
             heapify(held)
         heappush(held, (publish.number, publish))
 
 
 class LeaderRouter:
-    """Routes the publishes of a Writer.  Call it in the loop's thread; only :meth:`leader` is thread-safe."""
+    """A Writer's router.  Only :meth:`leader` is thread-safe.  Call all other methods in the loop's thread."""
 
     def __init__(
         self,
@@ -100,9 +102,9 @@ class LeaderRouter:
     # -- publishes
 
     def leader(self, publish: RoutedPublish) -> Endpoint | None:
-        """Encode the publish and return its leader.  Thread-safe.
+        """Encode the publish, and return its leader.  Thread-safe.
 
-        Return None if the loop must send the publish, for example because an earlier publish to its partition waits.
+        Return None if the loop must do the publish, for example because publishes to its partition are held.
         """
         topic = self._topics.get(publish.topic)
         if topic is None:
@@ -114,12 +116,12 @@ class LeaderRouter:
             for endpoint in self._candidates(topic, publish, partition):
                 publish.data = self._command(topic, publish, endpoint)
                 return endpoint
-        except NSQError:  # the loop raises the error again
+        except NSQError:  # the loop finds the same error, and fails the publish
             pass
         return None
 
     def send(self, publish: RoutedPublish) -> None:
-        """Send a publish to its leader, or hold it."""
+        """Send a publish to its leader, or hold it until its partition has a leader that accepts it."""
         topic = self._topic(publish.topic)
         publish.number = next(self._numbers)
         self._place(topic, publish)
@@ -135,7 +137,7 @@ class LeaderRouter:
             self._look_again(topic)
 
     def _partition(self, topic: _Topic, publish: RoutedPublish) -> int:
-        """Return the number of the publish's partition, or _ANY, or _UNKNOWN.  Raises OptionError, NotSent."""
+        """Return the partition of a publish, _ANY or _UNKNOWN.  Raises OptionError, NotSent."""
         request = publish.request
         if request is None or (request.key is None and request.partition is None):
             return _ANY
@@ -147,17 +149,17 @@ class LeaderRouter:
             return _UNKNOWN
 
     def _candidates(self, topic: _Topic, publish: RoutedPublish, partition: int) -> Iterator[Endpoint]:
-        """Yield the endpoints that can accept a publish, the best first."""
+        """Yield the endpoints to try for a publish to *partition*, in order."""
         if partition >= 0:
             leader = topic.leaders.get(partition)
-            if leader is None and len(topic.nodes) == 1:  # a single nsqd without listed partitions
+            if leader is None and len(topic.nodes) == 1:  # a single nsqd, which leads all partitions
                 leader = Endpoint(*topic.nodes[0].address, partition)
             if leader is not None:
                 yield leader
         elif partition == _ANY and topic.endpoints:
             endpoints, avoids = topic.endpoints, self._host.avoids
             first = publish.leader
-            if first is None or first not in endpoints:  # keep the choice of a thread or of an earlier attempt
+            if first is None or first not in endpoints:  # a thread or an earlier attempt may have chosen
                 first = publish.leader = endpoints[next(topic.turns) % len(endpoints)]
             if not avoids(first):
                 yield first
@@ -168,11 +170,11 @@ class LeaderRouter:
         number = endpoint.partition
         if publish.request is None and not (publish.batch or self._traces or number is None):
             return publish.command_behind(command_line(b"PUB", topic.name, number))
-        publish.request = request = publish.asked()  # kept for a retry, because encode() adds the trace id
+        publish.request = request = publish.asked()  # encode() adds a trace id, which a retry must send again
         return self._dialect.encode(request, endpoint, topic.lookup)
 
     def _try(self, topic: _Topic, publish: RoutedPublish, partition: int) -> bool:
-        """Send or settle a publish; return False if it must wait."""
+        """Send or fail a publish, or return False if the publish must be held."""
         is_led = False
         for endpoint in self._candidates(topic, publish, partition):
             try:
@@ -189,18 +191,18 @@ class LeaderRouter:
         return False
 
     def _refuse(self, topic: _Topic, publish: RoutedPublish, error: NSQError) -> None:
-        """Fail a publish that the topic cannot accept.  Look the topic up again, because the topic may have changed."""
+        """Fail a publish that the topic cannot accept, and look the topic up, because the topic may have changed."""
         self._host.fail(publish, error)
         self._look_again(topic)
 
     def _flush(self, topic: _Topic, partition: int) -> None:
-        """Send the held publishes of a partition in order."""
+        """Send the held publishes to a partition in order, until the leader accepts no more."""
         held = topic.held.get(partition)
         while held:
             publish = held[0][1]
             if not publish.done() and not self._try(topic, publish, partition):
                 return
-            heappop(held)  # only after the send: no thread may overtake the publish
+            heappop(held)  # after the send, because leader() must see the publish as held until then
         topic.held.pop(partition, None)
 
     # -- lookups
@@ -211,16 +213,17 @@ class LeaderRouter:
             topic = self._topics[name] = _Topic(name)
             learned, outage = self._learned, self._on_outage
             topic.lookups = self._host.look_up(name, lambda found: learned(topic, found), lambda: outage(topic))
-            if topic.lookups is None:  # no nsqlookupd: the given nsqds lead all partitions
+            if topic.lookups is None:  # without nsqlookupds the given nsqds lead all partitions
                 topic.use({}, self._nsqds)
         return topic
 
     def _learned(self, topic: _Topic, answer: Lookup) -> None:
-        """Update the leaders from an nsqlookupd's *answer*, and send the publishes that wait for them.
+        """Update the leaders from an nsqlookupd's *answer*, and send held publishes.
 
-        If nsqlookupds disagree, the router cannot know the newer answer.  So a leader in use stays in use while an
-        nsqlookupd lists it, until it refuses a publish or is lost.  Then the router prefers another listed leader.  If
-        no nsqlookupd lists a leader, the known leaders stay in use, because the nsqlookupds may have just started.
+        If the answers of nsqlookupds differ, the router cannot know which answer is newer.  So the router keeps a
+        leader that any nsqlookupd lists, until the leader refuses a publish or is lost.  Then the router prefers
+        another listed leader.  If no nsqlookupd lists any leader, the router keeps the known leaders, because the
+        nsqlookupds may have just started.
         """
         before = topic.layout.partition_num
         if answer.endpoints or topic.lookup is None:
@@ -232,7 +235,7 @@ class LeaderRouter:
             leaders = {number: self._choose(topic, number, listed, answer) for number in sorted(numbers)}
             nodes = () if numbers else answer.endpoints
             topic.use({number: each for number, each in leaders.items() if each is not None}, nodes)
-            topic.doubted.difference_update(topic.endpoints)
+            topic.failed.difference_update(topic.endpoints)
         if topic.layout.partition_num != before:
             held, topic.held = topic.held, {}
             for _, publish in sorted(each for heap in held.values() for each in heap):
@@ -241,16 +244,16 @@ class LeaderRouter:
             self._flush(topic, partition)
 
     def _choose(self, topic: _Topic, number: int, listed: list[Endpoint], answer: Lookup) -> Endpoint | None:
-        """Choose the leader of a partition among the listed endpoints.
+        """Choose the leader of partition *number* among the *listed* endpoints.
 
-        Return None while a publish to a former leader is unanswered, because it precedes the held publishes (YZ-5).
+        Return None while publishes to a former leader are unanswered, because they precede the held publishes (YZ-5).
         """
         leaders = [each for each in listed if each.partition == number]
         current = topic.leaders.get(number)
         if current in leaders:
             return current
-        leader = next((each for each in leaders if each not in topic.doubted), None)
-        if leader is None:  # all listed leaders are doubted: use the newest answer
+        leader = next((each for each in leaders if each not in topic.failed), None)
+        if leader is None:  # all listed leaders have failed: use the newest answer
             leader = next((each for each in answer.endpoints if each.partition == number), None)
         if leader is not None and self._host.owes(topic.name, number):
             self._look_again(topic)
@@ -258,28 +261,28 @@ class LeaderRouter:
         return leader
 
     def _on_outage(self, topic: _Topic) -> None:
-        """Use doubted leaders again while all nsqlookupds fail.  An nsqd that is not the leader refuses the publish."""
-        if topic.lookup is not None and topic.doubted:
-            topic.doubted.clear()
+        """Use failed leaders again, because all nsqlookupds fail.  A leader that was replaced refuses the publish."""
+        if topic.lookup is not None and topic.failed:
+            topic.failed.clear()
             self._learned(topic, topic.lookup)
 
     def _look_again(self, topic: _Topic) -> None:
-        """Query the nsqlookupds at once, or up to 50 ms later if the router has just queried them."""
+        """Query the nsqlookupds now, or _MIN_PAUSE after the last query."""
         if topic.timer is None and topic.lookups is not None and not self._closed:
-            pause = max(0.0, topic.asked_at + _PAUSE - self._clock.now())
-            topic.timer = self._host.call_later(pause, partial(self._ask, topic, topic.lookups))
+            pause = max(0.0, topic.polled_at + _MIN_PAUSE - self._clock.now())
+            topic.timer = self._host.call_later(pause, partial(self._poll, topic, topic.lookups))
 
-    def _ask(self, topic: _Topic, lookups: Lookups) -> None:
-        topic.asked_at, topic.timer = self._clock.now(), None
+    def _poll(self, topic: _Topic, lookups: Lookups) -> None:
+        topic.polled_at, topic.timer = self._clock.now(), None
         lookups.poke()
         if topic.held:
-            topic.timer = self._host.call_later(_LOOK_AGAIN, partial(self._ask, topic, lookups))
+            topic.timer = self._host.call_later(_POLL_EVERY, partial(self._poll, topic, lookups))
 
     # -- lost nodes
 
     def put_back(self, publishes: Iterable[RoutedPublish], lost: Endpoint) -> None:
-        """Send *publishes* of the node *lost* again, in order."""
-        self.look_again(lost, doubt=True)
+        """Send *publishes*, which *lost* refused or has not confirmed, to the leaders again, in order."""
+        self.look_again(lost, failed=True)
         changed: dict[_Topic, set[int]] = {}
         for publish in publishes:
             topic = self._topic(publish.topic)
@@ -292,22 +295,22 @@ class LeaderRouter:
             if topic.held:
                 self._look_again(topic)
 
-    def look_again(self, endpoint: Endpoint, *, doubt: bool = False) -> None:
-        """Look up the topics that *endpoint* leads, because it is silent or lost (YZ-18)."""
+    def look_again(self, endpoint: Endpoint, *, failed: bool = False) -> None:
+        """Look up the topics of *endpoint*, which is silent or lost (YZ-18).  If it *failed*, stop using it."""
         for topic in self._topics.values():
             if topic.lookups is not None and endpoint in topic.endpoints:
-                if doubt:
-                    topic.doubt(endpoint)
+                if failed:
+                    topic.mark_failed(endpoint)
                 self._look_again(topic)
 
     def on_room(self, endpoint: Endpoint) -> None:
-        """Send the held publishes that *endpoint*, which has room again, can accept."""
+        """Send held publishes to *endpoint*, which accepts publishes again."""
         for topic in self._topics.values():
             for partition in list(topic.held):
                 if partition < 0 or endpoint.partition in (None, partition):
                     self._flush(topic, partition)
 
-    # -- waiting publishes, and the end
+    # -- held publishes, and the end
 
     def waiting(self) -> list[RoutedPublish]:
         """Return all held publishes."""
@@ -315,7 +318,7 @@ class LeaderRouter:
         return [publish for topic in topics for held in topic.held.values() for _, publish in held]
 
     def forget_done(self) -> None:
-        """Drop settled publishes from the head of each partition's heap."""
+        """Drop the settled publishes that precede all other held publishes to their partition."""
         for topic in self._topics.values():
             for partition, held in list(topic.held.items()):
                 while held and held[0][1].done():
@@ -324,7 +327,10 @@ class LeaderRouter:
                     del topic.held[partition]
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
-        """Return why a held publish has no leader; None if it has a leader, or if no nsqlookupd has answered."""
+        """Return the reason why a held publish has no leader.
+
+        Return None if the publish has a leader, or if no nsqlookupd has answered yet.
+        """
         topic = self._topic(publish.topic)
         if topic.lookup is None and topic.lookups is not None:
             return None
@@ -336,7 +342,7 @@ class LeaderRouter:
         return NotSent(_NO_LEADER)
 
     def not_sent(self, publish: RoutedPublish, error: NotSent) -> NotSent:
-        """Convert the *error* of an unsent publish to PartitionUnavailable, if the partition is known."""
+        """Return *error*, or PartitionUnavailable with the same text if the partition of the publish is known."""
         partition = self._partition(self._topic(publish.topic), publish)
         if partition < 0:
             return error
