@@ -107,7 +107,7 @@ def test_the_package_exports_these_names_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("owner", MEMBERS, ids=lambda owner: owner.__name__)
-def test_the_methods_are_called_so(owner: type) -> None:
+def test_the_methods_have_these_signatures(owner: type) -> None:
     assert {name: plain(getattr(owner, name)) for name in MEMBERS[owner]} == MEMBERS[owner]
 
 
@@ -131,7 +131,7 @@ def test_a_message_has_these_attributes() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_public_module_has_its_names(module: str) -> None:
+def test_a_public_module_exports_these_names(module: str) -> None:
     found = importlib.import_module(module)
     assert [name for name in MODULES[module] if not hasattr(found, name)] == []
 
@@ -141,7 +141,7 @@ def test_every_exported_name_is_documented() -> None:
         assert inspect.getdoc(getattr(gnsq_lite, name)), name
 
 
-def test_the_version_is_that_of_version_py() -> None:
+def test_the_version_comes_from_version_py() -> None:
     text = (PACKAGE / "version.py").read_text(encoding="utf-8")
     assert f'__version__ = "{gnsq_lite.__version__}"' in text
 
@@ -169,7 +169,7 @@ def test_importing_the_package_needs_no_extra_and_patches_nothing() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_is_not_used_is_not_imported() -> None:
+def test_unused_modules_are_not_imported() -> None:
     program = (
         "import sys; from gnsq_lite import Reader, Worker, Writer\n"
         "slow = {'urllib3', 'rich', 'click', 'gnsq_lite.http', 'gnsq_lite.broker', 'asyncio'}\n"

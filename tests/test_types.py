@@ -71,7 +71,7 @@ def pyright(path: Path) -> dict[int, str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
-def test_a_type_checker_refuses_each_wrong_use_and_no_right_one(checker: type) -> None:
+def test_a_type_checker_refuses_wrong_uses_only(checker: type) -> None:
     text = USES.read_text(encoding="utf-8")
     assert len(marked(text)) > 50
     assert differences(checker(USES), text) == []
@@ -112,7 +112,7 @@ def loose(source: str, names: tuple[str, ...]) -> list[str]:
     return [f"{what}: {types}" for what, types in found if re.search(r"\bAny\b", OF_ANY_KIND.sub("", types))]
 
 
-def test_nothing_that_users_touch_is_typed_any() -> None:
+def test_no_public_type_is_any() -> None:
     found = []
     for name, parts in TOUCHED.items():
         source = (ROOT / "gnsq_lite" / name).read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ from tests.system.test_http_client import server_context
 
 @pytest.mark.rule("CFG-2")
 @pytest.mark.rule("DISC-3")
-def test_both_forms_of_an_answer_are_read_over_kept_connections(
+def test_both_forms_of_an_answer_are_read_over_idle_connections(
     found: Found, running: Callable[[Discovery], Discovery]
 ) -> None:
     with stub() as bare, stub() as wrapped:
@@ -45,7 +45,7 @@ def test_both_forms_of_an_answer_are_read_over_kept_connections(
 
 
 @pytest.mark.rule("SEC-1")
-def test_https_with_an_own_ca_and_a_token_that_no_found_nsqlookupd_gets(
+def test_https_with_a_private_ca_works_and_listed_nsqlookupds_get_no_token(
     found: Found, running: Callable[[Discovery], Discovery], certs: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -84,12 +84,12 @@ def test_the_password_of_an_address_is_sent_and_not_shown(
     assert "s3cret" not in repr(Writer(lookupd_http_addresses=f"http://me:s3cret@{server.address}"))
 
 
-def test_a_ca_file_that_cannot_be_read_is_an_error_at_once(found: Found) -> None:
+def test_an_unreadable_ca_file_is_an_error_at_construction(found: Found) -> None:
     with pytest.raises(OptionError, match="ca_file"):
         found.discovery(["https://one.example"], lookupd_tls=TLSOptions(ca_file="/nowhere.pem"))
 
 
-def test_stopping_while_a_nsqlookupd_is_silent_takes_no_time_and_leaves_no_greenlet(found: Found) -> None:
+def test_stopping_while_an_nsqlookupd_is_silent_is_fast_and_leaves_no_greenlet(found: Found) -> None:
     with scripted(lambda connection: time.sleep(20)) as address:
         discovery = found.discovery([address], lookupd_timeout=30.0)
         task = gevent.spawn(discovery.run)

@@ -43,7 +43,7 @@ def server_context(certs: Certificates, pair: Any = None, *, client_ca: str | No
 
 
 @pytest.mark.rule("SEC-1")
-def test_https_works_with_an_own_ca_and_verifies_by_default(certs: Certificates) -> None:
+def test_https_works_with_a_private_ca_and_verifies_by_default(certs: Certificates) -> None:
     with stub(server_context(certs)) as server:
         server.answers.update(PING)
         for tls in (TLSOptions(ca_file=certs.ca), certs.client_context()):
@@ -94,7 +94,7 @@ def test_a_client_certificate_is_sent_and_its_absence_is_an_error(certs: Certifi
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_token_goes_into_the_header_and_into_no_repr_error_or_pickle(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_token_is_in_the_header_but_in_no_repr_error_or_pickle(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with stub() as server:
         server.answers["/info"] = (500, {"message": "no"})
@@ -138,7 +138,7 @@ def test_credentials_of_any_characters_are_sent_as_utf8(userinfo: str, sent: byt
     assert request.headers["authorization"] == f"Basic {b64encode(sent).decode()}"
 
 
-def test_credentials_over_plain_http_to_another_host_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_credentials_over_plain_http_to_another_host_log_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     LookupdClient("127.0.0.1", auth_token="x")
     LookupdClient("https://lookup.example", auth_token="x")
     assert caplog.text == ""
@@ -168,7 +168,7 @@ def test_a_call_is_made_once() -> None:
             assert len(seen) == count
 
 
-def test_one_connection_serves_many_calls_errors_included() -> None:
+def test_one_connection_serves_many_calls_and_error_answers() -> None:
     with stub() as server:
         server.answers.update(PING)
         with NsqdClient(server.address) as client:
@@ -180,7 +180,7 @@ def test_one_connection_serves_many_calls_errors_included() -> None:
         client.close()
 
 
-def test_a_kept_connection_has_the_time_of_the_new_call_not_what_the_old_one_left() -> None:
+def test_an_idle_connection_gets_the_whole_time_limit_of_the_next_call() -> None:
     def slow(connection: socket.socket) -> None:
         while request := read_request(connection):
             if b"/ping" not in request:
@@ -204,7 +204,7 @@ def take_slowly(connection: socket.socket, seconds: float) -> None:
     connection.sendall(answer(b"OK"))
 
 
-def test_sending_may_take_longer_than_connecting_and_than_what_an_earlier_call_left() -> None:
+def test_sending_may_take_longer_than_the_connect_timeout() -> None:
     def script(connection: socket.socket) -> None:
         take_slowly(connection, 1.2)
         read_request(connection)
@@ -221,7 +221,7 @@ def test_sending_may_take_longer_than_connecting_and_than_what_an_earlier_call_l
             client.publish("t", large)
 
 
-def test_the_error_names_its_own_cause_and_not_what_the_caller_was_handling() -> None:
+def test_the_error_names_its_cause_and_not_an_exception_of_the_caller() -> None:
     with refusing_port() as port:
         try:
             raise ValueError("the caller's own trouble")
@@ -229,7 +229,7 @@ def test_the_error_names_its_own_cause_and_not_what_the_caller_was_handling() ->
             ping_fails(errors.HTTPConnectError, "Connection refused$", f"127.0.0.1:{port}")
 
 
-def test_a_connection_the_server_closed_in_between_is_replaced_without_an_error() -> None:
+def test_an_idle_connection_that_the_server_closed_is_replaced_without_an_error() -> None:
     def once(connection: socket.socket) -> None:
         read_request(connection)
         connection.sendall(answer(b"OK"))
@@ -240,7 +240,7 @@ def test_a_connection_the_server_closed_in_between_is_replaced_without_an_error(
             threading.Event().wait(0.05)
 
 
-def test_an_answer_cut_off_at_the_limit_is_not_read_as_the_next_ones_head() -> None:
+def test_the_rest_of_a_cut_answer_is_not_read_as_the_next_answer() -> None:
     with stub() as server:
         server.answers["/info"] = (200, b"x" * 5000)
         server.answers["/stats"] = (500, b"x" * 50_000)
@@ -254,7 +254,7 @@ def test_an_answer_cut_off_at_the_limit_is_not_read_as_the_next_ones_head() -> N
             assert client.ping() == "OK"
 
 
-def test_a_refused_answer_that_is_still_on_its_way_does_not_disturb_the_next_call() -> None:
+def test_the_rest_of_a_refused_answer_does_not_disturb_the_next_call() -> None:
     def late(connection: socket.socket) -> None:
         if b"/info" in read_request(connection):
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\n")
@@ -282,7 +282,7 @@ def test_threads_may_share_a_client() -> None:
         assert results == ["OK"] * 20
 
 
-def test_a_forked_child_opens_a_connection_of_its_own() -> None:
+def test_a_forked_child_opens_its_own_connection() -> None:
     with stub() as server:
         server.answers.update(PING)
         with NsqdClient(server.address) as client:

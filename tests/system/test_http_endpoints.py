@@ -46,7 +46,7 @@ def test_ping_and_info(nsqd: NsqdClient, broker: ServerHandle) -> None:
     assert info.raw["max_deflate_level"] == 6
 
 
-def test_what_is_published_is_delivered_and_counted(
+def test_a_published_message_is_delivered_and_counted(
     nsqd: NsqdClient, broker: ServerHandle, connect: Connect, topic: str
 ) -> None:
     client: RawClient = connect(broker)
@@ -111,7 +111,7 @@ def test_topics_and_channels_are_created_paused_emptied_and_deleted(nsqd: NsqdCl
     assert nsqd.stats(topic).topics == ()
 
 
-def test_what_does_not_exist_is_a_404_and_what_is_too_large_a_413(nsqd: NsqdClient, topic: str) -> None:
+def test_an_unknown_name_is_a_404_and_a_large_message_a_413(nsqd: NsqdClient, topic: str) -> None:
     for act in (nsqd.empty_topic, nsqd.delete_topic, nsqd.pause_topic, nsqd.unpause_topic):
         refused(404, "TOPIC_NOT_FOUND", act, topic)
     refused(404, "TOPIC_NOT_FOUND", nsqd.create_channel, topic, "c")
@@ -123,7 +123,7 @@ def test_what_does_not_exist_is_a_404_and_what_is_too_large_a_413(nsqd: NsqdClie
     assert nsqd.ping() == "OK"
 
 
-def test_ephemeral_names_survive_the_url(nsqd: NsqdClient, topic: str) -> None:
+def test_ephemeral_names_are_quoted_in_the_url(nsqd: NsqdClient, topic: str) -> None:
     name = f"{topic}#ephemeral"
     nsqd.create_topic(name)
     nsqd.create_channel(name, "c#ephemeral")
@@ -141,7 +141,7 @@ def test_stats_with_and_without_memory(nsqd: NsqdClient) -> None:
 
 
 @pytest.mark.rule("DISC-1")
-def test_lookup_names_the_nsqds_of_a_topic(cluster: Cluster, lookupd: LookupdClient, topic: str) -> None:
+def test_lookup_returns_the_nsqds_of_a_topic(cluster: Cluster, lookupd: LookupdClient, topic: str) -> None:
     node = cluster.nodes[0]
     with NsqdClient(node.http_address) as nsqd:
         nsqd.create_topic(topic)
@@ -176,7 +176,7 @@ def test_a_tombstone_hides_a_node_from_lookup(cluster: Cluster, lookupd: Lookupd
     assert lookupd.nodes()[0].tombstones == {topic: True}
 
 
-def test_registrations_are_made_and_dropped(lookupd: LookupdClient) -> None:
+def test_registrations_are_created_and_deleted(lookupd: LookupdClient) -> None:
     assert lookupd.ping() == "OK"
     assert lookupd.info().version == "1.3.0"
     lookupd.create_topic("t1")
@@ -190,6 +190,6 @@ def test_registrations_are_made_and_dropped(lookupd: LookupdClient) -> None:
     assert lookupd.topics() == ()
 
 
-def test_the_port_of_an_nsqd_is_not_taken_for_a_nsqlookupd(cluster: Cluster) -> None:
+def test_a_lookup_at_the_port_of_nsqd_is_an_error(cluster: Cluster) -> None:
     with LookupdClient(cluster.nodes[0].http_address) as wrong:
         refused(404, "NOT_FOUND", wrong.lookup, "t")

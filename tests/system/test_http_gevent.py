@@ -59,7 +59,9 @@ def silent(connection: object) -> None:
 @pytest.mark.program
 @pytest.mark.parametrize("patched", [False, True], ids=["unpatched", "patched"])
 @pytest.mark.rule("DISC-1")
-def test_twenty_calls_to_a_dead_peer_take_as_long_as_one_and_stop_no_greenlet(patched: bool, tmp_path: Path) -> None:
+def test_twenty_calls_to_a_silent_server_take_as_long_as_one_and_block_no_greenlet(
+    patched: bool, tmp_path: Path
+) -> None:
     script = tmp_path / "beside.py"
     script.write_text(BESIDE_A_DEAD_PEER)
     command = [sys.executable, *(["-m", "gevent.monkey"] if patched else []), str(script)]
@@ -88,7 +90,7 @@ def answering(delay: float) -> Callable[..., None]:
     return script
 
 
-def test_forty_slow_answers_are_waited_for_at_the_same_time() -> None:
+def test_forty_calls_wait_for_slow_answers_at_the_same_time() -> None:
     with scripted(answering(0.5)) as address, NsqdClient(address, http_timeout=20.0) as client:
         began = time.monotonic()
         asking = [gevent.spawn(client.ping) for _ in range(40)]
@@ -97,7 +99,7 @@ def test_forty_slow_answers_are_waited_for_at_the_same_time() -> None:
         assert time.monotonic() - began < 4.0
 
 
-def test_a_greenlet_that_waits_for_an_answer_can_be_killed_at_once() -> None:
+def test_a_greenlet_that_waits_for_an_answer_can_be_killed() -> None:
     with scripted(answering(20)) as address, NsqdClient(address, http_timeout=30.0) as client:
         asking = gevent.spawn(client.ping)
         gevent.sleep(0.1)
@@ -106,14 +108,14 @@ def test_a_greenlet_that_waits_for_an_answer_can_be_killed_at_once() -> None:
         assert time.monotonic() - began < 2.0
 
 
-def test_the_callers_own_timeout_goes_through() -> None:
+def test_a_timeout_of_the_caller_interrupts_the_call() -> None:
     with scripted(answering(20)) as address, NsqdClient(address, http_timeout=30.0) as client:
         with pytest.raises(gevent.Timeout) as caught, gevent.Timeout(0.2) as limit:
             client.ping()
         assert caught.value is limit
 
 
-def test_a_native_thread_without_greenlets_calls_directly_and_makes_no_hub() -> None:
+def test_in_a_thread_without_a_hub_the_call_creates_no_hub() -> None:
     seen: list[object] = []
     ended = native_held_lock()
 
@@ -127,7 +129,7 @@ def test_a_native_thread_without_greenlets_calls_directly_and_makes_no_hub() -> 
     assert seen == [True, None]
 
 
-def test_what_the_call_raises_is_raised_with_its_class_and_printed_nowhere(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_of_the_call_is_raised_and_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise errors.HTTPConnectError("http://x", "no")
 
@@ -140,7 +142,7 @@ def test_what_the_call_raises_is_raised_with_its_class_and_printed_nowhere(capfd
     assert capfd.readouterr().err == ""
 
 
-def test_a_call_that_does_not_end_is_given_up_with_a_timeout_error() -> None:
+def test_a_call_that_does_not_end_raises_timeout_error() -> None:
     release = threading.Event()
     wait = release.wait if not monkey.is_module_patched("threading") else gevent.event.Event().wait
 

@@ -76,7 +76,7 @@ def at(node: Node) -> NsqdClient:
 
 
 @pytest.mark.rule("YZ-2")
-def test_lookup_gives_partitions_and_how_the_topic_is_made(lookupd: LookupdClient) -> None:
+def test_lookup_returns_the_partitions_and_the_configuration_of_a_topic(lookupd: LookupdClient) -> None:
     name, leaders = make(lookupd)
     assert sorted(leaders) == [0, 1]
     found = lookupd.lookup(name, access="w", metainfo=True)
@@ -139,7 +139,7 @@ def looked_at(lookupd: LookupdClient, topic: str, nsqds: Iterable[str]) -> dict[
     return depths.look([stats])
 
 
-def test_the_live_page_adds_up_the_partitions_that_an_nsqd_leads(lookupd: LookupdClient) -> None:
+def test_the_live_page_adds_the_depths_of_the_partitions_that_an_nsqd_leads(lookupd: LookupdClient) -> None:
     # Two real nodes have no room for so many partitions and replicas of a plain topic.
     name, leaders = make(lookupd, 3, replicator=2, multi_part=True)
     waiting: dict[str, int] = {}

@@ -86,7 +86,7 @@ class AsyncCall:
     [awaited_by_nobody, never_iterated, neither, AsyncCall(), functools.partial(awaited_by_nobody, 1)],
     ids=["async def", "generator", "async generator", "async __call__", "partial"],
 )
-def test_a_function_that_would_run_nothing_when_called_is_refused(function: Any) -> None:
+def test_an_async_or_generator_function_is_refused(function: Any) -> None:
     # A call would run no code, so the Reader would finish each message unhandled.
     with pytest.raises(errors.OptionError, match=r"handler=.*(await|yield)"):
         Reader("t", "ch", function)
@@ -104,7 +104,7 @@ def test_a_function_that_would_run_nothing_when_called_is_refused(function: Any)
 @pytest.mark.rule("MSG-1")
 @pytest.mark.parametrize("batch_size", [None, 3])
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_handler_that_returns_a_coroutine_has_failed(
+def test_a_handler_that_returns_a_coroutine_fails(
     broker: ServerHandle, topic: str, pool: Any, batch_size: int | None
 ) -> None:
     failures: list[str] = []
@@ -121,7 +121,7 @@ def test_a_handler_that_returns_a_coroutine_has_failed(
 
 
 @pytest.mark.rule("MSG-4")
-def test_a_message_is_kept_where_on_give_up_returns_a_coroutine(broker: ServerHandle, topic: str) -> None:
+def test_a_message_is_not_given_up_if_on_give_up_returns_a_coroutine(broker: ServerHandle, topic: str) -> None:
     failures: list[str] = []
 
     def fails(message: Message) -> None:
@@ -148,7 +148,7 @@ def test_bad_names_and_handlers_fail_at_construction() -> None:
         Requeue("5")  # type: ignore[arg-type]
 
 
-def test_concurrency_that_max_in_flight_cannot_feed_is_warned_of() -> None:
+def test_concurrency_above_max_in_flight_warns() -> None:
     with pytest.warns(RuntimeWarning, match="raise max_in_flight"):
         Reader("t", "ch", print, max_in_flight=2, concurrency=10)
 
@@ -170,7 +170,7 @@ def test_no_address_means_the_environment_then_localhost(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("option", ["nsqd_tcp_addresses", "lookupd_http_addresses"])
-def test_an_address_of_separators_alone_is_refused(option: str) -> None:
+def test_an_address_of_only_separators_is_refused(option: str) -> None:
     """If the Reader accepted such an address, it would wait for an nsqd permanently."""
     with pytest.raises(errors.OptionError, match="names no address") as caught:
         Reader("t", "c", print, **{option: " , "})
@@ -211,7 +211,7 @@ def test_a_batch_handler_gets_lists_and_each_message_may_be_answered(broker: Ser
     assert bad == [b"7"]
 
 
-def test_a_batch_handler_that_raises_requeues_what_it_did_not_answer(broker: ServerHandle, topic: str) -> None:
+def test_if_a_batch_handler_raises_its_unanswered_messages_are_requeued(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"a", b"b", b"c")
     rounds: list[list[bytes]] = []
@@ -231,9 +231,7 @@ def test_a_batch_handler_that_raises_requeues_what_it_did_not_answer(broker: Ser
 
 
 @pytest.mark.parametrize("pool", ["greenlet", "inline"])
-def test_a_handler_may_wait_with_a_list_that_was_handed_on_because_its_time_was_over(
-    broker: ServerHandle, topic: str, pool: str
-) -> None:
+def test_a_handler_may_block_with_a_list_that_batch_wait_completed(broker: ServerHandle, topic: str, pool: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"first")  # with RDY 1
     sizes: list[int] = []

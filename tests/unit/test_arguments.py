@@ -31,7 +31,7 @@ def refused(call: typing.Any, names: set[str]) -> set[str]:
     return found
 
 
-def test_a_reader_and_a_writer_take_every_keyword_and_no_other() -> None:
+def test_a_reader_and_a_writer_accept_exactly_their_keywords() -> None:
     reader, writer = names_of(arguments.ReaderArguments), names_of(arguments.WriterArguments)
     given = lambda **options: Reader("t", "ch", print, **options)  # noqa: E731
     assert refused(given, reader | {"batch_size", "batch_wait"}) == set()
@@ -40,7 +40,7 @@ def test_a_reader_and_a_writer_take_every_keyword_and_no_other() -> None:
     assert len(reader & writer) > 25
 
 
-def test_a_handler_has_the_keywords_of_reader_words_for_on_give_up_and_decode() -> None:
+def test_a_handler_accepts_the_keywords_of_a_reader_and_its_own() -> None:
     reader, handler = (typing.get_type_hints(kind) for kind in (arguments.ReaderArguments, arguments.HandlerArguments))
     assert reader.pop("on_give_up") | str == handler.pop("on_give_up")
     own = set(OWN) - {"decode"}  # decode= is typed by hand, because it decides the handler's arguments

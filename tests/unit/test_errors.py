@@ -49,14 +49,14 @@ def sample(cls: type[BaseException]) -> BaseException:
 
 @pytest.mark.rule("ERR-3")
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_error_has_the_one_root_and_says_what_it_means(cls: type[BaseException]) -> None:
+def test_every_error_derives_from_nsqerror_and_has_a_docstring(cls: type[BaseException]) -> None:
     assert issubclass(cls, NSQError)
     assert cls.__doc__
     assert str(sample(cls))
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_error_survives_pickle(cls: type[BaseException]) -> None:
+def test_every_error_can_be_pickled(cls: type[BaseException]) -> None:
     error = sample(cls)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         back = pickle.loads(pickle.dumps(error, protocol))
@@ -64,7 +64,7 @@ def test_every_error_survives_pickle(cls: type[BaseException]) -> None:
         assert (back.args, str(back), vars(back)) == (error.args, str(error), vars(error))
 
 
-def test_a_protocol_error_keeps_the_address_that_was_noted_on_it() -> None:
+def test_a_protocol_error_shows_its_address() -> None:
     error = errors.ProtocolError("no frame")
     assert str(error) == "no frame"
     error.address = "nsqd7:4150"
@@ -84,7 +84,9 @@ def test_a_protocol_error_keeps_the_address_that_was_noted_on_it() -> None:
         (errors.MissingExtra, ImportError),
     ],
 )
-def test_an_error_is_also_what_python_would_raise(cls: type[BaseException], base: type[BaseException]) -> None:
+def test_an_error_also_derives_from_the_matching_builtin_class(
+    cls: type[BaseException], base: type[BaseException]
+) -> None:
     assert issubclass(cls, base)
 
 
@@ -114,7 +116,7 @@ NSQ_CODES, YOUZAN_CODES = _NSQ.split(), _YOUZAN.split()
 
 @pytest.mark.rule("ERR-3")
 @pytest.mark.parametrize("code", NSQ_CODES + YOUZAN_CODES)
-def test_each_code_has_a_class_of_its_own(code: str) -> None:
+def test_each_code_has_its_own_class(code: str) -> None:
     error = error_for(f"{code} some text".encode(), "nsqd7:4150")
     assert type(error) is ERROR_CODES[code]
     assert type(error) is not NsqdError
@@ -125,7 +127,7 @@ def test_each_code_has_a_class_of_its_own(code: str) -> None:
 
 
 @pytest.mark.rule("ERR-3")
-def test_the_other_codes_of_youzan_share_a_class_and_there_are_no_more() -> None:
+def test_the_other_codes_of_youzan_share_a_class() -> None:
     assert {code: ERROR_CODES[code] for code in SHARED} == SHARED
     assert sorted(ERROR_CODES) == sorted([*NSQ_CODES, *YOUZAN_CODES, *SHARED])
     assert type(error_for(b"E_BAD_PARTITION x")) is NsqdError
@@ -134,7 +136,7 @@ def test_the_other_codes_of_youzan_share_a_class_and_there_are_no_more() -> None
 @pytest.mark.rule("ERR-1")
 @pytest.mark.rule("ERR-2")
 @pytest.mark.parametrize("code", NSQ_CODES)
-def test_of_nsqds_own_errors_only_late_answers_leave_the_connection_open(code: str) -> None:
+def test_only_errors_for_late_answers_leave_the_connection_open(code: str) -> None:
     error = error_for(code.encode())
     late = code in ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED")
     assert error.closes_connection is not late
@@ -174,7 +176,7 @@ def test_any_error_frame_gives_an_error_that_can_be_logged(body: bytes, code: st
 
 
 @pytest.mark.rule("ERR-2")
-def test_a_text_is_kept_up_to_4_kib_and_marked_where_it_was_cut() -> None:
+def test_a_text_is_cut_to_4_kib_with_a_mark_at_its_end() -> None:
     whole = b"E_INVALID " + b"x" * 4086
     assert error_for(whole).text == "x" * 4086
     assert error_for(whole + b"yy").text == "x" * 4086 + " [cut: 4096 of 4098]"
@@ -185,7 +187,7 @@ def test_a_text_is_kept_up_to_4_kib_and_marked_where_it_was_cut() -> None:
 
 @pytest.mark.rule("ERR-3")
 @given(st.one_of(st.binary(max_size=60), st.text(max_size=30).map(str.encode)))
-def test_error_lookup_is_total(body: bytes) -> None:
+def test_any_bytes_give_an_nsqd_error(body: bytes) -> None:
     error = error_for(body, "nsqd7:4150")
     assert isinstance(error, NsqdError)
     assert str(error).isprintable()
@@ -208,7 +210,7 @@ def test_an_option_error_shows_neither_a_urls_user_nor_its_query(value: object) 
     assert "s3cret" not in f"{error} {error!r} {error.args} {error.value}"
 
 
-def test_an_option_error_shows_the_start_of_a_long_value_and_a_short_one_as_it_is() -> None:
+def test_an_option_error_cuts_only_long_values() -> None:
     for value in ("x" * 10_000, b"x" * 10_000, ["x"] * 10_000, 10**10_000, {"a": {"b": "x" * 10_000}}):
         error = errors.OptionError("x", value, "is wrong")
         assert len(f"{error} {error!r}") < 600

@@ -71,7 +71,7 @@ def test_the_defaults_are_valid_and_documented(cls: Any) -> None:
 @pytest.mark.rule("CFG-1")
 @each_range
 @pytest.mark.parametrize("side", ["low", "high"])
-def test_the_ends_of_a_range_are_within_it_and_what_is_beyond_is_not(cls: Any, spec: Any, side: str) -> None:
+def test_a_range_includes_its_ends_and_no_value_beyond_them(cls: Any, spec: Any, side: str) -> None:
     value, companions = edge(cls, spec, side)
     made = cls(**{spec.name: value, **companions})
     assert getattr(made, spec.name) == value
@@ -85,7 +85,7 @@ def test_the_ends_of_a_range_are_within_it_and_what_is_beyond_is_not(cls: Any, s
 @pytest.mark.rule("CFG-1")
 @each_range
 @pytest.mark.parametrize("bad", [math.nan, "1", True, [1], b"1"])
-def test_what_is_no_number_is_refused_by_its_name(cls: Any, spec: Any, bad: object) -> None:
+def test_the_error_for_a_value_that_is_no_number_names_the_option(cls: Any, spec: Any, bad: object) -> None:
     with pytest.raises(OptionError) as caught:
         cls(**{spec.name: bad})
     assert caught.value.name == spec.name
@@ -149,7 +149,7 @@ def test_a_count_must_be_whole(cls: Any, spec: Any) -> None:
         (ConnectionOptions, {"extra_identify": {1: 2}}, "extra_identify"),
     ],
 )
-def test_what_contradicts_or_is_of_the_wrong_kind_is_refused(cls: Any, values: dict[str, Any], name: str) -> None:
+def test_contradictory_values_and_wrong_types_are_refused(cls: Any, values: dict[str, Any], name: str) -> None:
     with pytest.raises(OptionError) as caught:
         cls(**values)
     assert caught.value.name == name
@@ -172,7 +172,7 @@ def test_what_contradicts_or_is_of_the_wrong_kind_is_refused(cls: Any, values: d
     ],
     ids=lambda options: ",".join(options) or "none",
 )
-def test_what_nsqd_takes_is_taken(values: dict[str, Any]) -> None:
+def test_values_that_nsqd_accepts_are_accepted(values: dict[str, Any]) -> None:
     ConnectionOptions(**values)
 
 
@@ -216,7 +216,7 @@ def test_the_secret_is_in_no_repr_and_no_error() -> None:
         lambda: parse_address(["user:hush@nsqd7"], default_port=1, option="nsqd"),  # type: ignore[arg-type]
     ],
 )
-def test_what_may_hold_a_secret_in_the_wrong_place_is_not_shown(refused: Callable[[], Any]) -> None:
+def test_an_address_that_may_contain_a_secret_is_not_shown(refused: Callable[[], Any]) -> None:
     with pytest.raises(OptionError) as caught:
         refused()
     told = [caught.value, caught.value.__context__, caught.value.__cause__]
@@ -224,7 +224,7 @@ def test_what_may_hold_a_secret_in_the_wrong_place_is_not_shown(refused: Callabl
 
 
 @pytest.mark.rule("CFG-1")
-def test_an_address_is_shown_where_nothing_beside_it_may_hold_a_secret() -> None:
+def test_an_address_is_shown_if_no_address_may_contain_a_secret() -> None:
     with pytest.raises(OptionError, match="'two:x': the port must be a number"):
         Writer("one:4150,two:x")
     for whole in (b"one:4150", 5):
@@ -248,9 +248,7 @@ def test_an_address_is_shown_where_nothing_beside_it_may_hold_a_secret() -> None
         ({"lookupd_http_addresses": "https://lookup#x"}, "lookupd_http_addresses"),
     ],
 )
-def test_what_no_nsqlookupd_can_be_asked_with_is_refused_at_construction(
-    given_options: dict[str, Any], name: str
-) -> None:
+def test_options_for_nsqlookupd_are_checked_at_construction(given_options: dict[str, Any], name: str) -> None:
     for make in (lambda: Writer(**given_options), lambda: Reader("t", "ch", print, **given_options)):
         with pytest.raises(OptionError) as caught:
             make()
@@ -259,7 +257,7 @@ def test_what_no_nsqlookupd_can_be_asked_with_is_refused_at_construction(
 
 @pytest.mark.rule("SEC-1")
 @pytest.mark.parametrize("name", ["nsqd.example", "127.0.0.1", "::1", "fe80::1%eth0", "b\u00fccher.example", "nsqd_7"])
-def test_a_host_name_or_an_ip_address_may_be_verified(name: str) -> None:
+def test_server_hostname_may_be_a_name_or_an_ip_address(name: str) -> None:
     assert TLSOptions(server_hostname=name).server_hostname == name
 
 
@@ -289,14 +287,14 @@ def test_an_error_about_a_client_certificate_names_both_files(certs: Certificate
 
 @pytest.mark.rule("CFG-1")
 @pytest.mark.parametrize("extra", [{"x": b"bytes"}, {"x": math.nan}, {"sample_rate": 5}], ids=str)
-def test_extra_keys_that_cannot_be_sent_are_refused_at_construction(extra: dict[str, Any]) -> None:
+def test_extra_identify_is_checked_at_construction(extra: dict[str, Any]) -> None:
     for make in (lambda: Writer(extra_identify=extra), lambda: Reader("t", "ch", print, extra_identify=extra)):
         with pytest.raises(OptionError, match="extra_identify"):
             make()
 
 
 @pytest.mark.rule("BACK-5")
-def test_backoff_is_off_when_its_longest_pause_is_nothing() -> None:
+def test_a_longest_pause_of_zero_turns_backoff_off() -> None:
     assert not BackoffOptions(longest=0).enabled
     assert BackoffOptions().enabled
     assert BackoffOptions(longest=1.0, unit=1.0).enabled
@@ -362,7 +360,7 @@ def test_an_address_is_read(given_address: Any, address: tuple[str, int]) -> Non
         (4150, "(host, port)"),
     ],
 )
-def test_what_is_no_address_is_refused_and_said_why(bad: Any, why: str) -> None:
+def test_the_error_for_an_invalid_address_says_why(bad: Any, why: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_address(bad, default_port=4150, option="nsqd")
     assert why in str(caught.value)
@@ -380,7 +378,7 @@ def test_any_text_is_an_address_or_an_option_error(text: str) -> None:
     assert parse_address(format_address((host, port)), default_port=1, option="nsqd") == (host, port)
 
 
-def test_an_ipv6_host_is_written_in_brackets() -> None:
+def test_format_address_puts_an_ipv6_host_in_brackets() -> None:
     assert format_address(("::1", 4150)) == "[::1]:4150"
     assert format_address(("nsqd7", 4150)) == "nsqd7:4150"
 
@@ -388,7 +386,7 @@ def test_an_ipv6_host_is_written_in_brackets() -> None:
 @pytest.mark.rule("CFG-1")
 @pytest.mark.parametrize("value", [True, "1", None, b"1", float("nan"), float("inf"), 0, 11, 10.5, [1]])
 @pytest.mark.parametrize("whole", [False, True])
-def test_each_number_is_refused_in_the_same_words(value: Any, whole: bool) -> None:
+def test_all_numbers_have_the_same_error_text(value: Any, whole: bool) -> None:
     with pytest.raises(OptionError) as caught:
         check_number("count", value, 1, 10, whole=whole)
     assert str(caught.value).endswith(f": must be a {'whole ' if whole else ''}number between 1 and 10")

@@ -43,7 +43,7 @@ def test_deliver_answers_as_a_reader_does(handler: Callable[[Message], Any], ans
     assert message.has_responded == (answer is not None)
 
 
-def test_touches_are_noted_and_a_second_answer_raises() -> None:
+def test_touches_are_recorded_and_a_second_answer_raises() -> None:
     message = make_message()
 
     def handler(message: Message) -> None:
@@ -57,7 +57,7 @@ def test_touches_are_noted_and_a_second_answer_raises() -> None:
     assert message.answers == [("touch",), ("finish",)]
 
 
-def test_an_answer_given_later_is_noted_too() -> None:
+def test_a_later_answer_is_recorded_too() -> None:
     message = make_message()
     assert deliver(lambda m: m.enable_async(), message) is None
     message.finish()
@@ -98,14 +98,14 @@ def test_a_message_without_an_answer_may_be_delivered_again() -> None:
     assert message.answers == [("touch",), ("finish",)]
 
 
-def test_what_is_no_exception_is_raised_on() -> None:
+def test_an_error_that_is_no_exception_is_raised_again() -> None:
     message = make_message()
     with pytest.raises(SystemExit):
         deliver(raises(SystemExit(1)), message)
     assert message.answers == [("requeue", None, True)]
 
 
-def test_a_message_has_what_was_asked_for_and_ids_of_its_own() -> None:
+def test_a_made_message_has_the_given_values_and_a_unique_id() -> None:
     message = make_message(
         b"b",
         3,
@@ -127,7 +127,7 @@ def test_a_message_has_what_was_asked_for_and_ids_of_its_own() -> None:
     assert abs(one.timestamp.timestamp() - time.time()) < 60
 
 
-def test_what_nsqd_would_not_send_is_refused() -> None:
+def test_make_message_refuses_values_that_nsqd_would_not_send() -> None:
     with pytest.raises(errors.BodyTypeError, match=r"\.encode\(\)"):
         make_message("text")  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidName):

@@ -59,7 +59,7 @@ def test_the_default_port_is_that_of_the_server() -> None:
         "http://host\n.evil",
     ],
 )
-def test_what_is_no_address_is_an_option_error(address: Any) -> None:
+def test_an_invalid_address_is_an_option_error(address: Any) -> None:
     with pytest.raises(OptionError):
         NsqdClient(address)
 
@@ -87,7 +87,7 @@ def test_no_secret_is_in_the_error_about_a_url(url: Any) -> None:
     assert "47" not in f"{caught.value}{caught.value!r}"
 
 
-def test_contradictions_are_refused() -> None:
+def test_contradictory_options_are_refused() -> None:
     with pytest.raises(OptionError, match="contradicts http://host; use https://"):
         NsqdClient("http://host", tls=TLSOptions())
     with pytest.raises(OptionError, match="contradicts the user and password"):
@@ -124,11 +124,11 @@ def test_a_token_that_could_forge_a_header_is_refused_and_not_shown(token: Any) 
         ("::2", False),
     ],
 )
-def test_loopback_is_this_machine_only(host: str, loopback: bool) -> None:
+def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
 
 
-def test_a_deadline_is_of_the_block_it_was_set_for() -> None:
+def test_a_deadline_applies_to_its_block_only() -> None:
     with deadline(100.0):
         assert 99.0 < remaining() <= 100.0
         with deadline(-1.0), pytest.raises(TimeoutError):
@@ -136,7 +136,7 @@ def test_a_deadline_is_of_the_block_it_was_set_for() -> None:
         assert 99.0 < remaining() <= 100.0
 
 
-def test_nothing_is_logged_above_debug_by_making_a_client(caplog: pytest.LogCaptureFixture) -> None:
+def test_creating_a_client_logs_nothing_above_debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     NsqdClient("host")
     assert caplog.records == []
@@ -153,7 +153,7 @@ def test_nothing_is_logged_above_debug_by_making_a_client(caplog: pytest.LogCapt
     ],
     ids=["NsqdClient", "LookupdClient", "Reader", "Reader's connection", "Writer"],
 )
-def test_a_misspelt_keyword_is_an_option_error_that_names_the_one_that_was_meant(
+def test_the_error_for_a_misspelt_keyword_suggests_the_correct_keyword(
     make: Callable[..., Any], wrong: str, meant: str
 ) -> None:
     with pytest.raises(OptionError, match=f"there is no such option; did you mean '{meant}'"):

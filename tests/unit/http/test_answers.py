@@ -68,7 +68,7 @@ def test_any_bytes_are_json_or_a_typed_error(body: bytes) -> None:
         must_be_printable(error)
 
 
-def test_an_error_shows_the_type_and_the_start_of_what_came_instead_of_json() -> None:
+def test_the_error_for_an_answer_without_json_shows_its_type_and_start() -> None:
     with pytest.raises(errors.HTTPResponseError) as caught:
         Reply(URL, 200, "text/html", b"<html>\r\n" + b"x" * 5000).json()
     assert str(caught.value).startswith(f"{URL}: the response is not JSON (text/html): '<html>")
@@ -76,7 +76,7 @@ def test_an_error_shows_the_type_and_the_start_of_what_came_instead_of_json() ->
 
 
 @pytest.mark.rule("DISC-3")
-def test_both_forms_give_the_same_result() -> None:
+def test_answers_with_and_without_the_wrapper_give_the_same_result() -> None:
     bare = {"channels": ["c"], "producers": [NODE]}
     wrapped = {"status_code": 200, "status_txt": "OK", "data": bare}
     assert parse_lookup(URL, unwrap(URL, wrapped)) == parse_lookup(URL, unwrap(URL, bare))
@@ -105,7 +105,7 @@ def test_an_error_inside_a_wrapper_is_a_status_error() -> None:
     ],
 )
 @pytest.mark.rule("DISC-5")
-def test_only_a_nsqlookupds_own_words_say_that_a_topic_is_unknown(status: int, text: str, unknown: bool) -> None:
+def test_only_the_texts_of_nsqlookupd_mean_an_unknown_topic(status: int, text: str, unknown: bool) -> None:
     assert is_unknown_topic(errors.HTTPStatusError(URL, status, text)) is unknown
 
 
@@ -129,7 +129,7 @@ def test_a_node_lists_topics_tombstones_and_partitions() -> None:
     assert (node.tombstones, node.partitions) == ({"a": False, "b": True}, {"a": (0, 3)})
 
 
-def test_strings_come_with_control_characters_escaped_and_raw_keeps_them() -> None:
+def test_control_characters_are_escaped_in_strings_but_not_in_raw() -> None:
     node = parse_node(URL, {**NODE, "hostname": "h\x1b[2J\n", "version": None})
     assert (node.hostname, node.version) == ("h\\x1b[2J\\n", "")
     assert node.raw["hostname"] == "h\x1b[2J\n"
@@ -151,7 +151,7 @@ def test_stats_of_nsqd_are_read_with_clients() -> None:
 
 
 @pytest.mark.parametrize("sent", ["-5", "0", "9223372036854775807", "-9223372036854775808", "18446744073709551615"])
-def test_a_whole_number_may_come_as_text(sent: str) -> None:
+def test_a_whole_number_may_be_a_json_string(sent: str) -> None:
     document = {"version": "1", "health": "OK", "topics": [{"topic_name": "t", "depth": sent}]}
     assert parse_stats(URL, document).topics[0].depth == int(sent)
 
@@ -174,7 +174,7 @@ def test_a_whole_number_may_come_as_text(sent: str) -> None:
         ({"topics": "x"}, "topics is not a list"),
     ],
 )
-def test_missing_keys_and_wrong_types_are_named(change: dict[str, Any], why: str | None) -> None:
+def test_an_error_names_the_missing_key_or_the_wrong_type(change: dict[str, Any], why: str | None) -> None:
     document = {"version": "1", "health": "OK", "topics": [], **change}
     if why is None:
         assert parse_stats(URL, document).topics == ()

@@ -106,7 +106,7 @@ LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[s
 
 
 @pytest.mark.parametrize(("name", "args", "options", "method", "path", "params"), NSQD_CALLS)
-def test_a_method_of_the_nsqd_client_sends_this(
+def test_each_method_of_the_nsqd_client_sends_its_request(
     name: str, args: Any, options: Any, method: str, path: str, params: dict[str, str]
 ) -> None:
     recorder = Recorder(b"{}")
@@ -116,7 +116,7 @@ def test_a_method_of_the_nsqd_client_sends_this(
 
 
 @pytest.mark.parametrize(("name", "args", "options", "method", "path", "params"), LOOKUPD_CALLS)
-def test_a_method_of_the_lookupd_client_sends_this(
+def test_each_method_of_the_lookupd_client_sends_its_request(
     name: str, args: Any, options: Any, method: str, path: str, params: dict[str, str]
 ) -> None:
     recorder = Recorder(b"{}")
@@ -126,14 +126,14 @@ def test_a_method_of_the_lookupd_client_sends_this(
 
 
 @pytest.mark.parametrize("node", ["", "a b", "h:0", "[::1", 5])
-def test_what_is_no_node_is_refused_before_anything_is_sent(node: Any) -> None:
+def test_an_invalid_node_is_refused_before_anything_is_sent(node: Any) -> None:
     recorder = Recorder()
     with pytest.raises(errors.OptionError, match="node="):
         recorder.on(LookupdClient(URL)).tombstone_topic("t", node)
     assert recorder.requests == []
 
 
-def test_lookup_asks_for_access_meta_and_partition_only_when_told() -> None:
+def test_lookup_sends_access_metainfo_and_partition_only_if_given() -> None:
     recorder = Recorder({"producers": []})
     client = recorder.on(LookupdClient(URL))
     client.lookup("t")
@@ -187,7 +187,7 @@ def test_a_bad_body_is_refused_before_anything_is_sent() -> None:
     assert recorder.requests == []
 
 
-def test_a_batch_is_packed_as_mpub_has_it() -> None:
+def test_a_batch_is_packed_like_the_body_of_mpub() -> None:
     recorder = Recorder(b"OK")
     recorder.on(NsqdClient(URL)).multipublish("t", iter([b"ab", b"\n"]))
     assert recorder.requests[0].body == bytes.fromhex("00000002 00000002 6162 00000001 0a")
