@@ -174,7 +174,7 @@ class Faults:
         self._set(heartbeats=False)
 
     def refuse_features(self, *names: str) -> None:
-        """Grant no client any of the features *names*, such as "tls_v1", "snappy", "deflate" and "sample_rate"."""
+        """Do not grant the features *names*.  Features are "tls_v1", "snappy", "deflate" and "sample_rate"."""
         self._set(refused_features=frozenset(names))
 
     def skip_negotiation(self) -> None:
