@@ -25,7 +25,7 @@ from gnsq_lite.supervise.merged import Document, empty
 from gnsq_lite.supervise.status import Page, StatusServer, Verdict
 from gnsq_lite.version import __version__
 
-if TYPE_CHECKING:  # pyarrow comes with an extra
+if TYPE_CHECKING:  # pyarrow is installed by an extra
     from gnsq_lite.recording.recorder import Recorder
     from gnsq_lite.recording.recording import Recording
 
@@ -133,7 +133,7 @@ class RecorderPages:
             "bytes_total": ("counter", "Bytes stored by this process", recorder.stored_bytes),
             "flush_seconds_total": ("counter", "Seconds spent in writes", recorder.flush_seconds),
             "copies_dropped_total": ("counter", "Dropped copies of stored messages", recorder.dropped()),
-            "connections_lost_total": ("counter", "Ended connections to nsqd, after SUB", recorder.lost()),
+            "connections_lost_total": ("counter", "Lost connections to nsqd, counted after SUB", recorder.lost()),
             "log_bytes": ("gauge", "Bytes of the log", reader.size()),
             "oldest_row": ("gauge", "Number of the first row of the log", bounds.first),
             "newest_row": ("gauge", "Number of the last row of the log", bounds.last),
