@@ -1,8 +1,8 @@
 """Closes all Readers and Writers when Python exits, then stops the I/O thread.
 
-Readers requeue all messages in flight at once with REQ 0, including the messages of running handlers, because handler
-threads end with the process.  Writers wait for the outcome of publishes under way.  A killed process sends no REQ; nsqd
-requeues its messages after their timeout.
+Readers send REQ 0 for all messages in flight, also for those of running handlers, because handler threads end with the
+process.  Writers wait for the outcomes of their publishes.  A killed process sends nothing, and nsqd requeues its
+messages after their timeout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("gnsq_lite.net")
 
 #: Time limit, in seconds, for closing all Readers and Writers of a loop.
 TIME_LIMIT = 3.0
-#: Seconds, besides TIME_LIMIT, for which the main thread waits for the loop.
+#: Seconds that the main thread waits for the loop in addition to TIME_LIMIT.
 _GRACE = 0.5
 
 #: Id of the process in which :func:`_close_all` is registered with atexit.
@@ -28,12 +28,12 @@ _pid = getpid()
 
 
 def close_at_exit(core: Core) -> None:
-    """Close *core* when Python exits.  Only a weak reference to *core* is kept."""
+    """Register *core* to be closed when Python exits.  The loop keeps only a weak reference to *core*."""
     global _pid
     core.loop.cores.add(core)
     if getpid() != _pid:
         _pid = getpid()
-        atexit.unregister(_close_all)  # a child of os.fork() keeps the registration, multiprocessing drops it
+        atexit.unregister(_close_all)  # a child of os.fork() has the parent's registration; multiprocessing drops it
         atexit.register(_close_all)
 
 
@@ -44,7 +44,7 @@ def _close_all() -> None:
             try:
                 lost = run_in_loop(loop, _close, list(loop.cores), timeout=TIME_LIMIT + _GRACE)
             except TimeoutError:
-                said = "Python exits while the I/O loop is blocked: publishes may be lost"
+                said = "Python exits while something blocks the I/O loop: published messages may be lost"
                 log_safely(log, logging.WARNING, said)
             else:
                 if lost:
@@ -61,4 +61,4 @@ def _close(cores: list[Core]) -> int:
     return sum(task.value or 0 for task in tasks)
 
 
-atexit.register(_close_all)  # registered before the program's own atexit functions, so it runs after them
+atexit.register(_close_all)  # runs after the program's atexit functions, which are registered later

@@ -1,7 +1,7 @@
 """Resolves a host name and connects a socket, in a greenlet or in a blocking thread.
 
-Each attempt resolves the name again.  A name may have several addresses, and a firewall may drop packets to one of
-them, so each address gets only a share of the time limit.
+A name may have several addresses, and a firewall may drop the packets to one of them.  Therefore each address gets only
+a part of the time limit.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
 def dial(host: str, port: int, timeout: float, *, blocks: bool = False) -> Any:
-    """Resolve *host*, try its IPv6 and IPv4 addresses in turn, and return a connected non-blocking socket.
+    """Resolve *host*, try its addresses one after the other, and return a connected non-blocking socket.
 
-    Waits at most *timeout* seconds in total (CONN-5); each address gets an equal part of the remaining time.  If
-    *blocks* is true, the calling thread blocks, and name resolution has no time limit.  Otherwise only the greenlet
-    waits.  Raises ConnectError.
+    This takes at most *timeout* seconds (CONN-5).  Each address gets an equal part of the remaining time.  If *blocks*
+    is true, the calling thread blocks, and the name resolution has no time limit.  Otherwise only the greenlet waits.
+    Raises ConnectError.
     """
     address, ends = format_address((host, port)), SYSTEM_CLOCK.now() + timeout
     timed_out = ConnectError(address, f"no connection within {timeout:g} s")
@@ -65,7 +65,7 @@ def _connect(sock: Any, target: Any, seconds: float, wait: Callable[[int, int, f
     if failed in _IN_PROGRESS:
         is_over = wait(sock.fileno(), WRITE, seconds)
         failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if is_over else errno.ETIMEDOUT
-    if not failed and sock.getsockname() == target:  # a TCP self-connect on an ephemeral port
+    if not failed and sock.getsockname() == target:  # the socket has connected to itself
         failed = errno.ECONNREFUSED
     if failed:
         raise OSError(failed, os.strerror(failed))
@@ -88,5 +88,5 @@ def _resolve(host: str, port: int, address: str, look_up: Callable[..., Any]) ->
         raise
     except (OSError, UnicodeError, RuntimeError) as error:
         said = getattr(error, "strerror", None) or str(error)
-        hint = "if nsqd announces a name that only its own network resolves, map it with address_map"
+        hint = "if nsqd announces a name that this host cannot resolve, map the name with address_map"
         raise ConnectError(address, f"host {host!r} does not resolve ({said}); {hint}") from error

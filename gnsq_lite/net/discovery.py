@@ -1,23 +1,23 @@
 """Finds the nsqds of a topic with nsqlookupd, and decides to which of them to connect (DISC-1 to DISC-6).
 
-Each nsqlookupd is queried in its own greenlet with a time limit, so a slow nsqlookupd delays no other.  An nsqlookupd
-that has not answered yet is not queried again.
+Each nsqlookupd is queried in its own greenlet and with a time limit, so a slow nsqlookupd does not delay the others.
+An nsqlookupd is queried again only after it has answered or failed.
 
 =====================  ==============================  ==========================================================
 nsqd                   when it disconnects             when no nsqlookupd lists it any more
 =====================  ==============================  ==========================================================
-given directly         its owner reconnects            nothing
-found, and connected   reconnected when a later poll   stays connected: the connection proves that nsqd runs
-                       lists it (CONN-4)
-found, disconnected    --                              forgotten
+given directly         its owner reconnects            its owner keeps it
+found, and connected   it is reconnected when a later  it stays connected, because the connection proves that it
+                       poll lists it (CONN-4)          runs
+found, disconnected    --                              it is forgotten
 =====================  ==============================  ==========================================================
 
 If an nsqlookupd fails, its last good answer stays valid (DISC-6), but causes no new connections.  While *all* fail,
-each failed query reconnects the nsqds in the last answer of that nsqlookupd.  Without this rule an nsqd that restarts
-during an outage of all nsqlookupds would have no consumers until the outage ends.
+each failed query reconnects the nsqds in the last answer of that nsqlookupd.  Otherwise an nsqd that restarts during an
+outage of all nsqlookupds would have no consumers until the end of the outage.
 
-If the dialect has a ``lookupds_path``, each nsqlookupd lists the others (YZ-1).  Listed nsqlookupds are queried by
-plain HTTP without a token, and are ignored if a configured address is https.
+If the dialect has a ``lookupds_path``, each nsqlookupd lists all nsqlookupds of its cluster (YZ-1).  Discovery queries
+the listed nsqlookupds by plain HTTP and without a token.  If any given address is https, discovery ignores the list.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.discovery")
 
-#: Queries the path of an nsqlookupd, given (address, path); returns JSON without the wrapper.  Raises HTTPError.
+#: Type of a function of (address of an nsqlookupd, path) that returns decoded JSON.  It raises HTTPError.
 Fetch = Callable[[str, str], Any]
 
-#: Seconds between two checks whether polls are urgent.
+#: Maximum seconds between two checks whether polls are urgent.
 _LOOK_EVERY = 1.0
-#: Maximum refused or unusable entries that are logged.  Each is logged once.
+#: Maximum number of refused or unusable entries that are logged.
 _MOST_LOGGED = 1_000
-#: Maximum nsqds, partitions or channels in one answer.
+#: Maximum number of nsqds, partitions or channels in one answer.
 MAX_LISTED = 10_000
-#: Maximum nsqlookupds that are queried.
+#: Maximum number of nsqlookupds that are queried.
 MAX_LOOKUPDS = 100
 
 
@@ -66,36 +66,35 @@ def _ignore(*_: Any) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Lookupd:
-    """One nsqlookupd: its client, the query under way, and its last answers."""
+    """One nsqlookupd: its client, the running query, and its last answers."""
 
     client: LookupdClient | None = None
     task: Task | None = None
     ok: bool | None = None
     error: str | None = None
     since: float | None = None
-    #: Number of successive answers, or successive failures; *since* is the time of the first.
+    #: Number of successive answers, or of successive failures.  The first was at the time *since*.
     count: int = 0
-    #: Endpoints of the last good answer, in its order.
+    #: Endpoints of the last good answer, in order, without the given nsqds.
     endpoints: dict[Endpoint, None] = field(default_factory=dict)
     lookup: Lookup | None = None
     topic_is_unknown: bool = False
 
 
 class Discovery:
-    """Finds the nsqds of one topic.  Make it and call it in one thread; ``run()`` needs its own greenlet.
+    """Finds the nsqds of one topic.  Call all methods in one thread, and ``run()`` in a greenlet of its own.
 
     Args:
-        settings: nsqlookupds and query options.  Listed nsqds that are ``endpoints``, or that ``address_map`` maps to
-            one, are not reported, because the owner connects to them anyway.  ``allowed_addresses`` decides to which
-            listed nsqds and nsqlookupds (YZ-1) the client may connect.  A refused nsqd is in no Lookup.  Each refusal
-            is logged once.
+        settings: The nsqlookupds and the options of queries.  Discovery does not report the given ``endpoints``, nor
+            nsqds that ``address_map`` maps to them, because the owner connects to them anyway.  Nsqds that
+            ``allowed_addresses`` refuses are in no Lookup, and nsqlookupds that it refuses are not queried.
         topic: The topic to read or to publish to.  "" with *role* "write" finds all nsqds.
-        on_found: Called with endpoints to connect to.  The owner calls :meth:`connected` or :meth:`disconnected` later.
+        on_found: Called with endpoints to connect to.  The owner later calls :meth:`connected` or :meth:`disconnected`.
         on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
-        on_forget: Called with endpoints that are disconnected and no longer listed.
+        on_forget: Called with endpoints that are not connected and no longer listed.
         on_outage: Called for each failed query while all nsqlookupds fail.
-        publish_waits: Returns whether polls are urgent: a publish waits for an nsqd, or a Reader for a leader.
-        fetch: Queries one nsqlookupd; None: over HTTP.
+        publish_waits: Returns whether polls are urgent, because a publish waits for an nsqd or a Reader for a leader.
+        fetch: Queries an nsqlookupd.  The default queries by HTTP.
     Raises:
         OptionError: The address of an nsqlookupd is invalid, or a CA file cannot be read.
     """
@@ -132,7 +131,7 @@ class Discovery:
         self._polls, self._publish_waits = PollTimes(options, clock, rng), publish_waits
         self._next_listing = 0.0
         self._has_found = False  # whether any nsqlookupd has ever listed an nsqd
-        #: Maps each found endpoint, in order of discovery, to whether it is connected or being connected.
+        #: Maps each found endpoint to whether it is connected or being connected.
         self._known: dict[Endpoint, bool] = {}
         self._logged: set[str] = set()
         self._wake = Event()
@@ -141,9 +140,9 @@ class Discovery:
     # -- the loop
 
     def run(self) -> None:
-        """Poll now, then periodically with jitter (DISC-4), and after each :meth:`poke`, until :meth:`stop` is called.
+        """Poll now, at intervals with jitter (DISC-4), and after each :meth:`poke`, until a call of :meth:`stop`.
 
-        Polls are frequent until an nsqd is found, and while a publish waits (:mod:`gnsq_lite.policy.reconnect`).
+        Until an nsqd is found, and while polls are urgent, they are frequent (:mod:`gnsq_lite.policy.reconnect`).
         """
         while not self._stopped:
             self._wake.clear()
@@ -156,7 +155,7 @@ class Discovery:
                 self.poll()
 
     def poll(self) -> None:
-        """Start to query each nsqlookupd, unless a query is under way."""
+        """Start to query each nsqlookupd without a running query."""
         for address, lookupd in list(self._lookupds.items()):
             if lookupd.task is None:
                 lookupd.task = Task(self._query, address, lookupd)
@@ -164,14 +163,14 @@ class Discovery:
                 lookupd.task.start()
 
     def poke(self) -> None:
-        """Poll now instead of at the next interval, for example after a partition's leader moved (YZ-8)."""
+        """Poll now, for example because a partition may have a new leader (YZ-8)."""
         self._polls.hasten()
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop :meth:`run`.  Queries under way end by their own time limit, and their answers are dropped.
+        """Stop :meth:`run`.  Running queries end at their own time limit, and their answers are dropped.
 
-        They are not killed: a greenlet killed while urllib3 connects would leave its socket to the garbage collector.
+        They are not killed, because a kill while urllib3 connects would leave the socket to the garbage collector.
         """
         self._stopped = True
         self._wake.set()
@@ -180,7 +179,7 @@ class Discovery:
                 lookupd.client.close()
 
     def abandon(self) -> None:
-        """Kill the parent's queries in a forked child, without closing clients: their locks may be held.
+        """In a forked child, kill the parent's queries, but do not close clients, whose locks may be held.
 
         The caller kills the greenlet of :meth:`run`.
         """
@@ -193,7 +192,7 @@ class Discovery:
     # -- one query
 
     def _query(self, address: str, lookupd: _Lookupd) -> None:
-        """Look up the topic, and handle the answer.  Once per interval, also query the list of nsqlookupds."""
+        """Look the topic up.  Once per interval, also query the list of nsqlookupds."""
         try:
             self._look_up(address, lookupd)
             if self._finds_lookupds and lookupd.ok and not self._stopped and self._clock.now() >= self._next_listing:
@@ -214,7 +213,7 @@ class Discovery:
             self._answered(address, lookupd, lookup)
 
     def _list_others(self, address: str, lookupd: _Lookupd) -> None:
-        """Request the list of nsqlookupds from *lookupd* (YZ-1).  A failure does not change the health of *lookupd*."""
+        """Add the nsqlookupds that *lookupd* lists (YZ-1).  A failure does not change the health of *lookupd*."""
         dialect = self._dialect
         try:
             named = self._fetch(address, lookupd, dialect.lookupds_path, dialect.parse_lookupds)
@@ -228,7 +227,7 @@ class Discovery:
             self.poke()
 
     def _fetch(self, address: str, lookupd: _Lookupd, path: str, parse: Callable[[Any], Any]) -> Any:
-        """Query *path*; return the parsed answer, without nsqds if the topic is unknown (DISC-5).  Raises NSQError."""
+        """Query *path*, and return the parsed answer.  An unknown topic has no nsqds (DISC-5).  Raises NSQError."""
         try:
             try:
                 data = self._get_json(address, path)
@@ -246,7 +245,7 @@ class Discovery:
             return parse(data)
         except NSQError:
             raise
-        except Exception as error:  # an unexpected error in a parser must not end discovery
+        except Exception as error:  # no error in a parser may end discovery
             why = f"{type(error).__name__}: {printable(str(error))[:200]}"
             raise HTTPResponseError(address, why) from error
 
@@ -257,7 +256,7 @@ class Discovery:
         return lookupd.client.get(path).json()
 
     def _add(self, address: Address) -> None:
-        """Add a listed nsqlookupd if it is new and ``allowed_addresses`` allows it (YZ-1)."""
+        """Add a listed nsqlookupd, if it is new and ``allowed_addresses`` allows its address (YZ-1)."""
         name = format_address(address)
         if _server(name) in self._configured or name in self._lookupds or len(self._lookupds) >= MAX_LOOKUPDS:
             return
@@ -284,7 +283,7 @@ class Discovery:
             self._on_outage()
 
     def _connect_to(self, address: str, lookupd: _Lookupd) -> None:
-        """Connect to the nsqds of the last answer that are not connected."""
+        """Report the nsqds in the last answer of *lookupd* that are not connected."""
         found = [key for key in lookupd.endpoints if not self._known.get(key)]
         for key in found:
             log_safely(log, logging.DEBUG, "nsqlookupd %s lists %s", address, key)
@@ -300,7 +299,7 @@ class Discovery:
             self._on_forget(forgotten)
 
     def _set_health(self, address: str, lookupd: _Lookupd, error: str | None) -> None:
-        """Record a good answer, or *error* if the query failed; log only changes between the two (DISC-6)."""
+        """Record a good answer, or the *error* of a failed query.  Log only changes between both states (DISC-6)."""
         ok, after = error is None, lookupd.count
         lookupd.error = error
         lookupd.count += 1
@@ -308,7 +307,7 @@ class Discovery:
             return
         lookupd.ok, lookupd.since, lookupd.count = ok, self._clock.wall(), 1
         if not ok:
-            said = "nsqlookupd %s fails; its last good answer stands: %s"
+            said = "nsqlookupd %s fails, and its last good answer stays valid: %s"
             log_safely(log, logging.WARNING, said, address, error)
         elif after:
             log_safely(log, logging.INFO, "nsqlookupd %s answers again, after %d failures", address, after)
@@ -316,25 +315,25 @@ class Discovery:
             log_safely(log, logging.INFO, "nsqlookupd %s answers", address)
 
     def _filtered(self, lookup: Lookup) -> Lookup:
-        """Remove the endpoints that ``allowed_addresses`` refuses; log them and unusable entries of the answer."""
+        """Return *lookup* without refused endpoints.  Log refused endpoints, and unusable entries of the answer."""
         for reason in lookup.left_out:
-            self._log_once("an nsqlookupd lists %s; it is left out", reason)
+            self._log_once("an nsqlookupd lists %s, which is ignored", reason)
         allowed = tuple(each for each in lookup.endpoints if self._is_allowed(each.address, "an nsqlookupd lists"))
         return replace(lookup, endpoints=allowed)
 
     def _is_allowed(self, address: Address, found: str) -> bool:
-        """Return whether ``allowed_addresses`` allows *address*; if not, log it after the words *found*."""
+        """Return whether ``allowed_addresses`` allows *address*.  If not, log the address after the text *found*."""
         try:
             allowed = self._allowed is None or bool(self._allowed(*address))
         except Exception as error:
-            self._log_once("allowed_addresses failed on %s, which is ignored", format_address(address), error)
+            self._log_once("allowed_addresses failed for %s, which is ignored", format_address(address), error)
             return False
         if not allowed:
             self._log_once("%s, which allowed_addresses refuses", f"{found} {format_address(address)}")
         return allowed
 
     def _without_direct(self, endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
-        """Yield the endpoints that are no given nsqds, and that the address map does not map to given nsqds."""
+        """Yield *endpoints* without the given nsqds, and without nsqds that the address map maps to given nsqds."""
         for endpoint in endpoints:
             try:
                 target = mapped(self._address_map, endpoint)
@@ -346,7 +345,7 @@ class Discovery:
                 yield endpoint
 
     def _log_once(self, form: str, text: str, error: Exception | None = None) -> None:
-        """Log *text* once; log no more than _MOST_LOGGED texts, because an nsqlookupd may invent addresses."""
+        """Log *text* once, but at most _MOST_LOGGED texts, because an nsqlookupd may invent addresses."""
         if text not in self._logged and len(self._logged) < _MOST_LOGGED:
             self._logged.add(text)
             log_safely(log, logging.WARNING if error is None else logging.ERROR, form, text, exc_info=error)
@@ -354,12 +353,12 @@ class Discovery:
     # -- connections
 
     def connected(self, endpoint: Endpoint) -> None:
-        """Mark *endpoint* as connected, so that polls do not report it again."""
+        """Mark *endpoint* as connected.  Polls do not report connected endpoints."""
         if endpoint in self._known:
             self._known[endpoint] = True
 
     def disconnected(self, endpoint: Endpoint) -> None:
-        """Mark *endpoint* as not connected; a later poll that lists it reports it again (CONN-4)."""
+        """Mark *endpoint* as not connected.  A later poll that lists it reports it again (CONN-4)."""
         if endpoint in self._known:
             self._known[endpoint] = False
             if not (self._stopped or any(endpoint in lookupd.endpoints for lookupd in self._lookupds.values())):
@@ -369,7 +368,7 @@ class Discovery:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The union of the last good answers, each endpoint once (DISC-2)."""
+        """All endpoints in the last good answers, each once (DISC-2)."""
         return tuple(dict.fromkeys(key for lookupd in self._lookupds.values() for key in lookupd.endpoints))
 
     def answers(self) -> list[Lookup]:
@@ -377,7 +376,7 @@ class Discovery:
         return [each.lookup for each in self._lookupds.values() if each.ok and each.lookup is not None]
 
     def health(self) -> dict[str, Health]:
-        """Return the state of each nsqlookupd by its address.  Thread-safe."""
+        """Return a dict from the address of each nsqlookupd to its state.  Thread-safe."""
         return {
             name: Health(each.ok, each.error, each.since, 0 if each.ok else each.count, tuple(each.endpoints))
             for name, each in list(self._lookupds.items())
@@ -385,11 +384,11 @@ class Discovery:
 
 
 def _open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:
-    """Return the client for *address*, ``host:port`` or a URL; only the scheme https enables TLS.
+    """Return a client for *address*, ``host:port`` or a URL.  Only the scheme https enables TLS.
 
-    If another nsqlookupd listed the address (*found*), send no token: the server at the address may be foreign.
+    If the address was *found* in the answer of another nsqlookupd, the client sends no token.
     """
-    from gnsq_lite.http import LookupdClient  # late: it takes a third of the import time of a Reader
+    from gnsq_lite.http import LookupdClient  # here, because it takes a third of the import time of a Reader
 
     tls: bool | TLSOptions | ssl.SSLContext | None = options.lookupd_tls if address.startswith("https://") else None
     return LookupdClient(
@@ -412,5 +411,5 @@ def _check_size(address: str, data: Any) -> None:
 
 
 def _server(address: str) -> str:
-    """Return ``host:port`` from the address of an nsqlookupd, which is ``host:port`` or a URL."""
+    """Return ``host:port`` of an nsqlookupd whose *address* is ``host:port`` or a URL."""
     return urlsplit(address if "://" in address else f"//{address}").netloc.rpartition("@")[2].lower()

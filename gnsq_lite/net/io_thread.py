@@ -1,15 +1,15 @@
-"""Chooses the loop for the I/O of a Reader or Writer; handles forks and the exit of the interpreter.
+"""Chooses the loop of a Reader or Writer, and handles forks and the exit of Python.
 
-* In a monkey-patched process the loop is the hub of the calling thread: all code is cooperative.  In a handler thread
-  of a Reader the loop is the Reader's hub, because the handler thread's hub does not run between two messages.
+* In a monkey-patched process the loop is the hub of the calling thread.  In a handler thread of a Reader it is the
+  Reader's hub, because the hub of the handler thread does not run between two messages.
 * Otherwise the loop is the hub of the library's I/O thread, which all Readers and Writers of the process share.  A
-  handler that sleeps or blocks in C does not delay heartbeats (HB-1); a handler that holds the GIL does.
+  handler that sleeps or blocks in C does not delay heartbeats (HB-1), but a handler that holds the GIL does.
 
 The library never monkey-patches.
 
-**Forks.**  The parent's threads do not exist in a forked child, so the child must not wait for them and gets a new
-loop.  ``os.register_at_fork`` detects a fork in Python.  A fork in C runs no such hook (uWSGI forks its workers in C),
-so each public call also compares the process id.
+**Forks.**  The parent's threads do not exist in a forked child.  So the child must not wait for them, and gets a new
+loop.  ``os.register_at_fork`` detects a fork in Python.  A fork in C, such as uWSGI's, calls no Python function.
+Therefore each public call also compares the process id.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from gnsq_lite.net.os_threads import (
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Time limit in seconds for the end of the I/O thread, and of the handler threads.
+#: Seconds to wait for the end of the I/O thread, and then for the end of the handler threads.
 _TO_END = 1.0
-#: Seconds between two checks for handler threads that still run.
-_NAP = 0.002
+#: Seconds between two checks whether handler threads still run.
+_CHECK_EVERY = 0.002
 
 _own: Loop | None = None
 _own_lock = native_lock()
@@ -51,16 +51,16 @@ _handles_for: dict[int, Loop] = {}
 
 
 def io_loop() -> Loop:
-    """Return the loop for the I/O of a Reader or Writer made by the caller (see the module docstring).
+    """Return the loop for a Reader or Writer that the caller makes (see the module docstring).
 
-    Raises NSQError if the system cannot start a thread, ClosedError while Python exits.
+    Raises NSQError if the system cannot start a thread, and ClosedError while Python exits.
     """
     look_for_fork()
     if is_patched():
         return _handles_for.get(native_ident()) or loop_here()
     global _own
     with _own_lock:
-        if _is_exiting:  # a thread started now would never run
+        if _is_exiting:  # a new thread would never run
             raise ClosedError("the interpreter is exiting: no I/O thread can be started")
         if _own is None:
             _own = _start_own()
@@ -90,38 +90,38 @@ def _start_own() -> Loop:
 
 
 def stop_io_thread() -> None:
-    """Stop the I/O thread, if any, and wait until it has ended.  Call it only when Python exits.
+    """Stop the I/O thread, if any, and wait until it has ended.  Call this function only when Python exits.
 
-    In a monkey-patched process wait for the handler threads too: a thread that waits for the GIL in its hub while
-    Python exits crashes the process.
+    In a monkey-patched process, wait also for the handler threads, because a thread that waits for the GIL in its hub
+    while Python exits crashes the process.
     """
     global _is_exiting
     _is_exiting = True
     if _own is not None:
         _own.stop()
         _ended.acquire(True, _TO_END)
-    naps = _TO_END / _NAP if is_patched() else 0
-    while _handles_for and naps > 0:
-        native_sleep(_NAP)
-        naps -= 1
+    checks = _TO_END / _CHECK_EVERY if is_patched() else 0
+    while _handles_for and checks > 0:
+        native_sleep(_CHECK_EVERY)
+        checks -= 1
 
 
 def enter_thread(loop: Loop) -> None:
-    """Register the calling native thread as a handler thread of a Reader in *loop*.  Its Writers use *loop* too."""
+    """Register the calling native thread as a handler thread of a Reader in *loop*.
+
+    Readers and Writers that handlers make in this thread use *loop* too.
+    """
     _handles_for[native_ident()] = loop
 
 
 def leave_thread() -> None:
-    """Unregister the calling native thread, which is about to end, and destroy its hub to free the descriptors.
-
-    A hub with a Loop is kept: another thread may be about to wake it.
-    """
+    """Unregister the calling native thread, which is about to end, and destroy its hub to free the descriptors."""
     destroy_unused_hub()
     _handles_for.pop(native_ident(), None)  # from now on stop_io_thread() does not wait for this thread
 
 
 def loop_of_handlers() -> Loop | None:
-    """Return the Reader's loop if the calling native thread runs handlers, else None."""
+    """Return the loop of the Reader for which the calling native thread runs handlers, or None."""
     return _handles_for.get(native_ident())
 
 
@@ -139,22 +139,25 @@ def _in_child() -> None:
 
 _acts: list[Callable[[], None]] = []
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
-#: Id of the process that the module's state belongs to.
+#: Id of the process to which the state of this module belongs.
 _pid = getpid()
-#: One lock for each process id: a thread of the parent may hold the parent's lock during the fork.
+#: A lock for each process id, because a thread of the parent may hold the parent's lock during the fork.
 _locks: dict[int, Any] = {}
 _is_resetting = False
-#: The greenlet that called fork(); None if this process is not a forked child.
+#: In a forked child, the greenlet that called fork(); otherwise None.
 _forker: Any = None
 
 
 def on_fork(act: Callable[[], None]) -> None:
-    """Register *act* to run in each forked child, before its first use of the library, in order of registration."""
+    """Call *act* in each forked child, before the child uses the library.  Keeps the order of registration."""
     _acts.append(act)
 
 
 def forget_on_fork(owner: Any) -> None:
-    """Make a forked child call ``owner.after_fork()`` after all :func:`on_fork` functions.  Keeps a weak reference."""
+    """Call ``owner.after_fork()`` in each forked child, after all :func:`on_fork` functions.
+
+    Only a weak reference to *owner* is kept.
+    """
     _owners.add(owner)
 
 
@@ -176,8 +179,8 @@ def exit_forked_handler() -> None:
 def _reset() -> None:
     global _pid, _forker, _is_resetting
     pid = getpid()
-    with _locks.setdefault(pid, native_rlock()):  # in a child forked in C, other threads wait for the first
-        if pid == _pid or _is_resetting:  # the functions below may call look_for_fork()
+    with _locks.setdefault(pid, native_rlock()):  # after a fork in C, several threads of the child may call this
+        if pid == _pid or _is_resetting:  # the functions called below may call look_for_fork()
             return
         _forker, _is_resetting = current_greenlet(), True
         try:

@@ -1,6 +1,6 @@
-"""Keeps one endpoint connected: connect, read until the connection ends, pause, reconnect (CONN-3, PUB-3).
+"""Keeps one endpoint connected, for Readers and Writers (CONN-3, PUB-3).
 
-Readers and Writers use it; the owner of a link decides when to reconnect.
+A link connects, reads until the connection ends, pauses, and connects again.  Its owner decides when to reconnect.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ C = TypeVar("C", bound=Connection)
 class Again(Enum):
     """When a link reconnects after it lost its connection."""
 
-    SOON = "connect again after the shortest pause: the connection did useful work"
+    SOON = "connect again after the shortest pause"
     LATER = "connect again after a pause, which grows with each failure"
     NEVER = "do not connect again"
 
 
 class LinkOwner(Protocol[C]):
-    """The owner of a link.  The link calls its methods in the link's greenlet."""
+    """The owner of a link.  The link calls these methods in its greenlet."""
 
     def make_connection(self) -> C:
-        """Return a new connection, not open yet.  The link treats an NSQError from here as a lost connection."""
+        """Return a new connection that is not open yet.  An NSQError counts as a lost connection."""
 
     def on_connected(self, connection: C) -> None:
-        """Handle the end of the handshake of *connection*."""
+        """Use *connection*, whose handshake has ended."""
 
     def on_disconnected(self, connection: C) -> None:
-        """Handle the close of *connection*, whether or not its handshake succeeded."""
+        """Stop using *connection*, which has ended.  Its handshake may have failed."""
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Return when to reconnect.  Not called if :meth:`is_over` returns True."""
+        """Handle the loss of the connection, and return when to reconnect.  Not called after :meth:`is_over`."""
 
     def on_retry(self) -> None:
-        """Handle the end of a pause; the link reconnects next."""
+        """Handle the end of a pause, before the link reconnects."""
 
     def is_over(self) -> bool:
         """Return whether the link must not reconnect, for example because the Reader or Writer has ended."""
@@ -68,7 +68,7 @@ class Link(Generic[C]):
         self.connection: C | None = None
 
     def run(self) -> None:
-        """Connect and read, and reconnect after each loss, until ``owner.is_over()``.  Blocks the greenlet."""
+        """Keep the endpoint connected until ``owner.is_over()`` returns True.  Blocks the greenlet."""
         try:
             while not self._owner.is_over():
                 reason = self._once()
@@ -88,7 +88,7 @@ class Link(Generic[C]):
             self._leave()
 
     def _once(self) -> NSQError:
-        """Connect and read until the connection ends; return the reason."""
+        """Connect, read until the connection ends, and return the reason."""
         self.connection = None
         try:
             connection = self.connection = self._owner.make_connection()
@@ -102,7 +102,7 @@ class Link(Generic[C]):
         raise ClosedError("a connection ended without a reason")
 
     def _leave(self) -> None:
-        """Close the connection and report the close to the owner."""
+        """Close the connection, if any, and tell the owner."""
         connection = self.connection
         if connection is not None:
             if connection.opened_at is not None:
@@ -111,11 +111,11 @@ class Link(Generic[C]):
             self._owner.on_disconnected(connection)
 
     def close(self, reason: NSQError) -> None:
-        """Close the current connection, if any.  :meth:`run` then returns if ``owner.is_over()``, else reconnects."""
+        """Close the current connection, if any.  :meth:`run` then reconnects, or ends if ``owner.is_over()``."""
         if self.connection is not None:
             self.connection.close(reason)
 
     def abandon(self) -> None:
-        """Drop the connection in a forked child, even during its handshake: it belongs to the parent."""
+        """In a forked child, drop the parent's connection, which may still be in its handshake."""
         if self.connection is not None:
             self.connection.abandon()

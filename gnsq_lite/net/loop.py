@@ -1,7 +1,7 @@
-"""The loop that does the I/O: a gevent hub with a thread-safe inbox.
+"""Defines the loop that does the I/O: a gevent hub to which any thread can pass calls.
 
-In the packages net, consume and publish, only this module, :mod:`gnsq_lite.net.waiting` and
-:mod:`gnsq_lite.net.os_threads` use gevent and greenlet.  They have these functions for the other modules:
+Of the packages net, consume and publish, only this module, :mod:`gnsq_lite.net.waiting` and
+:mod:`gnsq_lite.net.os_threads` use gevent and greenlet.  The other modules use these functions:
 
 =======  ==============================================================================================================
 run      :meth:`Loop.spawn`, :meth:`Loop.call_soon`, :func:`gnsq_lite.net.waiting.run_in_loop`
@@ -12,14 +12,14 @@ timer    :meth:`Loop.timer`
 stream   :meth:`Loop.io`, :func:`wait_for_io`; :mod:`gnsq_lite.net.stream` uses them
 =======  ==============================================================================================================
 
-:func:`gnsq_lite.net.io_thread.io_loop` chooses the loop; :mod:`gnsq_lite.net.waiting` waits for results of the loop.
+:func:`gnsq_lite.net.io_thread.io_loop` chooses the loop of a Reader or Writer.
 
 **Exceptions from signal handlers.**  CPython runs a signal handler between any two bytecodes of the main thread.  In a
 monkey-patched process the interrupted code may be a greenlet or callback of this library, and an exception of the
 signal handler may leave the library's state inconsistent.  There is one rule: an unexpected exception in the library's
 code closes all connections of the loop, resets the loop's Readers and Writers, and then propagates to the program.
-:meth:`Loop._on_error` catches errors of callbacks and Tasks.  :class:`Guard` catches errors in public calls.  An
-exception thrown into a waiting greenlet, such as gevent.Timeout, is expected: the wait leaves the state consistent.
+:meth:`Loop._on_error` catches errors of callbacks and Tasks.  :class:`Guard` catches errors in public calls.
+Exceptions that are thrown into a waiting greenlet, such as gevent.Timeout, need no reset.
 """
 
 from __future__ import annotations
@@ -43,31 +43,30 @@ from gnsq_lite.net.os_threads import native_ident
 
 log = logging.getLogger("gnsq_lite.net")
 
-# gevent imports these modules on first use.  A fork during an import leaves the import lock locked in the child
-# permanently, so nothing may be imported while connections are made.
+# gevent imports these modules on first use.  After a fork during an import, the import lock would stay locked in the
+# child.  Therefore nothing may be imported while connections are made.
 for _lazy in ("loop", "resolver", "threadpool"):
     getattr(gevent.config, _lazy)
 
 
 #: Returns the current greenlet of the calling thread.
 current_greenlet: Callable[[], Any] = getcurrent
-#: Raised in a greenlet that is killed; not a subclass of Exception.
+#: Raised in a greenlet that is killed.  It is not a subclass of Exception.
 Killed = gevent.GreenletExit
-#: Sleeps in a greenlet; the argument is seconds.
+#: Suspends the current greenlet for a number of seconds.
 sleep: Callable[[float], None] = gevent.sleep
 #: Resolves a host name in gevent's thread pool, without blocking the loop.
 resolve: Callable[..., Any] = getaddrinfo
 #: Events of :meth:`Loop.io`.
 READ, WRITE = 1, 2
 
-#: Seconds that one task may run before it must let the loop do I/O.
+#: Seconds that a greenlet may run before it must let the loop do I/O.
 SLICE = 0.01
 #: Maximum calls of :meth:`Loop.call_behind` before the loop polls its sockets again.
 _BEHIND_AT_ONCE = 1000
 
-#: Seconds between a reset and new connections, so that an error at each attempt does not become a busy loop.
+#: Seconds between a reset and new connections.  They prevent a busy loop if an error follows each reset.
 PAUSE = 0.05
-
 
 #: Exceptions that a public call may raise without a reset.
 _EXPECTED = (NSQError, gevent.GreenletExit, gevent.Timeout)
@@ -79,12 +78,12 @@ class Core(Protocol):
     loop: Loop
 
     def close_for_exit(self, timeout: float) -> int:
-        """Close within *timeout* seconds; return the number of publishes without outcome.  Blocks the greenlet."""
+        """Close within *timeout* seconds, and return the number of publishes without outcome.  Blocks the greenlet."""
 
     def reset(self) -> None:
-        """Close all connections and restart with fresh state.  Call it in the loop's thread; it does not block.
+        """Close all connections and start again with new state.  Does not block.  Called in the loop's thread.
 
-        An exception may interrupt a reset; the loop then calls it again.
+        If an exception interrupts this method, the loop calls the method again.
         """
 
 
@@ -98,9 +97,9 @@ def in_task() -> bool:
 
 
 class Guard:
-    """Context manager for public calls: an unexpected exception in the block resets the loop's Readers and Writers.
+    """Context manager for public calls, used as ``with loop.guard:``.  The block must not wait.
 
-    Write ``with loop.guard:``.  The block must not wait.
+    An unexpected exception in the block resets the loop's Readers and Writers.
     """
 
     __slots__ = ("_disrupted", "_ident")
@@ -117,20 +116,20 @@ class Guard:
 
 
 class Loop:
-    """A gevent hub with a thread-safe inbox.  Make it in the hub's thread."""
+    """A gevent hub to which any thread can pass calls.  Make the object in the hub's thread."""
 
     def __init__(self, hub: Hub, *, keep_alive: bool = False) -> None:
         self.hub = hub
         self.ident = native_ident()
         #: Whether this is a forked child, in which the loop's thread does not exist.
         self.gone = False
-        #: Whether Python exits and the I/O thread was stopped.
+        #: Whether the I/O thread was stopped because Python exits.
         self.stopped = False
         #: The greenlet that called :meth:`run`.
         self._runner: Any = None
         #: Whether this loop runs in the library's I/O thread, which all Readers and Writers of the process share.
         self.is_shared = keep_alive
-        #: Schedules ``act(*args)`` in the hub.  Call it in the loop's thread.
+        #: Schedules ``act(*args)`` in the hub.  Must be called in the loop's thread.
         run_callback: Any = hub.loop.run_callback
         self.soon: Callable[..., Any] = partial(run_callback, _call, self)
         self.guard = Guard(self.ident, self.disrupted)
@@ -140,9 +139,9 @@ class Loop:
         hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
         self._inbox: deque[Callable[[], Any]] = deque()
         self._behind: deque[Callable[[], Any]] = deque()
-        #: Greenlets to resume; each greenlet removes itself.
+        #: Greenlets to resume.  Each greenlet removes itself.
         self._ready: deque[Any] = deque()
-        #: Suspends the current greenlet until other code switches to it; returns the argument of that switch.
+        #: Suspends the current greenlet until other code switches to it, and returns the argument of the switch.
         self.suspend: Callable[[], Any] = hub.switch
         #: Returns the start time of the current loop iteration.
         self.now: Callable[[], float] = hub.loop.now
@@ -154,14 +153,14 @@ class Loop:
         return native_ident() == self.ident
 
     def check(self) -> None:
-        """Raise ClosedError if the loop's thread does not run: in a forked child, and when Python exits."""
+        """Raise ClosedError if the loop's thread does not run, in a forked child or because Python exits."""
         if self.gone:
             raise ClosedError("this Reader or Writer belongs to the parent process; make a new one in the child")
         if self.stopped:
             raise ClosedError("the interpreter is exiting: its I/O thread has stopped")
 
     def run(self) -> None:
-        """Run the hub until :meth:`stop` is called.  Call it in the first greenlet of the loop's thread."""
+        """Run the hub until a call of :meth:`stop`.  Call this method in the first greenlet of the loop's thread."""
         self._runner = getcurrent()
         while not self.stopped:
             try:
@@ -171,12 +170,12 @@ class Loop:
         self.hub.destroy(destroy_loop=True)
 
     def stop(self) -> None:
-        """Make :meth:`run` return after all earlier callbacks have started.  Call it from another thread."""
+        """Make :meth:`run` return after all earlier calls have started.  Call this method in another thread."""
         self.stopped = True
         self.call_soon(lambda: self.soon(self._runner.switch))
 
     def call_soon(self, act: Callable[[], Any]) -> None:
-        """Schedule *act* in the hub.  Thread-safe; never blocks.  *act* must not block."""
+        """Schedule *act*, which must not block, in the hub.  Thread-safe.  Never blocks."""
         if native_ident() == self.ident:
             self.soon(act)
             return
@@ -184,15 +183,15 @@ class Loop:
         self._async.send()
 
     def call_behind(self, act: Callable[[], Any]) -> None:
-        """Schedule *act* in the hub, behind the calls of :meth:`call_soon`.  Thread-safe; never blocks.
+        """Schedule *act* in the hub, after the calls of :meth:`call_soon`.  Thread-safe.  Never blocks.
 
-        Threads may schedule many such calls, for example for publishes, so at most 1,000 run between two polls.
+        Threads may schedule many such calls, for example publishes.  At most 1,000 run between two polls of sockets.
         """
         self._behind.append(act)
         self._async.send()
 
     def _drain(self) -> None:
-        """Run the callbacks queued so far.  Callbacks that threads queue meanwhile wait for the next iteration."""
+        """Run the calls queued so far.  Calls that threads queue meanwhile run in the next iteration."""
         inbox, behind = self._inbox, self._behind
         for _ in range(len(inbox)):
             inbox.popleft()()
@@ -202,13 +201,13 @@ class Loop:
             self._async.send()
 
     def start(self, watcher: Any, act: Callable[[], Any], **options: Any) -> None:
-        """Start *watcher*, which belongs to this loop and calls *act* in the hub."""
+        """Start *watcher*, which then calls *act* in the hub.  The watcher must belong to this loop."""
         watcher.start(_call, self, act, **options)
 
     def timer(self, seconds: float, act: Callable[[], Any]) -> Any:
-        """Call *act* in the hub, *seconds* from now and after the next poll of sockets; return the timer.
+        """Call *act* in the hub after *seconds* and after the next poll of sockets, and return the timer.
 
-        The timer closes itself before the call.  The owner may call its ``close()`` at any time, also twice.
+        The timer closes itself before the call.  The caller may close the timer at any time, also twice.
         """
         timer: Any = self.hub.loop.timer(max(0.0, seconds))
 
@@ -220,21 +219,24 @@ class Loop:
         return timer
 
     def io(self, descriptor: int, events: int) -> Any:
-        """Return a watcher of a socket, for :meth:`start`; *events* is READ, WRITE or both."""
+        """Return a watcher of a socket, for :meth:`start`.  *events* is READ, WRITE or both."""
         return self.hub.loop.io(descriptor, events)
 
     def begin(self, run: Callable[[], Any]) -> None:
-        """Run *run* in a new greenlet until that greenlet waits or ends.  Call it in the hub.  Cheaper than spawn()."""
+        """Call *run* in a new greenlet, and return when the greenlet waits or ends.  Call this method in the hub.
+
+        This costs less than :meth:`spawn`.
+        """
         greenlet(run, self.hub).switch()
 
     def resume_soon(self, greenlets: Iterable[Any]) -> None:
-        """Schedule *greenlets*, which wait in :meth:`park`, to resume in order.  Call it in the loop's thread."""
+        """Resume *greenlets*, which wait in :meth:`park`, in order and soon.  Call this in the loop's thread."""
         if not self._ready:
             self.soon(self._resume)
         self._ready.extend(greenlets)
 
     def _resume(self) -> None:
-        """Resume ready greenlets, in the hub.  A greenlet that parks again switches directly to the next one."""
+        """Resume the ready greenlets, in the hub.  A greenlet that parks again switches directly to the next."""
         ready = self._ready
         try:
             while ready:
@@ -247,9 +249,9 @@ class Loop:
                 self.soon(self._resume)
 
     def park(self, greenlet: Any) -> None:
-        """Suspend *greenlet*, the current greenlet of this thread, until :meth:`resume_soon` resumes it.
+        """Suspend *greenlet*, the current greenlet, until :meth:`resume_soon` resumes it.
 
-        park() may return early, so the caller must check its condition again.
+        The method may return earlier, so the caller must check its condition again.
         """
         ready = self._ready
         try:
@@ -258,18 +260,18 @@ class Loop:
             else:
                 self.suspend()
         finally:
-            if greenlet in ready:  # if it was resumed, it is the first
+            if greenlet in ready:  # a greenlet that was resumed is the first of the queue
                 ready.remove(greenlet)
 
     def spawn(self, name: str, run: Callable[..., Any], *args: Any) -> Task:
-        """Start a named greenlet.  Call it in the loop's thread."""
+        """Call *run* in a new greenlet, and return the greenlet.  Call this method in the loop's thread."""
         task = Task(run, *args)
         task.name = f"gnsq_lite-{name}"
         task.start()
         return task
 
     def kill(self, greenlets: Iterable[Any]) -> None:
-        """Kill *greenlets* of this loop without waiting; skips None and the current greenlet."""
+        """Kill *greenlets* without waiting, except None and the current greenlet."""
         me = getcurrent()
         for each in greenlets:
             if each is not None and each is not me:
@@ -278,7 +280,7 @@ class Loop:
     # -- unexpected exceptions
 
     def _on_error(self, context: Any, kind: Any, error: Any, traceback: Any) -> None:
-        """Replace ``hub.handle_error``: handle errors of the library's callbacks and greenlets, pass on all others."""
+        """Handle an error of a callback or greenlet of the library.  Pass all other errors on to gevent."""
         arguments = getattr(context, "args", None)  # of a watcher or a callback
         if isinstance(context, Task) or (arguments and arguments[0] is self):
             self.fail(error)
@@ -291,8 +293,8 @@ class Loop:
         self.hub.handle_system_error(type(error), error, error.__traceback__)
 
     def disrupted(self, error: BaseException) -> None:
-        """Reset the Readers and Writers, because *error* interrupted the library's code."""
-        said = "%s in the library's code: all connections are closed and opened again"
+        """Reset the Readers and Writers after *error* has interrupted the library's code."""
+        said = "%s interrupted the library's code: all connections are closed and opened again"
         self.soon(self.spawn, "log", log.warning, said, repr(error))
         for core in list(self.cores):
             core.reset()
@@ -302,7 +304,7 @@ class Loop:
 
 
 def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:
-    """Call *act* in the hub.  :meth:`Loop._on_error` recognizes the library's callbacks by the argument *loop*."""
+    """Call *act*.  :meth:`Loop._on_error` recognizes callbacks of the library by the argument *loop*."""
     act(*args)
 
 
@@ -315,14 +317,14 @@ def all_loops() -> list[Loop]:
 
 
 def destroy_unused_hub() -> None:
-    """Destroy the hub of the calling thread, unless it has a Loop: another thread may be about to wake it."""
+    """Destroy the hub of the calling thread, unless the hub has a Loop, which other threads may wake at any time."""
     hub: Any = get_hub_if_exists()
     if hub is not None and hub not in _loops:
         hub.destroy(destroy_loop=True)
 
 
 def loop_here(*, keep_alive: bool = False) -> Loop:
-    """Return the Loop of the calling thread's hub; make hub and Loop if they do not exist."""
+    """Return the Loop of the calling thread.  If the thread has no hub or no Loop, make it."""
     hub = get_hub()
     loop = _loops.get(hub)
     if loop is None:
@@ -331,14 +333,14 @@ def loop_here(*, keep_alive: bool = False) -> Loop:
 
 
 def let_io() -> None:
-    """Suspend the current greenlet until its hub has polled its sockets and timers."""
+    """Suspend the current greenlet until the hub has polled sockets and timers."""
     hub: Any = get_hub()
     with hub.loop.timer(0.0) as timer:
         hub.wait(timer)
 
 
 def wait_for_io(descriptor: int, events: int, seconds: float) -> bool:
-    """Wait in a greenlet until a socket is readable or writable, at most *seconds*; return whether it is."""
+    """Wait at most *seconds* in a greenlet until a socket is readable or writable, and return whether it is."""
     hub: Any = get_hub()
     limit: Any = gevent.Timeout(max(0.0, seconds), False)  # type: ignore[arg-type]
     with hub.loop.io(descriptor, events) as watcher, limit:
@@ -348,5 +350,5 @@ def wait_for_io(descriptor: int, events: int, seconds: float) -> bool:
 
 
 def time_limit(seconds: float, error: Exception) -> AbstractContextManager[Any]:
-    """Return a context manager that raises *error* in its greenlet if the block takes longer than *seconds*."""
+    """Return a context manager that raises *error* if its block takes longer than *seconds*."""
     return gevent.Timeout(max(0.0, seconds), error)

@@ -1,4 +1,4 @@
-"""Makes native threads and locks, even in a monkey-patched process; ends threads with a hub when Python exits."""
+"""Makes native threads and locks, even in a monkey-patched process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gevent import get_hub, monkey
 from gevent._hub_local import get_hub_if_exists
 from gevent.monkey import saved  # type: ignore[attr-defined]
 
-#: Returns the original, unpatched object of (module, name).
+#: Called with the names of a module and of an object in it; returns the object as it was before monkey-patching.
 native: Callable[[str, str], Any] = monkey.get_original
 _start_native: Callable[..., int] = native("_thread", "start_new_thread")
 native_lock: Callable[[], Any] = native("_thread", "allocate_lock")
@@ -38,14 +38,14 @@ def is_plain_thread() -> bool:
 
 
 def native_held_lock() -> Any:
-    """Return a native lock that is already acquired; ``acquire()`` blocks until another thread releases it."""
+    """Return an acquired native lock.  The next ``acquire()`` blocks until another thread releases the lock."""
     lock = native_lock()
     lock.acquire()
     return lock
 
 
 def start_native_thread(name: str, run: Callable[[], None]) -> None:
-    """Run *run* in a native daemon thread, also in a monkey-patched process."""
+    """Call *run* in a new native daemon thread."""
     if has_patched_threads():
         _start_native(run, ())
     else:
@@ -54,20 +54,22 @@ def start_native_thread(name: str, run: Callable[[], None]) -> None:
 
 #: Hubs of the threads that :func:`start_hub_thread` started.
 _hubs: set[Any] = set()
-#: Maximum seconds to wait until a thread sleeps; seconds that it then sleeps, in which the process exits.
-_TO_PARK, _PARKED = 1.0, 10.0
+#: Maximum seconds to wait until a thread sleeps.
+_TO_PARK = 1.0
+#: Seconds for which such a thread sleeps, while the process exits.
+_PARKED = 10.0
 
 
 def start_hub_thread(name: str, run: Callable[[], None]) -> None:
-    """Run *run*, which may block, in a native daemon thread; if threads are patched, the thread has its own hub.
+    """Call *run*, which may block, in a new native daemon thread.
 
-    A thread with a hub is put to sleep when Python exits.
+    If gevent has patched threads, the thread gets a hub of its own.  When Python exits, such a thread is put to sleep.
     """
     if not has_patched_threads():
         start_native_thread(name, run)
         return
-    # gevent imports its loop module when it makes the first hub of a process.  The patched import lock needs a hub
-    # itself, so two threads that made the first hub at the same time would deadlock.
+    # gevent imports its loop module when it makes the first hub of a process.  The patched import lock needs a hub.
+    # Therefore two threads that make the first hub at the same time would deadlock.
     get_hub()
     has_begun = native_held_lock()
 
@@ -87,7 +89,7 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
 
 @atexit.register
 def _park_hub_threads() -> None:
-    """Put the hub threads to sleep: a greenlet that waits for the GIL while Python exits crashes the process."""
+    """Put threads with a hub to sleep: a greenlet that waits for the GIL while Python exits crashes the process."""
     for hub in tuple(_hubs):
         parked = native_held_lock()
         with contextlib.suppress(AttributeError, ValueError):  # the thread has just destroyed the hub

@@ -1,4 +1,4 @@
-"""Checked and complete settings of the cores of Readers and Writers."""
+"""Checked settings for the cores of Readers and Writers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gnsq_lite.options import (
 )
 from gnsq_lite.wire.identify import build_identify
 
-#: Maps the (host, port) of an nsqd in nsqlookupd's reply to the address to connect to.
+#: Maps the (host, port) of an nsqd in nsqlookupd's answer to the address to connect to.
 AddressMap = Callable[[str, int], Address] | Mapping[str, str]
 
 
 def check_connection(options: ConnectionOptions, lookup: LookupOptions) -> None:
-    """Raise OptionError for an unreadable TLS file or an invalid ``extra_identify``.
+    """Raise OptionError if a TLS file cannot be read or ``extra_identify`` is invalid.
 
-    The check runs at construction; otherwise the error would first appear when a connection is made.
+    Without this check the error would appear only when a connection is made.
     """
     for tls in (options.tls, lookup.lookupd_tls):
         if isinstance(tls, TLSOptions):
@@ -39,17 +39,17 @@ def check_connection(options: ConnectionOptions, lookup: LookupOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions:
-    """Options of Readers and Writers: how to find the nsqds, and the dialect of NSQ."""
+    """Options of Readers and Writers that concern discovery, addresses and the dialect."""
 
     lookupd_http_addresses: Addresses | None = documented(
-        None, "nsqlookupds to query for nsqds, in the forms of nsqd_tcp_addresses, or http(s) URLs"
+        None, "nsqlookupds that list the nsqds, as for nsqd_tcp_addresses or as http(s) URLs"
     )
     dialect: DialectName | Dialect = documented("nsq", "'nsq', 'youzan', or a YouzanDialect")
     address_map: AddressMap | None = documented(
-        None, "address to use instead of an announced host or host:port; a dict, or a function of (host, port)"
+        None, "addresses to use instead of announced addresses: a dict, or a function of (host, port)"
     )
     allowed_addresses: Callable[[str, int], bool] | None = documented(
-        None, "function of (host, port): returns whether the client may connect to a discovered nsqd"
+        None, "function of (host, port) that returns whether the client may connect to a listed nsqd"
     )
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class SharedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreSettings(SharedOptions):
-    """Settings of the core of a Reader or Writer, checked and complete."""
+    """Checked settings for the core of a Reader or Writer."""
 
     dialect: Dialect
     endpoints: Sequence[Endpoint]
@@ -71,14 +71,14 @@ class CoreSettings(SharedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
-    """Callbacks of the user.  Their exceptions are logged.
+    """Callbacks of the user, which run in greenlets of the I/O loop and must not block it.
 
-    They run in greenlets of the I/O loop and must not block it; on_failure may run in a handler's thread.
+    ``on_failure`` may run in a handler's thread.  The library logs exceptions of the callbacks.
     """
 
     on_connected: Callable[[str], None] | None = hook("address", "the Reader is connected and subscribed to an nsqd")
     on_disconnected: Callable[[str, NSQError], None] | None = hook(
-        "address, error", "a connection was lost or could not be opened; *error* is the cause"
+        "address, error", "a connection was lost or could not be opened because of *error*"
     )
     on_error: Callable[[NSQError], None] | None = hook("error", "a connection was lost, or nsqd refused a late answer")
     on_failure: Callable[[Message, BaseException], None] | None = hook(
@@ -96,9 +96,9 @@ class Hooks:
 
 
 def mapped(address_map: AddressMap | None, endpoint: Endpoint) -> Address | None:
-    """Map *endpoint* to the address to connect to; None means its own address.  Raises NSQError if the map fails.
+    """Return the address to which *address_map* maps *endpoint*, or None.  Raises NSQError if the map fails.
 
-    *address_map* is a function of (host, port), or a dict of "host:port" or "host" to "host:port" or "host".
+    *address_map* is a function of (host, port), or a dict from "host:port" or "host" to "host:port" or "host".
     """
     if address_map is None:
         return None
@@ -113,5 +113,5 @@ def mapped(address_map: AddressMap | None, endpoint: Endpoint) -> Address | None
 
 
 def without_credentials(address: str) -> str:
-    """Remove ``user:password@`` from the ``host:port`` or URL of an nsqlookupd, for logs and errors."""
+    """Remove ``user:password@`` from a URL.  Return any other address unchanged."""
     return re.sub("://[^/]*@", "://", address)

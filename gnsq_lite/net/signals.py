@@ -1,4 +1,4 @@
-"""Waits for the end of a Reader; the first signal drains the Reader, the second stops it at once (CLOSE-1)."""
+"""Waits for the end of a Reader.  A first signal drains the Reader, and a second stops it at once (CLOSE-1)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gnsq_lite.net.waiting import Completion, wait_any
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Maximum seconds of one wait: a signal that arrives just before a wait is noticed only after the wait.
-_LOOK = 0.5
+#: Maximum seconds of one wait, because a signal that arrives just before a wait has an effect only after the wait.
+_CHECK_EVERY = 0.5
 
 
 def in_main_thread() -> bool:
@@ -24,10 +24,10 @@ def in_main_thread() -> bool:
 
 
 class Stages:
-    """The two stages of a shutdown; a signal handler may begin them.
+    """The two stages of a shutdown: drain, then end at once.  The methods are signal handlers that begin a stage.
 
-    The signal handlers raise no exception: in a monkey-patched process a signal may interrupt a message handler, and
-    an exception would make its message fail.
+    They raise no exception.  In a monkey-patched process a signal may interrupt the handler of a message, and an
+    exception would make this message fail.
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class Stages:
         self.at_once = Completion()
 
     def advance(self, number: int | None = None, frame: Any = None) -> None:
-        """Begin the next stage; usable as a handler for ``signal.signal()``."""
+        """Begin the next stage."""
         if not self.drain.settle(number):
             self.at_once.settle(number)
 
     def begin_drain(self, number: int, frame: Any = None) -> None:
-        """Begin the graceful shutdown; a second call does nothing."""
+        """Begin the graceful shutdown.  A second call does nothing."""
         self.drain.settle(number)
 
     def end_at_once(self, number: int, frame: Any = None) -> None:
@@ -52,7 +52,7 @@ class Stages:
 
     @contextmanager
     def installed(self, handlers: Iterable[tuple[int, Callable[[int, Any], None]]]) -> Iterator[None]:
-        """Install signal handlers; restore the earlier ones afterwards."""
+        """Install signal handlers for the ``with`` block, and then restore the earlier handlers."""
         before = [(number, signal.signal(number, handler)) for number, handler in handlers]
         try:
             yield
@@ -71,8 +71,8 @@ def until_signal(
 ) -> bool:
     """Call *begin*, wait at most *timeout* seconds for *ended*, and return whether *ended* is set.
 
-    The signals *numbers* that the program does not handle call ``close()``, and the wait includes the closing.  A
-    second signal calls ``close(0)``.  A signal that arrives while *begin* runs takes effect afterwards.
+    If a signal of *numbers* arrives that the program does not handle, call ``close()`` and wait for its end.  After a
+    second signal, call ``close(0)``.  A signal that arrives while *begin* runs has its effect afterwards.
     """
     stages, numbers = Stages(), tuple(numbers)
     with stages.installed((number, stages.advance) for number in _unhandled(numbers)):
@@ -85,15 +85,15 @@ def until_signal(
 
 
 def _unhandled(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
-    """Return the signals that still have Python's default handler; none outside the main thread."""
+    """Return the signals of *numbers* that have Python's default handler.  Outside the main thread, return none."""
     if not in_main_thread():
         return []
     fresh = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     return [number for number in numbers if signal.getsignal(number) is fresh[number]]
 
 
-def beside(run: Callable[[], object]) -> None:
-    """Run *run* in a thread; if no thread can be started, run it here, which disables the second signal."""
+def run_in_thread(run: Callable[[], object]) -> None:
+    """Call *run* in a new thread.  If no thread can be started, call it here; a second signal then has no effect."""
     try:
         threading.Thread(target=run, name="gnsq_lite-close", daemon=True).start()
     except RuntimeError:
@@ -101,7 +101,7 @@ def beside(run: Callable[[], object]) -> None:
 
 
 def _close(stages: Stages, close: Callable[..., Any]) -> None:
-    """Call *close* in a thread; after a second signal, call ``close(0)``."""
+    """Call *close* in a thread and wait for its end.  After a second signal, call ``close(0)``."""
     closed = Completion()
 
     def run() -> None:
@@ -111,19 +111,19 @@ def _close(stages: Stages, close: Callable[..., Any]) -> None:
             closed.settle()
 
     log.info("closing; a second signal stops at once")
-    beside(run)
+    run_in_thread(run)
     _wait(closed, stages.at_once, interrupted=stages)
     if not closed.done():
-        log.warning("ending at once")
+        log.warning("a second signal: closing at once")
         close(0.0)
 
 
 def _wait(*completions: Completion, timeout: float = float("inf"), interrupted: Stages | None = None) -> None:
-    """Wait for any of *completions*; report a KeyboardInterrupt of the user's SIGINT handler to *interrupted*."""
+    """Wait for any of *completions*.  A KeyboardInterrupt of the program begins the next stage of *interrupted*."""
     ends = SYSTEM_CLOCK.now() + timeout
     while not any(each.done() for each in completions) and (left := ends - SYSTEM_CLOCK.now()) > 0.0:
         try:
-            wait_any(completions, min(left, _LOOK))
+            wait_any(completions, min(left, _CHECK_EVERY))
         except KeyboardInterrupt:
             if interrupted is None:
                 raise

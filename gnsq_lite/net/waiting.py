@@ -1,4 +1,4 @@
-"""Results and events that threads and greenlets can wait for."""
+"""Lets threads and greenlets wait for results and for calls in a loop."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gnsq_lite.net.os_threads import native_held_lock
 
 #: Maximum seconds of a single wait.
 _LONG = 1e9
-#: A flag for the greenlets of one loop.
+#: A flag for which greenlets of one loop can wait.
 Event = GeventEvent
 
 
 class Completion:
     """A result that is set once.  Any thread may set it, and any thread or greenlet may wait for it.
 
-    Waiting blocks no other greenlet: a greenlet switches to its hub; a thread without a hub blocks on a native lock.
+    To wait, a greenlet switches to its hub, and a thread without a hub blocks on a native lock.
     """
 
     __slots__ = ("_done", "_error", "_value", "_wakers")
@@ -39,16 +39,16 @@ class Completion:
         self._wakers: list[Callable[[], None]] = []
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the result.  If it is already set, change nothing and return False."""
+        """Set the result, wake the waiters, and return True.  If the result is already set, only return False."""
         if self._done:
             return False
         self._value, self._error = value, error
-        self._done = True  # before the wakers are read: a waiter adds its waker and then checks _done again
+        self._done = True  # before wake(), because a waiter adds its waker and then checks _done again
         self.wake()
         return True
 
     def wake(self) -> None:
-        """Wake the waiters; a second call does nothing."""
+        """Wake the waiters."""
         for wake in tuple(self._wakers):
             wake()
 
@@ -57,11 +57,11 @@ class Completion:
         return self._done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the result, at most *timeout* seconds; return whether it is set."""
+        """Wait at most *timeout* seconds for the result, and return whether it is set."""
         return self._done or wait_any((self,), timeout)
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait, then return the value or raise the error.  Raises TimeoutError after *timeout* seconds."""
+        """Wait for the result; return the value or raise the error.  Raises TimeoutError after *timeout* seconds."""
         if not self.wait(timeout):
             raise TimeoutError(f"no result in {timeout} s")
         if self._error is not None:
@@ -70,7 +70,7 @@ class Completion:
 
 
 def wait_any(completions: Sequence[Completion], timeout: float | None = None) -> bool:
-    """Wait until at least one of *completions* is set, at most *timeout* seconds; return whether one is.
+    """Wait at most *timeout* seconds until at least one of *completions* is set, and return whether one is set.
 
     Raises ClosedError in gevent's hub, which must not block.
     """
@@ -93,28 +93,28 @@ def _is_any_done(completions: Sequence[Completion]) -> bool:
 
 
 def _parking(limit: float) -> tuple[Callable[[], None], Callable[[], object]]:
-    """Return (wake, park).  park() blocks this thread until any thread calls wake(), or for *limit* seconds."""
+    """Return (wake, park).  park() blocks this thread for at most *limit* seconds, until a thread calls wake()."""
     lock = native_held_lock()
 
     def wake() -> None:
-        with suppress(RuntimeError):  # the lock was released before
+        with suppress(RuntimeError):  # an earlier wake() has released the lock
             lock.release()
 
     return wake, lambda: lock.acquire(True, limit)
 
 
 def _greenlet_parking(loop: Loop, limit: float) -> tuple[Callable[[], None], Callable[[], object]]:
-    """Return (wake, park) for the current greenlet; see :func:`_parking`."""
+    """Return (wake, park) for the current greenlet, as :func:`_parking` does for a thread."""
     waiter: Any = Waiter(loop.hub)
     resume = partial(waiter.switch, None)
 
     def park() -> None:
         if in_hub():
             raise ClosedError("a blocking call was made in the event loop itself")
-        # There is always a timer: without an active timer or socket the hub would end the wait with LoopExit.
+        # The timer is needed without a limit too: a hub without timers and sockets would raise LoopExit.
         timer: Any = loop.hub.loop.timer(limit)
         with timer:
-            timer.start(resume, update=True)  # update: the loop's cached time may be old
+            timer.start(resume, update=True)  # update, because the loop's cached time may be old
             waiter.get()
 
     return partial(loop.call_soon, resume), park
@@ -122,14 +122,15 @@ def _greenlet_parking(loop: Loop, limit: float) -> tuple[Callable[[], None], Cal
 
 def in_hub() -> bool:
     """Return whether the current greenlet is gevent's hub, which must not block."""
-    return not sys.is_finalizing() and getcurrent() is get_hub_if_exists()  # no greenlets exist while finalizing
+    return not sys.is_finalizing() and getcurrent() is get_hub_if_exists()  # a finalizing Python has no greenlets
 
 
 def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-    """Run *run* in a greenlet of *loop* and return its result.  Thread-safe.
+    """Call *run* in a greenlet of *loop*, and return its result.  Thread-safe.
 
-    Raises ClosedError if the loop's thread does not run: in a forked child, and when the interpreter exits.  Raises
-    TimeoutError after *timeout* seconds, but *run* continues; in gevent's hub, which must not block, raises it at once.
+    Raises ClosedError if the loop's thread does not run, in a forked child or because Python exits.  Raises
+    TimeoutError after *timeout* seconds, although *run* continues.  In gevent's hub, which must not block, raises
+    TimeoutError at once.
     """
     look_for_fork()
     loop.check()
@@ -154,7 +155,7 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
 def run_or_leave(
     loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None, wait: bool = True
 ) -> None:
-    """Run *run* in a greenlet of *loop*; wait for its end unless *wait* is false or the caller is gevent's hub.
+    """Call *run* in a greenlet of *loop*.  Wait for its end, unless *wait* is false or the caller is gevent's hub.
 
     Raises the errors of :func:`run_in_loop`.
     """

@@ -15,7 +15,7 @@ from gnsq_lite.consume.closing import CLOSE_TIMEOUT
 from gnsq_lite.consume.run_handler import refuse_unrun
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.message import Message
-from gnsq_lite.net.signals import Stages, beside, in_main_thread
+from gnsq_lite.net.signals import Stages, in_main_thread, run_in_thread
 from gnsq_lite.net.waiting import Completion, wait_any
 from gnsq_lite.options import BackoffOptions
 from gnsq_lite.reader import Reader
@@ -343,7 +343,7 @@ class Worker:
         readers, at_once, deadline = self.readers, self._stages.at_once, time.monotonic() + timeout
         closed = [Completion() for _ in readers]
         for reader, done in zip(readers, closed, strict=True):
-            beside(partial(_close_one, reader, timeout, done))
+            run_in_thread(partial(_close_one, reader, timeout, done))
         for done in closed:
             while not done.done() and not at_once.done():
                 wait_any([done, at_once], _CHECK_EVERY)

@@ -121,7 +121,7 @@ def test_one_line_is_logged_for_each_change_of_state(found: Found, caplog: pytes
         ("INFO", "nsqlookupd one answers"),
         (
             "WARNING",
-            "nsqlookupd one fails; its last good answer stands: http://one/lookup: no connection",
+            "nsqlookupd one fails, and its last good answer stays valid: http://one/lookup: no connection",
         ),
         ("INFO", "nsqlookupd one answers again, after 5 failures"),
     ]
@@ -181,7 +181,7 @@ def test_a_producer_of_no_use_hides_no_other_and_is_told_of_once(
     assert found.take() == [A, B]
     assert discovery.health()["one"].ok is True
     assert [record.getMessage() for record in caplog.records] == [
-        f"an nsqlookupd lists a producer without a usable address: {shown}; it is left out"
+        f"an nsqlookupd lists a producer without a usable address: {shown}, which is ignored"
         for shown in (r"'x\x1b[2J', port 70000", "'y', port None", "None", "'..', port 4150")
     ]
 
