@@ -142,7 +142,7 @@ class Discovery:
     def run(self) -> None:
         """Poll now, at intervals with jitter (DISC-4), and after each :meth:`poke`, until a call of :meth:`stop`.
 
-        Until an nsqd is found, and while polls are urgent, they are frequent (:mod:`gnsq_lite.policy.reconnect`).
+        Polls are frequent until an nsqd is found, and while they are urgent (:mod:`gnsq_lite.policy.reconnect`).
         """
         while not self._stopped:
             self._wake.clear()
@@ -299,7 +299,7 @@ class Discovery:
             self._on_forget(forgotten)
 
     def _set_health(self, address: str, lookupd: _Lookupd, error: str | None) -> None:
-        """Record a good answer, or the *error* of a failed query.  Log only changes between both states (DISC-6)."""
+        """Record a good answer, or the *error* of a failed query.  Log only the first of each kind (DISC-6)."""
         ok, after = error is None, lookupd.count
         lookupd.error = error
         lookupd.count += 1

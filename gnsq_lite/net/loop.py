@@ -244,7 +244,7 @@ class Loop:
                     ready.popleft()
                 else:
                     ready[0].switch()
-        finally:  # a bare greenlet may raise into the hub
+        finally:  # a greenlet that is no Task may raise in the hub
             if ready:
                 self.soon(self._resume)
 

@@ -13,7 +13,7 @@ from gevent import get_hub, monkey
 from gevent._hub_local import get_hub_if_exists
 from gevent.monkey import saved  # type: ignore[attr-defined]
 
-#: Called with the names of a module and of an object in it; returns the object as it was before monkey-patching.
+#: Returns the unpatched object, given the name of its module and its own name.
 native: Callable[[str, str], Any] = monkey.get_original
 _start_native: Callable[..., int] = native("_thread", "start_new_thread")
 native_lock: Callable[[], Any] = native("_thread", "allocate_lock")

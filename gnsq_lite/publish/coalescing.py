@@ -32,7 +32,7 @@ class CoalescedPublish(Publish):
         commands.PUBLISH_HEADS[topic]  # raises InvalidName before any publish is added
         super().__init__(loop, topic, [], timeout, deadline, retries)
         #: Pairs of a waiter and a body.  The waiter is the Publish of ``publish_nowait`` or of another thread, or a
-        #: greenlet of the loop.  It is None if the greenlet was killed or timed out.
+        #: greenlet of the loop.  None replaces a greenlet that was killed or timed out.
         self.members: list[tuple[Any, bytes]] = []
         #: Whether any waiter is a Publish.
         self._mixed = False
@@ -61,7 +61,7 @@ class CoalescedPublish(Publish):
         raise error.with_traceback(None)  # several callers raise the same object: drop the traceback of another caller
 
     def finish(self) -> None:
-        """Fix the bodies before the MPUB is sent.  Publishes whose threads have timed out are dropped."""
+        """Set the bodies of the MPUB, and accept no more.  Publishes whose threads have timed out are dropped."""
         self.room = -1
         if self._mixed:
             self.members = [each for each in self.members if type(each[0]) is not Publish or each[0].mark_sent()]
@@ -122,7 +122,7 @@ class Coalescing:
         greenlet = current_greenlet()
         batch, size = self._open.get(topic), len(body)
         try:
-            # The same condition as in _open_batch() spares most publishes the call.
+            # The condition of _open_batch() is repeated here, so that most publishes do not call it.
             if batch is None or batch.room < size or batch.timeout != timeout:
                 with self._loop.guard:
                     batch = self._open_batch(topic, timeout, size)

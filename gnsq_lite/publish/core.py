@@ -1,4 +1,4 @@
-"""The part of a Writer that runs in the loop.  It has one node for each nsqd, which pipelines publishes to the nsqd.
+"""The part of a Writer that runs in the loop.  It has a node for each nsqd.  A node pipelines publishes to its nsqd.
 
 Each publish gets exactly one outcome.  An error frame is the outcome of the publish that it answers.  If nsqd then
 closes the connection, nsqd has not read the later publishes, so the core sends them again.  If a connection is lost
@@ -198,7 +198,7 @@ class WriterCore:
 
     def submit(self, publish: Publish) -> None:
         """Send a publish, or hold it until a node accepts it."""
-        if publish._done:  # its thread timed out
+        if publish._done:  # the publishing thread has timed out
             self.outcomes.count_failure(publish, publish._error)
             return
         if self.ended:
@@ -302,7 +302,7 @@ class WriterCore:
             self.router.forget_done()
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
-        """Handle nsqd's refusal of a publish: fail the publish, or send it again to another leader or in parts."""
+        """Fail a refused publish, send it to another leader, or send the messages of an MPUB one by one."""
         if not publish._done and self.settings.lookupds and self.settings.dialect.should_reroute(error):
             publish.last_error, publish.sent = error, publish.in_doubt
             self.router.put_back([publish], endpoint)
@@ -344,7 +344,7 @@ class WriterCore:
             node.disconnect_if_silent()
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
-        """Use a silent node again after an answer, if the answer was in time or was the last one that was missing."""
+        """Use a silent node again if its answer came in time, or if all its publishes are now answered."""
         if node in self.connected and (in_time or not node.unanswered):
             node.silent = False
             self._use_again(node.endpoint)

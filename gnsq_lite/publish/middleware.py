@@ -88,7 +88,7 @@ class PublishMiddleware:
 
 
 def wrap_method(middleware: Iterable[PublishMiddleware], method: Callable[..., Any], max_msg_size: int) -> Any:
-    """Return *method*, a publishing method of a Writer, with *middleware* around it, the first one outermost."""
+    """Return a function that calls *method*, a Writer's publishing method, with *middleware* around the call."""
     name: Any = method.__name__
     is_batch, signature = name == "multipublish", inspect.signature(method)
     send: Send = lambda call: method(call.topic, call.bodies if is_batch else call.bodies[0], **call.options)  # noqa: E731

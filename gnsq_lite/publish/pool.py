@@ -44,7 +44,8 @@ from gnsq_lite.wire.constants import OK
 
 #: Seconds after which an idle connection is closed.  The pool checks this when a publish returns its connection.
 IDLE = 60.0
-#: Seconds after which a node with an unanswered publish is silent, and limit to connect if there are other nodes.
+#: Seconds after which a node with an unanswered publish is silent.  If there are other nodes, this is also the time
+#: limit to connect to a node.
 SILENT_AFTER = 1.0
 #: Seconds for which the pool does not use a node after a failure.  The loop tries to connect more often.
 RETRY_AFTER = 5.0
@@ -371,7 +372,7 @@ class Pool:
                 self.failed += count
         return error
 
-    # -- the whole
+    # -- statistics, and the end
 
     def connections(self) -> list[BlockingConnection]:
         """Close the idle connections that have ended, and return all open connections."""

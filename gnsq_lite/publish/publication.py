@@ -97,7 +97,7 @@ class Publish(Completion):
         self.loop, self.retries = loop, retries
         self.sent = self.in_doubt = in_doubt
 
-    def asked(self) -> PublishRequest:
+    def as_request(self) -> PublishRequest:
         """Return the topic, the bodies and the options as the dialect expects them."""
         return self.request or PublishRequest(topic=self.topic, bodies=self.bodies, batch=self.batch)
 
@@ -117,11 +117,11 @@ class Publish(Completion):
     # -- the outcome
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the outcome in the loop's thread, and wake the waiters.  If it is already set, only return False."""
+        """Set the outcome in the loop's thread and wake waiters.  If the outcome is already set, only return False."""
         if self._done:
             return False
         self._value, self._error = value, error
-        self._done = True  # last: after an exception in this method, a reset must still find the publish unsettled
+        self._done = True  # last: if an exception interrupts this method, a reset must settle the publish
         self.announce()
         return True
 
@@ -129,7 +129,7 @@ class Publish(Completion):
         """Wake the waiters.  Call this method in the loop's thread."""
         if self._wakers:
             self.wake()
-        if self.greenlet is not None:  # after wake(): if a user's callback raises SystemExit, a reset announces again
+        if self.greenlet is not None:  # after wake(), which a reset calls again if a user's callback raises
             self.loop.resume_soon((self.greenlet,))
 
     def mark_sent(self) -> bool:
@@ -182,7 +182,7 @@ class Publish(Completion):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most *timeout* seconds for the outcome; return whether the outcome is set.
 
-        In other threads than the loop's, this method checks the deadline itself, because the loop may be blocked.
+        Outside of the loop's thread this method checks the deadline itself, because the loop may be blocked.
         """
         left = self.deadline - SYSTEM_CLOCK.now() + GRACE
         if self._done or self.loop.gone or self.loop.is_here() or (timeout is not None and timeout < left):
@@ -391,7 +391,7 @@ class Publication:
             try:
                 callback = left.pop()
             except IndexError:
-                return  # the loop and this thread both called, and only the first call runs the callback
+                return  # another thread has already called *callback*
             try:
                 callback(self)
             except Exception as error:

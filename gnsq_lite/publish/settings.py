@@ -14,15 +14,14 @@ from gnsq_lite.publish.middleware import PublishMiddleware
 
 #: Passed to :meth:`Dialect.encode` if any nsqd may get the publish.
 ANY_ENDPOINT = Endpoint("", 0)
-#: Errors that only other options or another nsqd can fix, so that retries cannot help.
+#: Errors that only a change of the options, or of nsqd, can fix.
 _MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError, WrongDialectError)
 
 
 def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
     """Return one of *errors*, the last errors of all nsqds, if retries cannot help.  Return None if they may help.
 
-    Retries cannot help if all nsqds are misconfigured.  Nor can they if one nsqd has another dialect, because then all
-    nsqds of the cluster have it.
+    Retries cannot help if all nsqds are misconfigured, or if one nsqd has another dialect, because then all have it.
     """
     wrong = [error for error in errors if isinstance(error, WrongDialectError)]
     if wrong or all(isinstance(error, _MISCONFIGURED) for error in errors):

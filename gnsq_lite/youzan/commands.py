@@ -85,7 +85,7 @@ def subscribe_advanced(
     """Encode SUB_ADVANCED (YZ-17).  nsqd then sends the queue offset of each message.
 
     *start* moves a channel without consumers.  With *start*, nsqd ignores *partition* (protocol_v2.go:1034 counts four
-    words) and chooses a partition that it leads.  So it must lead only one partition of the topic.
+    words) and chooses a partition that it leads.  So nsqd must lead only one partition of the topic.
     Raises InvalidName, OptionError.
     """
     if start is None:
@@ -124,9 +124,9 @@ def multipublish(
     """Encode MPUB to a partition (YZ-4), MPUB_TRACE with *trace_ids*, or MPUB_EXT with *headers*.
 
     *trace_ids* and *headers* have one item for each body.  A header is JSON, or ``b""`` for no headers.  nsqd answers
-    MPUB_TRACE with one trace reply: the id and offset of the first message, and the size of all messages.  It answers
-    MPUB and MPUB_EXT with OK.  nsqd does not read the rest of an MPUB_EXT that it refuses, so the caller must close the
-    connection.  Raises the errors of :func:`publish`.
+    MPUB_TRACE with one trace reply, and MPUB and MPUB_EXT with OK.  The trace reply has the id and offset of the first
+    message, and the size of all messages.  If nsqd refuses an MPUB_EXT, it does not read the rest of the command, so
+    the caller must close the connection.  Raises the errors of :func:`publish`.
     """
     if headers is not None:
         verb, before = b"MPUB_EXT", [_u16(len(header)) + header for header in headers]

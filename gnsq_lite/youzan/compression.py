@@ -18,10 +18,10 @@ from gnsq_lite.errors import CompressedBodyError
 #: Header names of a compressed message.
 CODEC_KEY = "nsq.client.compress"
 SIZE_KEY = "nsq.msg.size"
-#: Name of the codec with each number.  The number "0" means that the body is not compressed.
+#: The codecs by their numbers.  The number "0" means that the body is not compressed.
 _NAMES = {"1": "gzip", "2": "snappy", "3": "lz4"}
 
-#: Maximum decompressed bytes per compressed byte.  A block that declares a larger size is refused or cut.
+#: Maximum decompressed bytes per compressed byte, to bound the memory for a block that declares a larger size.
 _MOST_OF_LZ4, _MOST_OF_SNAPPY = 255, 64
 
 

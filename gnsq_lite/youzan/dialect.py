@@ -99,7 +99,7 @@ class YouzanDialect(Dialect):
             log.warning("%s has %d partitions: the Reader waits for partitions %s (partitions=)", topic, count, absent)
 
     def named_endpoints(self, nsqds: Iterable[Endpoint]) -> list[Endpoint]:
-        """Return *nsqds*, or, with the option ``partitions``, an endpoint for each of its numbers on each nsqd."""
+        """Return *nsqds*.  With the option ``partitions``, return an endpoint for each partition on each nsqd."""
         chosen = self.options.partitions
         if chosen is None:
             return list(nsqds)
@@ -222,7 +222,7 @@ class YouzanDialect(Dialect):
         return commands.multipublish(topic, request.bodies, partition, trace_ids=trace_ids, headers=headers)
 
     def _check_takes_headers(self, request: PublishRequest, route: Lookup | None) -> None:
-        """Raise OptionError if messages of the topic cannot have headers.  nsqd does not read a refused MPUB_EXT."""
+        """Raise OptionError if the topic is no ext topic, because nsqd would not read all of the refused MPUB_EXT."""
         layout = route.meta if route is not None else None
         if isinstance(layout, TopicLayout) and layout.has_meta and not layout.extend_support:
             raise OptionError("headers", request.encoded_headers, f"{request.topic} is not an ext topic: omit them")

@@ -201,10 +201,10 @@ def message_factory(
 
 @dataclass(frozen=True, slots=True)
 class PublishReceipt:
-    """The ids, queue offset and size of the message of a traced publish (YZ-9).
+    """The ids, queue offset and size that nsqd returns for a traced publish (YZ-9).
 
-    For a batch they are the ids and offset of the first message, and the size of all messages.  If the Writer split the
-    batch, ``rest`` has the receipts of the second and all later parts.
+    For a batch, nsqd returns the ids and offset of the first message, and the size of all messages.  If the Writer
+    split the batch, ``rest`` has the receipts of the second and all later parts.
     """
 
     internal_id: int

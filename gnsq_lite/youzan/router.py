@@ -170,7 +170,7 @@ class LeaderRouter:
         number = endpoint.partition
         if publish.request is None and not (publish.batch or self._traces or number is None):
             return publish.command_behind(command_line(b"PUB", topic.name, number))
-        publish.request = request = publish.asked()  # encode() adds a trace id, which a retry must send again
+        publish.request = request = publish.as_request()  # encode() adds a trace id, which a retry must send again
         return self._dialect.encode(request, endpoint, topic.lookup)
 
     def _try(self, topic: _Topic, publish: RoutedPublish, partition: int) -> bool:
@@ -267,7 +267,7 @@ class LeaderRouter:
             self._learned(topic, topic.lookup)
 
     def _look_again(self, topic: _Topic) -> None:
-        """Query the nsqlookupds now, or _MIN_PAUSE after the last query."""
+        """Query the nsqlookupds now, but not before _MIN_PAUSE seconds after the last query."""
         if topic.timer is None and topic.lookups is not None and not self._closed:
             pause = max(0.0, topic.polled_at + _MIN_PAUSE - self._clock.now())
             topic.timer = self._host.call_later(pause, partial(self._poll, topic, topic.lookups))
@@ -318,7 +318,7 @@ class LeaderRouter:
         return [publish for topic in topics for held in topic.held.values() for _, publish in held]
 
     def forget_done(self) -> None:
-        """Drop the settled publishes that precede all other held publishes to their partition."""
+        """Drop settled publishes, for each partition up to the first publish without an outcome."""
         for topic in self._topics.values():
             for partition, held in list(topic.held.items()):
                 while held and held[0][1].done():

@@ -1,4 +1,4 @@
-"""Publishes a message that is given up again, at the end of its partition (YZ-13)."""
+"""Moves messages that are given up to the end of their partition (YZ-13)."""
 
 from __future__ import annotations
 

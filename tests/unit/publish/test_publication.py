@@ -33,7 +33,7 @@ def test_it_is_bytes_for_any_nsqd_and_a_request_for_a_dialect(
 ) -> None:
     publish = publication(bodies, batch)
     assert (publish.command(), publish.data) == (command, b"")  # made when written, and not kept
-    assert publish.asked() == PublishRequest(topic="t", bodies=bodies, batch=batch)
+    assert publish.as_request() == PublishRequest(topic="t", bodies=bodies, batch=batch)
     assert publish.count == len(bodies)
 
 
