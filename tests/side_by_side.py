@@ -34,7 +34,7 @@ SECONDS = ROOT / "tests/seconds.txt"
 WHOLE = (Path("tests/spark"),)
 #: A bundle takes this part of what is left for each process, and no less than so many seconds: the last ones are short.
 PART = 1 / 2
-LEAST = 20.0
+LEAST = 30.0
 #: Bytes of a test file that take a second, where nobody has noted how long it takes.
 BYTES_PER_SECOND = 8000.0
 #: Files that take less are not noted.

@@ -31,15 +31,15 @@ def serve_nsqd(db: RegistrationDB, sock: Any, address: tuple[str, int]) -> None:
                 given = json.loads(stream.read(_INT.unpack(stream.read(4))[0]))
                 remote = f"{address[0]}:{address[1]}"
                 peer = Peer(remote, remote, **{name: given[name] for name in _FIELDS})
-                db.introduce(peer)
+                db.add_peer(peer)
             elif words[0] in ("REGISTER", "UNREGISTER") and peer is not None:
                 change = db.register if words[0] == "REGISTER" else db.unregister
                 change(peer, words[1], words[2] if len(words) > 2 else None)
             elif peer is not None:
-                db.introduce(peer)  # PING
+                db.add_peer(peer)  # PING
             sock.sendall(_INT.pack(2) + b"OK")
     if peer is not None:
-        db.forget(peer)
+        db.remove_peer(peer)
 
 
 class Registration:
