@@ -110,7 +110,7 @@ def _greenlet_parking(loop: Loop, limit: float) -> tuple[Callable[[], None], Cal
 
     def park() -> None:
         if in_hub():
-            raise ClosedError("a blocking call was made in the event loop itself")
+            raise ClosedError("a blocking call was made in gevent's hub")
         # The timer is needed without a limit too: a hub without timers and sockets would raise LoopExit.
         timer: Any = loop.hub.loop.timer(limit)
         with timer:
@@ -135,7 +135,7 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
     look_for_fork()
     loop.check()
     if in_hub():
-        raise TimeoutError("this would wait in gevent's hub")
+        raise TimeoutError("the call would block gevent's hub")
     outcome = Completion()
 
     def work() -> None:

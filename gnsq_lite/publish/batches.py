@@ -16,9 +16,9 @@ def check_one_each(batch: PublishRequest) -> None:
     """Raise OptionError if *batch* has headers or trace ids, but not exactly one item for each body."""
     for option, given in (("headers", batch.headers), ("trace_ids", batch.trace_ids)):
         if given is not None and (not isinstance(given, Sequence) or isinstance(given, (str, bytes))):
-            raise OptionError(option, given, "must be None or a list with one for each body")
+            raise OptionError(option, given, "must be None or a list with one item for each body")
         if given is not None and len(given) != len(batch.bodies):
-            raise OptionError(option, given, f"are {len(given)} for {len(batch.bodies)} bodies")
+            raise OptionError(option, given, f"has {len(given)} items for {len(batch.bodies)} bodies")
 
 
 def split_batch(batch: PublishRequest, most: int) -> Iterator[PublishRequest]:

@@ -295,7 +295,7 @@ class Node:
     def disconnect_if_silent(self) -> None:
         """Close the connection if the node is silent.  :meth:`on_lost` then settles or resends the publishes."""
         if self.silent and self.connection is not None:
-            self.connection.close(ConnectionLost(self.connection.address, "silent, while another nsqd can be used"))
+            self.connection.close(ConnectionLost(self.connection.address, "silent, but another nsqd can be used"))
 
     def close(self) -> None:
         """Disconnect permanently, and fail the unanswered publishes with OutcomeUnknown."""

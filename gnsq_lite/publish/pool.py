@@ -211,7 +211,7 @@ class Pool:
                 self._retry_later(node)
             self._discard(node, connection)
             why = f"no answer to the publish to {topic} within {timeout:g} s"
-            unsent = not_reached(topic, timeout, [f"{node.endpoint}: accepts no bytes"])
+            unsent = not_reached(topic, timeout, [f"{node.endpoint}: connected, and accepts no more bytes"])
             raise self._count_failure(PublishTimeout(why) if connection.is_sent else unsent, count) from error
         except NSQError as error:
             self._discard(node, connection)

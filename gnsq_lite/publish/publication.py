@@ -303,7 +303,7 @@ class Outcomes:
         """Count *size* bytes of a background publish.  Thread-safe.  Raises BacklogFull above *max_pending* bytes."""
         with self._lock:
             if self.backlog + size > self._max_pending:
-                raise BacklogFull(f"{self._max_pending} bytes are unanswered already (max_pending); nothing was sent")
+                raise BacklogFull(f"over {self._max_pending} bytes would be unanswered (max_pending); nothing was sent")
             self._reserved += size
         publish.cost = size
 

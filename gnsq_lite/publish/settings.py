@@ -65,9 +65,7 @@ class WriterOptions(SharedOptions):
 def check_defer(defer: float, longest: float) -> float:
     """Return *defer*, a number of seconds.  Raises OptionError for a delay that nsqd would refuse (WIRE-8)."""
     if check_number("defer", defer, *DEFER) > longest:
-        why = (
-            f"must be at most max_defer, {longest:g} s (nsqd's --max-req-timeout); an outbox publishes later, with at="
-        )
+        why = f"must be at most max_defer, {longest:g} s (nsqd's --max-req-timeout); an outbox takes a later at="
         raise OptionError("defer", defer, why)
     return defer
 

@@ -46,7 +46,7 @@ def encode_headers(headers: Mapping[str, Any], trace_id: int | None = None) -> b
     named = dict(headers)
     for key in named:
         if not isinstance(key, str):
-            raise OptionError("headers", key, "its keys must be str")
+            raise OptionError("headers", key, "the names of headers must be str")
         if key.startswith(RESERVED) and key != TAG_KEY:
             why = f"names that start with {RESERVED!r} are reserved for the server; pass a trace id as trace_id="
             raise OptionError("headers", key, why)

@@ -72,7 +72,7 @@ def parse_layout(data: Any, left_out: dict[str, None]) -> TopicLayout:
     meta, listed, nodes = _value(data, "meta", {}), _value(data, "partitions", {}), _value(data, "producers", [])
     count = _value(meta, "partition_num", 0)
     if not 0 <= count <= MAX_PARTITIONS:
-        raise _bad(f"partition_num is {str(count)[:40]}")
+        raise _bad(f"partition_num is {str(count)[:40]}, which is not between 0 and {MAX_PARTITIONS}")
     leaders = usable(listed.items(), _leader, left_out)
     producers = usable(nodes, node_endpoint, left_out)
     if left_out and not leaders and not producers:

@@ -51,12 +51,12 @@ def decode_content(data: bytes, *, ext: bool = False, tail: bool = False) -> Con
             start = 3
             at = start + int.from_bytes(data[1:3], "big")
             if len(data) < at:
-                raise ProtocolError(f"an ext header of {at - start} bytes in {max(len(data) - start, 0)}")
+                raise ProtocolError(f"an ext header of {at - start} bytes, but only {max(len(data) - start, 0)} came")
             header = data[start:at]
     if not tail:
         return data[at:], header, None, None
     if len(data) < at + TAIL_LENGTH:
-        raise ProtocolError(f"{len(data) - at} bytes for the queue offset and size, which have {TAIL_LENGTH}")
+        raise ProtocolError(f"{len(data) - at} bytes for the queue offset and size, which have {TAIL_LENGTH} bytes")
     offset, size = _tail(data, at)
     return data[at + TAIL_LENGTH :], header, offset, size
 

@@ -73,7 +73,7 @@ class YouzanOptions:
     key_mapping: KeyMapping = documented("go", "hash of keys: 'go' (murmur3) or 'java' (String.hashCode) (YZ-5)")
     decompress: bool = documented(True, "decompress the bodies that youzan/go-nsq compressed")
     max_decompressed_size: int = size(
-        16 * 1024 * 1024, 1, 2**31 - 1, "a longer decompressed body fails its message with CompressedBodyError"
+        16 * 1024 * 1024, 1, 2**31 - 1, "a message with a larger decompressed body fails with CompressedBodyError"
     )
     trace: bool = documented(False, "each publish has a trace id and returns a receipt (YZ-9)")
 

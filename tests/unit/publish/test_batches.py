@@ -65,10 +65,10 @@ def test_ids_of_a_writer_that_traces_are_drawn_once_for_each_message() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"headers": [{}]}, "1 for 2 bodies"),
-        ({"headers": {"a": 1}}, "one for each body"),
-        ({"trace_ids": [1, 2, 3]}, "3 for 2 bodies"),
-        ({"trace_ids": 5}, "one for each body"),
+        ({"headers": [{}]}, "1 items for 2 bodies"),
+        ({"headers": {"a": 1}}, "one item for each body"),
+        ({"trace_ids": [1, 2, 3]}, "3 items for 2 bodies"),
+        ({"trace_ids": 5}, "one item for each body"),
         ({"trace_ids": [1, -1]}, "between 0 and"),
         ({"headers": [{}, {"##x": 1}]}, "reserved for the server"),
         ({"headers": [{}, "text"]}, "mapping"),

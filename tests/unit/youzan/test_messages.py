@@ -120,7 +120,7 @@ def test_a_tag_that_is_no_text_is_none() -> None:
         (b"\x01", {"ext": True}, "unknown ext version 1"),
         (b"\x04", {"ext": True}, "an ext header"),
         (b"\x04\x00", {"ext": True}, "an ext header"),
-        (b"\x04\x00\x02a", {"ext": True}, "header of 2 bytes in 1"),
+        (b"\x04\x00\x02a", {"ext": True}, "header of 2 bytes, but only 1 came"),
         (b"x" * 11, {"tail": True}, "11 bytes for the queue offset"),
         (b"\x00" + b"x" * 11, {"ext": True, "tail": True}, "11 bytes for the queue offset"),
         (b"\x04\x00\x01{" + b"x" * 11, {"ext": True, "tail": True}, "11 bytes for the queue offset"),
