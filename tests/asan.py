@@ -30,7 +30,7 @@ NO_STACK = {
 LINK = {"gcc": "", "clang": "-shared-libasan"}
 TESTS = (
     *("tests/unit/test_speed.py", "tests/unit/test_packing.py", "tests/unit/test_runner.py", "tests/unit/wire"),
-    *("tests/unit/test_speed_lists.py", "tests/unit/test_seats.py"),
+    *("tests/unit/test_speed_lists.py", "tests/unit/test_workers.py"),
     *("tests/unit/youzan/test_messages.py", "tests/unit/youzan/test_hashing.py", "tests/fuzz"),
     *("tests/system/test_hostile_nsqd.py",),
 )

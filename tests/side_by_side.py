@@ -80,7 +80,7 @@ PATCHABLE = (
 #: What the accelerator replaces, without it: the wire, Readers and publishing threads.
 REPLACED = (
     *("tests/unit/wire", "tests/unit/net", "tests/unit/consume", "tests/unit/publish", "tests/unit/test_speed.py"),
-    *("tests/unit/test_runner.py", "tests/unit/test_seats.py", "tests/unit/test_packing.py"),
+    *("tests/unit/test_runner.py", "tests/unit/test_workers.py", "tests/unit/test_packing.py"),
     "tests/system/test_reader.py",
 )
 LONG = {"GNSQ_LITE_IMPL": "c", "GNSQ_TESTS_LONG": "1"}

@@ -1,4 +1,4 @@
-"""How handlers are called and messages answered: in C and in Python, the same for whatever a handler does."""
+"""C and Python call handlers and answer messages in the same way, whatever a handler does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MOST = 5
 
 
 class FakeConnection:
-    """Notes what it is told; *slow*: it wants to be called for each FIN."""
+    """Records its calls.  If *slow* is true, it is called for each FIN."""
 
     topic, channel, address, read_at, msg_timeout, max_msg_timeout = "t", "c", "host:4150", 1.0, 60.0, 900.0
 
@@ -121,7 +121,7 @@ async def async_generator(message: Message) -> AsyncIterator[None]:
     yield message.finish()
 
 
-#: What a handler may do; the last ones end its worker.
+#: What a handler may do.  The last three end the worker.
 ACTS: dict[str, Callable[[Message], Any]] = {
     "return": lambda message: None,
     "return a value": lambda message: object(),
@@ -148,12 +148,12 @@ ACTS: dict[str, Callable[[Message], Any]] = {
 }
 
 
-#: Those of them that return what nobody runs: the message has failed.
+#: The acts that return a coroutine or generator, after which the message has failed.
 UNRUN = ["return a coroutine", "return a generator", "return an async generator", "finish, return a generator"]
 
 
 def play(runner: Any, fins: Any, script: list[tuple[str, int, bool, bool]]) -> list[Any]:
-    """Return all that is told while the messages of *script* are handled: (act, attempts, expired, slow connection)."""
+    """Handle the messages of *script*: (act, attempts, expired, slow connection).  Return all recorded calls."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_handler, "Runner", runner)
         acts = iter([ACTS[act] for act, attempts, expired, _slow in script if attempts != MOST + 1 and not expired])
@@ -180,14 +180,14 @@ one_message = st.tuples(st.sampled_from(sorted(ACTS)), st.integers(MOST - 1, MOS
 @pytest.mark.rule("MSG-1")
 @pytest.mark.rule("MSG-2")
 @given(st.lists(one_message, max_size=12))
-def test_both_runners_tell_the_same_whatever_handlers_do(script: list[tuple[str, int, bool, bool]]) -> None:
+def test_both_drains_answer_in_the_same_way_whatever_handlers_do(script: list[tuple[str, int, bool, bool]]) -> None:
     assert play(FastRunner, Fins, script) == play(PureRunner, Fins, script)
 
 
 @BOTH
 @pytest.mark.rule("MSG-1")
 @pytest.mark.rule("MSG-4")
-def test_each_act_has_its_one_answer(runner: Any, fins: Any) -> None:
+def test_each_act_of_a_handler_has_one_answer(runner: Any, fins: Any) -> None:
     one, none = [b"0" * 16], list[bytes]()
     wanted: dict[str, tuple[Any, Any]] = {
         "return": (["wake"], one),
@@ -232,7 +232,7 @@ def a_runner(runner: Any, handler: Callable[[Any], Any], outcomes: Any = None) -
 
 
 @BOTH
-def test_a_drain_ends_with_the_queue_the_turn_or_a_surplus_of_workers(runner: Any, fins: Any) -> None:
+def test_a_drain_ends_if_the_queue_is_empty_the_slice_is_over_or_workers_are_surplus(runner: Any, fins: Any) -> None:
     connection = FakeConnection(fins)
     made = a_runner(runner, lambda message: None)
     queue = queue_of(connection, 9)
@@ -250,7 +250,7 @@ def test_a_drain_ends_with_the_queue_the_turn_or_a_surplus_of_workers(runner: An
 
 
 @BOTH
-def test_a_surplus_that_arises_in_a_handler_ends_the_drain_after_it(runner: Any, fins: Any) -> None:
+def test_a_drain_ends_after_a_handler_that_makes_its_worker_surplus(runner: Any, fins: Any) -> None:
     made = a_runner(runner, lambda message: setattr(made, "surplus", 1))
     queue = queue_of(FakeConnection(fins), 3)
     assert made.drain(queue) is False
@@ -258,8 +258,8 @@ def test_a_surplus_that_arises_in_a_handler_ends_the_drain_after_it(runner: Any,
 
 
 @BOTH
-def test_handlers_that_give_way_share_a_queue(runner: Any, fins: Any) -> None:
-    """Several drains of one runner stand in handlers at once, as greenlets, and go on in another order."""
+def test_workers_whose_handlers_wait_share_a_queue(runner: Any, fins: Any) -> None:
+    """Several greenlets drain one queue; their handlers wait, and continue in another order."""
     connections = [FakeConnection(fins), FakeConnection(fins, slow=True), FakeConnection(fins)]
     me = getcurrent()
     made = a_runner(runner, lambda message: me.switch())
@@ -276,7 +276,7 @@ def test_handlers_that_give_way_share_a_queue(runner: Any, fins: Any) -> None:
 
 
 @BOTH
-def test_an_error_of_the_queue_or_of_a_callback_comes_through(runner: Any, fins: Any) -> None:
+def test_errors_of_the_queue_and_of_callbacks_propagate(runner: Any, fins: Any) -> None:
     class Stubborn:
         def __len__(self) -> int:
             return 1
@@ -299,12 +299,12 @@ def test_an_error_of_the_queue_or_of_a_callback_comes_through(runner: Any, fins:
     with pytest.raises(LookupError) as caught:
         made.drain(queue_of(FakeConnection(fins), 1))
     assert isinstance(caught.value.__context__, ValueError)
-    with pytest.raises(AttributeError):  # it has no place for FINs
+    with pytest.raises(AttributeError):  # the connection has no attribute fins
         a_runner(runner, lambda message: None).drain(queue_of(FakeConnection, 1))
 
 
 @BOTH
-def test_what_is_no_plain_message_goes_to_run(runner: Any, fins: Any) -> None:
+def test_a_job_that_is_no_plain_message_goes_to_run(runner: Any, fins: Any) -> None:
     seen: list[Any] = []
     made = runner(fail, 5, seen.append, fail, fail)
     odd = queue_of(FakeConnection(fins), 3)
@@ -337,7 +337,7 @@ def test_add_raises_the_error_of_wake() -> None:
 
 
 @pytest.mark.skipif(not _core.is_accelerated, reason="the accelerator was not built")
-def test_the_accelerated_drain_refuses_what_it_cannot_use() -> None:
+def test_the_drain_in_c_checks_its_arguments() -> None:
     made = a_runner(FastRunner, print)
     for queue in (None, 1, object()):
         with pytest.raises(AttributeError):
@@ -354,7 +354,7 @@ def test_the_accelerated_drain_refuses_what_it_cannot_use() -> None:
 
 @BOTH
 def test_no_fin_is_lost_between_threads(runner: Any, fins: Any) -> None:
-    """Threads answer while another one sends; each FIN is sent once, and none waits for a wake-up that never comes."""
+    """Several threads answer while one thread sends.  Each FIN is sent once, and each wake-up arrives."""
     wanted = threading.Semaphore(0)
     connection = FakeConnection(fins)
     connection.fins = connection.box = fins(wanted.release)
@@ -404,7 +404,7 @@ def test_runners_and_fins_keep_no_reference_and_are_collected(runner: Any, fins:
     gc.collect()
     after = sys.getrefcount(Message), sys.getrefcount(None), len(gc.get_objects())
     grown = [now - then for now, then in zip(after, before, strict=True)]
-    assert max(*grown, -grown[0], -grown[1]) < 50, grown  # objects are less where a test before left some
+    assert max(*grown, -grown[0], -grown[1]) < 50, grown  # there are fewer objects if an earlier test left some
 
 
 @BOTH
@@ -425,11 +425,11 @@ def test_a_batch_is_handled_as_one_job(runner: Any, fins: Any) -> None:
 @BOTH
 @pytest.mark.rule("HB-1")
 @pytest.mark.parametrize("kind", ["greenlet", "inline"])
-def test_after_each_slow_handler_the_loop_looks_after_its_sockets(
+def test_the_loop_polls_its_sockets_after_each_slow_handler(
     runner: Any, fins: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It calls fifty callbacks in a row before it does: fifty computing handlers may last longer than nsqd waits."""
-    monkeypatch.setattr(pools, "SLICE", -1.0)  # each takes longer
+    """gevent runs fifty callbacks before it polls.  Fifty handlers that compute may take longer than nsqd waits."""
+    monkeypatch.setattr(pools, "SLICE", -1.0)  # each takes longer than a time slice
     seen: list[Any] = []
     here, there = os.pipe()
     with os.fdopen(here), os.fdopen(there, "wb", 0) as pipe, gevent.get_hub().loop.io(here, 1) as watcher:

@@ -1,6 +1,6 @@
-"""The accelerator against the Python it stands in for: the same for any bytes; a message's slots, references, errors.
+"""The C extension and its Python version return the same results for any bytes.
 
-Where it was not built, Python stands on both sides.
+If the extension was not built, these tests compare Python with itself.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def test_a_subclass_is_made_by_its_own_constructor() -> None:
     assert isinstance(found[1], YouzanMessage)
 
 
-def test_what_the_maker_raises_comes_through_after_the_messages_before_it() -> None:
+def test_an_error_of_the_message_factory_propagates_after_earlier_messages() -> None:
     def picky(owner: Any, timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
         if body == b"bad":
             raise ProtocolError("no")
@@ -150,7 +150,7 @@ def test_what_the_maker_raises_comes_through_after_the_messages_before_it() -> N
     with pytest.raises(ProtocolError):
         _core.scan(message(b"good") + message(b"bad") + message(b"good"), 0, 1000, picky, None, found)
     assert found == [b"good"]
-    with pytest.raises(AttributeError):  # an owner without a time of its reads
+    with pytest.raises(AttributeError):  # an owner without read_at
         _core.scan(message(b"a"), 0, 1000, Message, None, [])
 
 

@@ -1,4 +1,4 @@
-"""What is done to whole lists: the same in C and in Python, whatever state messages are in, and for other objects."""
+"""Functions of lists of messages have the same results in C and in Python, for messages in any state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENS = st.sampled_from([NEW, ASYNC, EXPIRED, LATE_ASYNC, ANSWERED])
 
 
 class Connection:
-    """Notes what becomes of its messages; *fins*: it gathers FINs, or None, and it is called."""
+    """Records the answers to its messages.  *fins* collects FINs; if it is None, each FIN is a call."""
 
     topic, channel, address, read_at = "topic", "channel", "host:4150", 1.5
 
@@ -80,7 +80,7 @@ def test_a_list_is_finished_as_its_messages_are_one_by_one(gathers: bool, tokens
 
 
 def answered(connection: Connection) -> set[bytes]:
-    """Return the ids that got a FIN, gathered or not: a message that its user answers does not wait to be gathered."""
+    """Return the ids of the messages that got a FIN, collected or sent at once."""
     gathered = [] if connection.fins is None else connection.fins.ids
     found = gathered + [message_id for _, message_id in connection.seen]
     assert len(found) == len(set(found))
@@ -116,7 +116,7 @@ def test_a_list_is_kept_open_as_its_messages_are_one_by_one(tokens: list[int]) -
 
 
 @given(st.lists(TOKENS, max_size=4), st.integers(0, 5))
-def test_all_are_new_where_nothing_else_is_to_be_seen_to(tokens: list[int], most: int) -> None:
+def test_all_new_is_true_only_for_new_messages(tokens: list[int], most: int) -> None:
     messages = made(Connection(), tokens)
     plain = all(token == NEW for token in tokens) and len(tokens) <= most
     assert _core.all_new(messages, most) in ((plain,) if _core.is_accelerated else (False,))
@@ -160,7 +160,7 @@ def test_columns_hold_what_the_messages_do(rows: list[tuple[int, int, bytes]]) -
         ("timestamp_ns", 1.5),
     ],
 )
-def test_a_list_with_one_odd_message_is_for_python(field: str, value: Any) -> None:
+def test_columns_refuses_a_list_with_one_odd_message(field: str, value: Any) -> None:
     messages = made(Connection(), [NEW, NEW])
     assert (_core.columns(messages) is not None) == _core.is_accelerated
     setattr(messages[1], field, value)
@@ -170,7 +170,7 @@ def test_a_list_with_one_odd_message_is_for_python(field: str, value: Any) -> No
     assert _core.columns([*messages[:1], object()]) is None
 
 
-def test_a_wake_may_change_the_list_and_what_it_raises_comes_through() -> None:
+def test_wake_may_change_the_list_and_its_error_propagates() -> None:
     def wake() -> None:
         messages.clear()
         raise ZeroDivisionError

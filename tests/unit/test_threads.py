@@ -1,4 +1,4 @@
-"""The pool of native threads: no wake-up is lost, none is wasted."""
+"""ThreadPool loses no wake-up, and wakes no thread without need."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.fakes import FakeClock
 from tests.native import is_patched, native_held_lock, native_ident, native_lock
 from tests.profiles import repeats
 
-#: Seconds after which a test gives up: far more than anything here takes.
+#: Seconds after which a test fails.
 PATIENCE = 30.0
 MAIN = native_ident()
 
 
 class PoolLoop:
-    """The loop of a pool: the test's own hub where the process is patched; else it acts at once."""
+    """The loop of a pool.  It is the test's hub in a patched process; if not, it calls at once."""
 
     def __init__(self) -> None:
         self.hub = gevent.get_hub()
         self._loop = loop_here()
-        #: What the pool asked for while :attr:`is_held`.
+        #: Callbacks that were scheduled while :attr:`is_held` was true.
         self.asked: list[Callable[[], Any]] = []
         self.is_held = False
 
@@ -44,7 +44,7 @@ class PoolLoop:
 
 
 def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-    """Wait until *condition* is true: in the hub if it is patched and this is its thread, else in the native thread."""
+    """Wait until *condition* is true."""
     limit = time.monotonic() + patience
     nap, is_in_hub = native_held_lock(), is_patched() and native_ident() == MAIN
     while not condition():
@@ -55,7 +55,7 @@ def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
 
 
 class Tally:
-    """Counts in any thread."""
+    """A thread-safe counter."""
 
     def __init__(self) -> None:
         self._lock = native_lock()
@@ -74,7 +74,7 @@ Made = Callable[..., ThreadPool]
 
 @pytest.fixture
 def make() -> Iterator[Made]:
-    """Return what makes a pool of *concurrency* threads around a function of one job; ended with the test."""
+    """Return a function that creates a ThreadPool.  The pools end with the test."""
     made: list[ThreadPool] = []
 
     def a_pool(run: Callable[[Any], Any], concurrency: int) -> ThreadPool:
@@ -91,7 +91,7 @@ def make() -> Iterator[Made]:
 
 @pytest.fixture
 def busy_switching() -> Iterator[None]:
-    """Threads switch a thousand times as often, so that races are met."""
+    """Make threads switch a thousand times as often, to provoke races."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -108,13 +108,13 @@ def test_any_number_of_jobs_wakes_one_thread(make: Made) -> None:
     assert len(loop.asked) == 1
     loop.asked[0]()
     done.wait_for(1000)
-    assert len(loop.asked) == 2  # the thread asked for the next one once, as more was queued than it took
-    loop.asked[1]()  # finds nothing, and wakes nobody
+    assert len(loop.asked) == 2  # the thread requested one more thread, because more jobs were queued
+    loop.asked[1]()  # it finds no job, and wakes no thread
     until(lambda: len(pool.workers) == 2 and not pool.busy())
     assert len(loop.asked) == 2
 
 
-def test_the_jobs_of_a_pool_are_those_at_its_threads_and_those_queued(make: Made) -> None:
+def test_running_and_queued_jobs_are_reported(make: Made) -> None:
     gate = native_held_lock()
     pool = make(lambda job: gate.acquire() and gate.release(), 1)
     pool.submit(["first", "second"])
@@ -124,7 +124,7 @@ def test_the_jobs_of_a_pool_are_those_at_its_threads_and_those_queued(make: Made
 
 
 def test_a_thread_that_ends_leaves_no_hub_behind(make: Made) -> None:
-    """A handler that waits as gevent does, patched sockets and sleeps among it, makes one: two descriptors each."""
+    """A handler that waits with gevent creates a hub, which has two descriptors."""
     hubs, done = [], Tally()
 
     def run(job: int) -> None:
@@ -165,8 +165,8 @@ def test_the_thread_that_ran_last_is_woken_first(make: Made) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_handlers_that_block_all_get_their_thread(make: Made, at_once: bool) -> None:
-    """Each waits for all the others: one wake-up too few, and none returns."""
+def test_each_blocking_handler_gets_a_thread(make: Made, at_once: bool) -> None:
+    """Each handler waits for all others, so that a lost wake-up blocks all."""
     begun, done = Tally(), Tally()
 
     def run(_job: Any) -> None:
@@ -185,7 +185,7 @@ def test_handlers_that_block_all_get_their_thread(make: Made, at_once: bool) -> 
         done.wait_for(60)
 
 
-def test_no_wake_up_is_lost_where_threads_park_as_jobs_come(make: Made, busy_switching: None) -> None:
+def test_no_wake_up_is_lost_if_threads_become_idle_while_jobs_arrive(make: Made, busy_switching: None) -> None:
     jobs = repeats(1500, 250)
     for concurrency in (1, 2, 5):
         done = Tally()
@@ -197,7 +197,7 @@ def test_no_wake_up_is_lost_where_threads_park_as_jobs_come(make: Made, busy_swi
         done.wait_for(jobs - 1)
 
 
-def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) -> None:
+def test_threads_start_and_end_with_the_concurrency(make: Made) -> None:
     gate, started, done = native_held_lock(), Tally(), Tally()
 
     def run(_job: Any) -> None:
@@ -222,11 +222,11 @@ def test_more_threads_come_with_more_concurrency_and_go_with_less(make: Made) ->
     pool.set_concurrency(4)
     pool.submit([None] * 8)
     done.wait_for(15)
-    pool.set_concurrency(1)  # idle ones go too
+    pool.set_concurrency(1)  # idle threads end too
     until(lambda: len(pool.workers) == 1)
 
 
-def test_where_the_system_gives_no_more_threads_the_others_do_the_work_and_it_is_asked_again(
+def test_if_the_system_starts_no_more_threads_the_others_work_and_the_pool_tries_again(
     make: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, done, gate = FakeClock(), Tally(), native_held_lock()

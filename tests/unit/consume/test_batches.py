@@ -1,4 +1,4 @@
-"""When a list of messages is handed to a handler that takes lists; with a fake clock."""
+"""BatchFeeder submits full lists at once and other lists after a wait.  The clock is a fake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fakes import FakeClock
 
 
 class Bench:
-    """A feeder of lists of 3 that wait for 2 s; it is its own loop, timer and pool."""
+    """A BatchFeeder with batch_size 3 and batch_wait 2 s.  This object is also its loop, its timer and its pool."""
 
     def __init__(self, msg_timeout: float = 60.0) -> None:
         self.clock = FakeClock()
@@ -61,7 +61,7 @@ class Bench:
         return 0
 
 
-def test_full_lists_are_handed_on_in_order_and_the_rest_waits() -> None:
+def test_full_lists_are_submitted_in_order_and_the_rest_waits() -> None:
     bench = Bench()
     bench.add("a", "b")
     assert (bench.handed_on(), bench.feeder.queued()) == ([], 2)
@@ -69,7 +69,7 @@ def test_full_lists_are_handed_on_in_order_and_the_rest_waits() -> None:
     assert (bench.handed_on(), bench.feeder.queued()) == (["abc", "def"], 1)
 
 
-def test_a_list_waits_from_its_first_message_on() -> None:
+def test_the_wait_of_a_list_begins_with_its_first_message() -> None:
     bench = Bench()
     bench.add("a")
     bench.advance(1.0)
@@ -85,7 +85,7 @@ def test_a_list_waits_from_its_first_message_on() -> None:
 
 
 @pytest.mark.rule("MSG-5")
-def test_a_list_waits_for_half_of_the_messages_time_at_most() -> None:
+def test_a_list_waits_at_most_half_of_msg_timeout() -> None:
     bench = Bench(msg_timeout=1.0)
     bench.add("a")
     bench.advance(0.5)
@@ -93,7 +93,7 @@ def test_a_list_waits_for_half_of_the_messages_time_at_most() -> None:
 
 
 @pytest.mark.rule("RDY-7")
-def test_a_starved_reader_hands_on_at_once_unless_a_handler_runs() -> None:
+def test_a_starved_reader_submits_a_list_at_once_unless_a_handler_runs() -> None:
     bench = Bench()
     bench.is_starved, bench.running = True, 1
     bench.add("a")

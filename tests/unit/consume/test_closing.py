@@ -1,4 +1,4 @@
-"""The end of a Reader's core; without a network and without waiting."""
+"""The end of a Reader's core.  The tests use no network and do not wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.test_runner import FakeConnection
 
 @pytest.mark.rule("CLOSE-1")
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_what_comes_once_the_end_has_begun_goes_back(batch_size: int | None) -> None:
+def test_messages_that_arrive_during_close_are_requeued(batch_size: int | None) -> None:
     handled: list[Any] = []
     more: Any = {} if batch_size is None else {"batch_size": batch_size}
     reader = Reader("t", "c", handled.append, nsqd_tcp_addresses="127.0.0.1:1", handler_pool="greenlet", **more)
@@ -43,7 +43,7 @@ def test_closing_waits_for_20_ms_without_a_byte_and_for_unanswered_messages() ->
     )
     assert not closing._are_done([connection])
     clock.advance(0.015)
-    connection.in_flight, connection.read_at = 1, clock.now()  # nsqd was sending it while it answered CLS
+    connection.in_flight, connection.read_at = 1, clock.now()  # nsqd sent it while it answered CLS
     clock.advance(0.1)
     assert not closing._are_done([connection])
     connection.in_flight = 0

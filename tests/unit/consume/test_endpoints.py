@@ -1,4 +1,4 @@
-"""Which lost connections no retry can replace."""
+"""Errors after which a Reader does not try again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PASSING = errors.TLSError("a:1", "nsqd closed the connection in the TLS handshak
 
 
 @pytest.mark.rule("CONN-3")
-def test_only_proofs_for_all_that_is_known_and_before_any_success_are_hopeless() -> None:
+def test_a_reader_is_hopeless_if_all_endpoints_are_misconfigured_and_none_ever_worked() -> None:
     told: Losses = Losses()
     assert not told.is_hopeless([])
     assert not told.is_hopeless([A, B])
@@ -24,7 +24,7 @@ def test_only_proofs_for_all_that_is_known_and_before_any_success_are_hopeless()
     assert not told.is_hopeless([A, B])
     told.lost(B, errors.UnauthorizedError("E_UNAUTHORIZED"))
     assert told.is_hopeless([A, B])
-    told.lost(A, errors.ConnectError("a:1", "refused"))  # the last word counts
+    told.lost(A, errors.ConnectError("a:1", "refused"))  # the last reason counts
     assert not told.is_hopeless([A, B])
     told.joined(C)
     told.lost(A, HOPELESS)
@@ -54,7 +54,7 @@ def test_one_nsqd_of_another_dialect_is_hopeless_before_any_success() -> None:
         errors.InvalidError("E_INVALID", "whatever"),
     ],
 )
-def test_what_a_restart_may_look_like_is_no_proof(error: errors.NSQError) -> None:
+def test_errors_that_a_restart_may_cause_are_not_hopeless(error: errors.NSQError) -> None:
     told: Losses = Losses()
     told.lost(A, error)
     assert not told.is_hopeless([A])

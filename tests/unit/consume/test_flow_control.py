@@ -1,4 +1,4 @@
-"""When a Reader's flow control wants to be told of what comes and goes; without a network and without waiting."""
+"""A Reader's flow control.  The tests use no network and do not wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NSQD = Endpoint("nsqd", 4150)
 
 
 class Connection:
-    """A connection that notes its shares of RDY."""
+    """A connection that records its shares of RDY."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint, self.max_rdy_count = endpoint, 2500
@@ -30,7 +30,7 @@ class Connection:
 
 
 class Bench:
-    """A Reader's flow control and its connections, the first one apart."""
+    """A Reader's flow control and its connections."""
 
     def __init__(self, *endpoints: Endpoint, **options: Any) -> None:
         self.clock = FakeClock()
@@ -53,7 +53,7 @@ class Bench:
 
 
 @pytest.mark.rule("RDY-1")
-def test_it_need_not_be_told_where_nothing_follows_from_what_comes() -> None:
+def test_messages_are_not_reported_if_they_cannot_change_a_rdy() -> None:
     bench = Bench()
     assert bench.sent == [1, 10]
     assert not bench.flow.watches
@@ -64,7 +64,7 @@ def test_messages_are_reported_if_the_rate_is_limited() -> None:
 
 
 @pytest.mark.rule("BACK-2")
-def test_it_is_told_of_successes_until_backoff_is_over() -> None:
+def test_successes_are_reported_until_backoff_is_over() -> None:
     bench = Bench()
     bench.flow.failed(bench.connection, 0)
     assert bench.flow.watches
@@ -77,7 +77,7 @@ def test_it_is_told_of_successes_until_backoff_is_over() -> None:
 
 
 @pytest.mark.rule("MSG-5")
-def test_rdy_goes_down_to_the_running_handlers_and_doubles_while_one_is_free() -> None:
+def test_rdy_falls_to_the_number_of_running_handlers_and_doubles_while_a_handler_is_free() -> None:
     bench = Bench()
     bench.tick(1.0)
     bench.flow.lower_limit(bench.connection, 5, 2)
@@ -93,7 +93,7 @@ def test_rdy_goes_down_to_the_running_handlers_and_doubles_while_one_is_free() -
 
 
 @pytest.mark.rule("MSG-5")
-def test_it_looks_around_once_a_second_however_often_it_is_woken() -> None:
+def test_checks_run_once_a_second_however_often_the_greenlet_wakes() -> None:
     bench, looks = Bench(), list[float]()
 
     def look(now: float) -> bool:
@@ -114,14 +114,14 @@ def partitions(*numbers: int) -> list[Endpoint]:
 @pytest.mark.rule("BACK-1")
 @pytest.mark.rule("BACK-2")
 @pytest.mark.rule("BACK-4")
-def test_a_failure_pauses_and_probes_its_partition_while_the_others_share_its_ready() -> None:
+def test_a_failure_pauses_its_partition_and_the_other_partitions_get_its_rdy() -> None:
     bench = Bench(*partitions(0, 1, 2, 3), max_in_flight=8)
     assert bench.shares() == [2, 2, 2, 2]
     failing = bench.connections[0]
     bench.flow.failed(failing, 0)
     bench.tick(0.1)
     assert bench.shares() == [0, 3, 3, 2]
-    bench.flow.answered(bench.connections[1], 1, success=True)  # of another partition: it decides nothing
+    bench.flow.answered(bench.connections[1], 1, success=True)  # a success of another partition does not count
     bench.tick(0.8)
     assert (failing.sent[-1], bench.flow.backoffs[0].level) == (0, 1)
     bench.tick(0.1)
@@ -141,7 +141,7 @@ def test_a_failure_pauses_and_probes_its_partition_while_the_others_share_its_re
 
 
 @pytest.mark.rule("BACK-3")
-def test_a_partition_that_moves_to_another_nsqd_stays_paused() -> None:
+def test_a_paused_partition_stays_paused_after_its_leader_moves() -> None:
     bench = Bench(*partitions(0, 1))
     bench.flow.failed(bench.connection, 0)
     bench.flow.parted(bench.connection)

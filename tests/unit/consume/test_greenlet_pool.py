@@ -1,4 +1,4 @@
-"""When the pool of greenlets runs what it is given: at once in the hub, else in its own turn."""
+"""GreenletPool runs jobs at once if submit() is called in the hub, and else in a callback of the loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gnsq_lite.net.loop import loop_here
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[GreenletPool]:
-    """A pool of three workers whose jobs are callables, and for which no time passes, however slow this process is."""
+    """A pool of three workers whose jobs are callables.  Its clock stands still."""
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     monkeypatch.setattr(pools, "drain", twin.drain)  # C does not read the time in Python
     failed: list[BaseException] = []
@@ -29,12 +29,12 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[GreenletPool]:
 
 
 def in_hub(act: Callable[[], Any]) -> None:
-    """Have *act* run in the hub, and return when it has."""
+    """Run *act* in the hub, and return afterwards."""
     gevent.get_hub().loop.run_callback(act)
     gevent.sleep(0)
 
 
-def test_a_job_that_comes_in_the_hub_is_done_before_submit_returns(pool: GreenletPool) -> None:
+def test_a_job_submitted_in_the_hub_runs_before_submit_returns(pool: GreenletPool) -> None:
     done: list[str] = []
 
     def act() -> None:
@@ -43,13 +43,13 @@ def test_a_job_that_comes_in_the_hub_is_done_before_submit_returns(pool: Greenle
 
     in_hub(act)
     assert done == ["job", "submitted"]
-    pool.submit([lambda: done.append("later")])  # not the hub: a greenlet that reads
+    pool.submit([lambda: done.append("later")])  # as a reading greenlet does
     assert len(done) == 2
     gevent.sleep(0)
     assert done[-1] == "later"
 
 
-def test_a_job_that_waits_keeps_neither_the_hub_nor_the_next_job(pool: GreenletPool) -> None:
+def test_a_job_that_waits_blocks_neither_the_hub_nor_the_next_job(pool: GreenletPool) -> None:
     done: list[str] = []
 
     def wait() -> None:
@@ -67,7 +67,7 @@ def test_a_job_that_waits_keeps_neither_the_hub_nor_the_next_job(pool: GreenletP
     assert pool.busy() == 0
 
 
-def test_jobs_of_one_turn_of_the_loop_that_take_long_let_it_look_after_its_sockets(
+def test_the_loop_polls_its_sockets_if_the_jobs_of_one_iteration_take_long(
     pool: GreenletPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, done, at_once = [1000.0], list[int](), list[int]()
@@ -78,7 +78,7 @@ def test_jobs_of_one_turn_of_the_loop_that_take_long_let_it_look_after_its_socke
         done.append(1)
 
     def act() -> None:
-        for _ in range(5):  # five connections had each a message
+        for _ in range(5):  # as if five connections received a message each
             pool.submit([job])
         at_once.append(len(done))
 

@@ -1,4 +1,4 @@
-"""What a connection has in flight: counted once, whoever answers when."""
+"""A connection counts each message in flight once, whoever answers it and when."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Flight(Bench):
         self.connection._on_messages(self.messages)
 
     def expire(self) -> list[Message]:
-        """Remove the messages in flight at a time at which any message is late."""
+        """Expire the messages in flight at a time at which every message is late."""
         return self.connection.expire_overdue(1e9)
 
 
 @pytest.mark.rule("MSG-5")
-def test_a_message_that_is_kept_open_after_its_time_is_counted_out_once() -> None:
+def test_a_message_kept_open_after_its_deadline_is_removed_once() -> None:
     flight = Flight()
     (message,) = flight.messages
     assert flight.expire() == [message]
@@ -73,7 +73,7 @@ def test_an_answered_message_does_not_expire() -> None:
 
 @pytest.mark.slow
 @pytest.mark.rule("MSG-5")
-def test_answers_of_a_thread_race_with_the_count() -> None:
+def test_a_message_is_answered_or_expires_if_a_thread_answers_during_expire() -> None:
     flight = Flight(20_000)
     late_answers: list[Message] = []
     refused: list[Message] = []
@@ -85,7 +85,7 @@ def test_answers_of_a_thread_race_with_the_count() -> None:
         for message in flight.messages:
             try:
                 message.finish()
-            except AlreadyAnswered:  # in the very moment in which it was counted out
+            except AlreadyAnswered:  # it expired between the check and the answer
                 refused.append(message)
 
     flight.connection.answer_late = answer_late  # type: ignore[method-assign]
@@ -97,7 +97,7 @@ def test_answers_of_a_thread_race_with_the_count() -> None:
     assert len(late_answers) + len(refused) == len(expired)
 
 
-def test_one_that_is_not_answered_does_not_keep_all_that_came_after_it() -> None:
+def test_an_unanswered_message_does_not_keep_later_messages_in_memory() -> None:
     flight = Flight()
     for _ in range(20_000):
         flight.message().finish()

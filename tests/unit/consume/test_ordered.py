@@ -1,4 +1,4 @@
-"""What an ordered connection writes and counts; without a network and without waiting (YZ-6)."""
+"""What an ordered connection writes and counts (YZ-6).  The tests use no network and do not wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.rule("YZ-6")
 
 
 class Bench:
-    """A connection in a loop that does nothing by itself; it is its own stream, flow control and owner."""
+    """A connection in a loop that runs only in turn().  This object is its stream, flow control and owner."""
 
     closed: Any = None
     error = None
@@ -57,18 +57,18 @@ class Bench:
         self.connection.opened_at = self.clock.now()
 
     def turn(self) -> bytes:
-        """Let the loop run what is due; return what was written since the last turn."""
+        """Run the scheduled callbacks.  Return the bytes that were written since the last turn."""
         while self.due:
             self.due.pop(0)()
         written, self.sent = b"".join(self.sent), []
         return written
 
     def message(self, number: int) -> Message:
-        """Make such a message, which did not come."""
+        """Return a message that was not received."""
         return Message(self.connection, 0, 1, b"%016d" % number, b"x")
 
     def read(self, *numbers: int, attempts: int = 1) -> bool:
-        """Offer a read of such messages; False: it is the reader's."""
+        """Pass a read of these messages to the connection.  Return False if the reading greenlet must handle it."""
         frames = (struct.pack(">iIqH16s", 31, 2, 0, attempts, b"%016d" % number) + b"x" for number in numbers)
         return self.connection._take_messages(b"".join(frames))
 
@@ -138,7 +138,7 @@ def test_a_message_whose_handler_waits_is_counted_until_it_is_answered() -> None
     bench.assert_nothing_is_in_flight()
 
 
-def test_several_of_a_read_are_handled_one_after_the_other() -> None:
+def test_messages_of_one_read_are_handled_one_after_the_other() -> None:
     bench = Bench()
     assert bench.read(1, 2, 3)
     for number in (1, 2, 3):
@@ -148,7 +148,7 @@ def test_several_of_a_read_are_handled_one_after_the_other() -> None:
     bench.assert_nothing_is_in_flight()
 
 
-def test_what_is_not_whole_messages_alone_is_left_to_the_reader() -> None:
+def test_a_read_with_other_frames_is_left_to_the_reading_greenlet() -> None:
     bench = Bench()
     for data in (b"", b"\0", struct.pack(">iI11s", 15, 0, b"_heartbeat_"), struct.pack(">iIqH16s", 31, 2, 0, 1, b"1")):
         assert not bench.connection._take_messages(data)
@@ -156,7 +156,7 @@ def test_what_is_not_whole_messages_alone_is_left_to_the_reader() -> None:
     assert bench.read(1)
 
 
-def test_answers_queued_by_others_keep_their_place_before_the_fin() -> None:
+def test_answers_that_were_queued_before_a_fin_are_sent_before_it() -> None:
     bench = Bench()
     bench.read(1)
     bench.handled[0].touch()
@@ -168,7 +168,7 @@ def test_answers_queued_by_others_keep_their_place_before_the_fin() -> None:
 @pytest.mark.rule("MSG-5")
 def test_a_fin_counts_for_each_delivery_of_its_message() -> None:
     bench = Bench()
-    for _ in range(3):  # a server sends again what is in flight, when a channel's reader is set back
+    for _ in range(3):  # a server sends messages in flight again if its channel is reset
         assert bench.read(1)
     assert len(bench.handled) == 1
     bench.handled[0].finish()
@@ -188,7 +188,7 @@ def test_a_req_counts_for_each_delivery_of_its_message() -> None:
     bench.assert_nothing_is_in_flight()
 
 
-def test_what_goes_back_unanswered_at_the_end_goes_back_once() -> None:
+def test_unanswered_messages_are_requeued_once_at_the_end() -> None:
     bench = Bench()
     bench.read(1, 2)
     bench.connection.send_close()
@@ -201,7 +201,7 @@ def test_what_goes_back_unanswered_at_the_end_goes_back_once() -> None:
 
 @pytest.mark.rule("MSG-5")
 @pytest.mark.parametrize("answer", [Message.finish, Message.requeue])
-def test_no_more_messages_of_a_closed_connection_are_handled(answer: Callable[[Message], None]) -> None:
+def test_messages_of_a_closed_connection_are_not_handled(answer: Callable[[Message], None]) -> None:
     bench = Bench()
     bench.read(1, 2)
     bench.connection.close(ConnectionLost("nsqd:4150", "reset"))
@@ -212,7 +212,7 @@ def test_no_more_messages_of_a_closed_connection_are_handled(answer: Callable[[M
 
 @pytest.mark.rule("MSG-6")
 @pytest.mark.parametrize("comes_again", [False, True])
-def test_a_partition_goes_on_after_an_answer_that_came_too_late(comes_again: bool) -> None:
+def test_a_partition_continues_after_a_late_answer(comes_again: bool) -> None:
     bench = Bench()
     bench.read(1)
     bench.clock.advance(62.0)
@@ -239,7 +239,7 @@ def test_an_inline_handler_never_runs_in_the_hub() -> None:
     assert [message.attempts for message in bench.handled] == [1, 2]
 
 
-def test_messages_that_come_one_by_one_are_not_told_to_a_flow_control_that_does_not_watch() -> None:
+def test_single_messages_are_not_reported_while_flow_control_does_not_watch() -> None:
     bench = Bench(Message.finish)
     bench.watches = False
     bench.connection.set_ready(1)
@@ -252,6 +252,6 @@ def test_messages_that_come_one_by_one_are_not_told_to_a_flow_control_that_does_
     assert bench.connection.finished == bench.connection.received == 3
     bench.assert_nothing_is_in_flight()
     assert not bench.read()
-    bench.read(3, 4)  # a server that does not know of one at a time
+    bench.read(3, 4)  # this server sends several messages at a time
     assert bench.turn() + bench.turn() == fin(3) + fin(4)
     assert bench.connection.in_flight == 0

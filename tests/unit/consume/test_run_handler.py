@@ -1,4 +1,4 @@
-"""A signal handler that raises beside a handler, in the greenlet that runs it."""
+"""A signal handler raises in the worker of a handler, but outside the handler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.test_runner import FakeConnection, FakeOutcomes
 
 
 @pytest.mark.rule("MSG-1")
-def test_what_is_raised_in_the_look_at_a_message_is_not_its_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_the_check_of_a_message_is_not_a_handlers_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def raise_once(message: Message) -> bool:
         monkeypatch.undo()
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What a Reader's connection writes, and when it is woken; without a network and without waiting."""
+"""What a Reader's connection writes, and when it schedules a callback.  The tests use no network and do not wait."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Timer:
 
 
 class Bench:
-    """A connection in a loop that does nothing by itself; it is its own stream, flow control and owner."""
+    """A connection in a loop that runs only in turn().  This object is its stream, flow control and owner."""
 
     closed = error = None
     unsent = 0
@@ -71,7 +71,7 @@ class Bench:
         return [timer.seconds for timer in self.timers if timer.runs]
 
     def turn(self) -> bytes:
-        """Let the loop run what is due; return what was written meanwhile."""
+        """Run the scheduled callbacks.  Return the bytes that they wrote."""
         before = len(self.sent)
         while self.due:
             self.due.pop(0)()
@@ -109,7 +109,7 @@ class Bench:
 
 
 @pytest.mark.rule("RDY-1")
-def test_a_message_that_is_answered_at_once_wakes_the_process_no_second_time() -> None:
+def test_a_message_answered_at_once_schedules_one_flush_and_no_timer() -> None:
     bench = Bench()
     for _ in range(5):
         bench.clock.advance(0.05)
@@ -121,7 +121,7 @@ def test_a_message_that_is_answered_at_once_wakes_the_process_no_second_time() -
 
 
 @pytest.mark.rule("RDY-1")
-def test_a_read_is_looked_at_with_its_answers_where_handlers_are_quick_and_else_at_once() -> None:
+def test_rdy_changes_with_the_answers_of_fast_handlers_and_with_the_reads_of_slow_ones() -> None:
     bench = Bench()
     bench.clock.advance(0.05)
     first = bench.message()
@@ -138,7 +138,7 @@ def test_a_read_is_looked_at_with_its_answers_where_handlers_are_quick_and_else_
 
 
 @pytest.mark.rule("RDY-4")
-def test_the_flow_control_is_told_while_it_watches_and_of_more_than_it_has_allowed() -> None:
+def test_messages_are_reported_while_flow_control_watches_or_if_they_exceed_the_share() -> None:
     bench = Bench()
     bench.connection.set_ready(2)
     messages = [bench.message() for _ in range(3)]
@@ -153,13 +153,13 @@ def test_the_flow_control_is_told_while_it_watches_and_of_more_than_it_has_allow
     assert bench.told == [1, -1, 1, -1]
 
 
-def test_a_share_that_comes_between_a_message_and_its_answer_counts_the_message() -> None:
+def test_a_new_share_counts_a_message_in_flight() -> None:
     bench = Bench()
     bench.clock.advance(0.05)
     bench.message()
     bench.connection.set_ready(1)
     assert bench.turn() == b""
-    assert bench.running() == []  # with one there is nothing to choose
+    assert bench.running() == []  # with a share of 1 there is only one RDY
 
 
 def frame(kind: int, body: bytes) -> bytes:
@@ -171,7 +171,7 @@ def message_frame(bench: Bench, id: int = 0) -> bytes:
     return frame(2, head + b"%016d" % id + b"body")
 
 
-def test_in_the_hub_a_read_of_messages_is_handled_at_once_and_any_other_is_the_readers() -> None:
+def test_the_hub_handles_a_read_of_messages_and_leaves_other_reads_to_the_greenlet() -> None:
     bench = Bench()
     whole = message_frame(bench)
     for other in (
@@ -187,11 +187,11 @@ def test_in_the_hub_a_read_of_messages_is_handled_at_once_and_any_other_is_the_r
     bench.clock.advance(3.0)
     assert bench.connection._take_messages(whole + message_frame(bench, 1))
     assert [message.id for message in bench.held] == [b"%016d" % n for n in (0, 1)]
-    assert bench.connection.read_at == bench.clock.now()  # a sign of life
+    assert bench.connection.read_at == bench.clock.now()  # nsqd is alive
     assert bench.connection.in_flight == 2
 
 
-def test_in_the_hub_nothing_is_taken_at_full_speed() -> None:
+def test_at_full_speed_the_hub_leaves_reads_to_the_greenlet() -> None:
     bench = Bench()
     delivery = bench.connection._delivery
     assert delivery is not None
@@ -200,12 +200,12 @@ def test_in_the_hub_nothing_is_taken_at_full_speed() -> None:
 
 
 @pytest.mark.rule("BACK-1")
-def test_a_failure_carries_the_successes_before_it_also_those_whose_fin_is_queued() -> None:
+def test_a_failure_is_reported_with_all_earlier_successes_including_queued_fins() -> None:
     bench = Bench()
     for _ in range(3):
         bench.message().finish()
     bench.message().requeue(0.0)
-    bench.message().finish()  # before the loop hears of the failure
+    bench.message().finish()  # before the loop handles the failure
     bench.turn()
     bench.message().requeue(0.0)
     bench.turn()

@@ -1,4 +1,4 @@
-"""Handlers that exceed their time limits, by looking at the jobs of workers, with a fake clock."""
+"""Handlers that exceed their time limit.  The clock is a fake."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a_worker(worker: object) -> Worker:
 
 
 class Bench:
-    """Time limits of a pool whose workers do as they are told; it is its own loop, pool and outcomes."""
+    """Time limits of a pool without real workers.  This object is also the loop, the pool and the outcomes."""
 
     def __init__(self, pool: str, **limits: float) -> None:
         self.clock, self.workers = FakeClock(), list[Worker]()
@@ -42,7 +42,7 @@ class Bench:
         self.acts.append((self.clock.now() - self._began, act))
 
     def pass_seconds(self, seconds: int) -> None:
-        """Let time pass, with a look every second."""
+        """Advance the clock, and check the limits every second."""
         for _ in range(seconds):
             self.limits.check()
             self.clock.advance(1.0)
@@ -68,7 +68,7 @@ class Bench:
         self.concurrency = count
 
 
-def test_the_age_of_the_oldest_counts_from_its_first_sight_and_is_known_without_limits() -> None:
+def test_the_age_of_a_job_begins_at_the_first_check_also_without_a_limit() -> None:
     bench = Bench("greenlet")
     assert bench.limits.check() == 0.0
     first, second = a_worker(1), a_worker(2)
@@ -77,7 +77,7 @@ def test_the_age_of_the_oldest_counts_from_its_first_sight_and_is_known_without_
     bench.clock.advance(7.0)
     bench.workers.append(second)
     assert bench.limits.check() == 7.0
-    first[1] = Job()  # it has taken the next
+    first[1] = Job()  # the worker has taken the next job
     assert bench.limits.check() == 0.0
     bench.clock.advance(86400.0)
     assert (bench.limits.check(), bench.acts) == (86400.0, [])
@@ -92,7 +92,7 @@ def test_a_handler_in_a_greenlet_is_interrupted_once(pool: str) -> None:
     assert (bench.limits.overdue, bench.limits.busy(), bench.concurrency) == (0, 1, 1)
 
 
-def test_a_thread_is_written_off_at_its_limit_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_thread_at_its_limit_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_limits, "start_native_thread", lambda name, run: run())
     monkeypatch.setattr(time_limits, "enter_thread", lambda loop: None)
     bench = Bench("thread", time_limit=10.0)
@@ -108,7 +108,7 @@ def test_a_thread_is_written_off_at_its_limit_and_the_others_are_not(monkeypatch
     assert (bench.limits.overdue, bench.concurrency) == (0, 1)
 
 
-def test_without_a_thread_to_answer_for_a_handler_the_watch_goes_on(
+def test_checks_continue_if_no_thread_can_be_started_to_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def start(name: str, run: Any) -> None:

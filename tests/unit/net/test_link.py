@@ -1,4 +1,4 @@
-"""How long a link waits between two connections; without a network and without waiting."""
+"""How long a link waits between two connections.  The tests use no network and do not wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gnsq_lite.options import ReconnectOptions
 
 
 class Owner:
-    """Has no connection, and says what follows from each loss."""
+    """Owner of a link whose connections all fail; *follows* are its answers to on_lost()."""
 
     def __init__(self, *follows: Again) -> None:
         self.follows = list(follows)
@@ -50,7 +50,7 @@ def run(*follows: Again) -> None:
 
 
 @pytest.mark.rule("CONN-3")
-def test_pauses_grow_and_begin_again_where_it_is_to_be_soon(pauses: list[float]) -> None:
+def test_pauses_grow_and_start_again_after_a_useful_connection(pauses: list[float]) -> None:
     later, soon = Again.LATER, Again.SOON
     run(later, later, later, soon, soon, later, Again.NEVER, later)
     assert pauses == [8.0, 16.0, 32.0, 8.0, 8.0, 16.0]

@@ -1,4 +1,4 @@
-"""One connection's TLS, between two buffers."""
+"""TLSLayer, connected to a TLS server through memory buffers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 class Server:
-    """The other end."""
+    """The server side of TLS."""
 
     def __init__(self, certs: Certificates) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -30,7 +30,7 @@ class Server:
         self.tls = context.wrap_bio(self.came, self._goes, server_side=True)
 
     def answer(self) -> bytes:
-        """Go on with the handshake; return what is to be sent."""
+        """Continue the handshake.  Return the bytes to send to the client."""
         with suppress(ssl.SSLWantReadError):
             self.tls.do_handshake()
         return self._goes.read()
@@ -41,15 +41,15 @@ class Server:
 
 
 def shaken(certs: Certificates) -> tuple[TLSLayer, Server]:
-    """Return both ends after the handshake."""
+    """Return client and server after the handshake."""
     server = Server(certs)
     layer = TLSLayer(TLSOptions(ca_file=certs.ca), "localhost", "nsqd:4150")
     layer.shake_hands(server.answer, server.came.write)  # type: ignore[arg-type]
-    assert layer.decrypt(server.answer()) == b""  # tickets
+    assert layer.decrypt(server.answer()) == b""  # TLS 1.3 sends session tickets
     return layer, server
 
 
-def test_records_are_taken_in_any_pieces(certs: Certificates) -> None:
+def test_tls_records_may_be_split_anywhere(certs: Certificates) -> None:
     layer, server = shaken(certs)
     assert layer.decrypt(server.encrypt(b"one") + server.encrypt(b"two")) == b"onetwo"
     record = server.encrypt(b"three")
@@ -57,7 +57,7 @@ def test_records_are_taken_in_any_pieces(certs: Certificates) -> None:
     assert layer.decrypt(server.encrypt(bytes(200_000))) == bytes(200_000)
 
 
-def test_what_came_before_a_fault_is_returned_first(certs: Certificates) -> None:
+def test_bytes_before_a_tls_error_are_returned_first(certs: Certificates) -> None:
     layer, server = shaken(certs)
     assert layer.decrypt(server.encrypt(b"last") + b"no record at all") == b"last"
     with pytest.raises(TLSError):

@@ -1,4 +1,4 @@
-"""How many warnings many errors of nsqds make."""
+"""ErrorLog limits the number of warnings about errors of nsqds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnsq_lite.net.user_hooks import ErrorLog
 from tests.fakes import FakeClock
 
 
-def test_a_hundred_losses_a_minute_are_warnings_and_the_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hundred_errors_a_minute_are_logged_as_warnings_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     losses = ErrorLog(logging.getLogger("gnsq_lite.test"), clock)
 

@@ -1,4 +1,4 @@
-"""A clock that tests move by hand."""
+"""Fixture with a fake clock."""
 
 from __future__ import annotations
 

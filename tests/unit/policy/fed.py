@@ -1,4 +1,4 @@
-"""The allocator as connections use it: each counts for itself, and tells only what it is asked to tell."""
+"""An allocator with connections that count their messages and report them only while the allocator watches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.fakes import FakeClock
 
 
 class Fed(ReadyAllocator):
-    """Keeps the counts of its connections.
+    """An allocator that keeps the counts of its connections.
 
-    It is not told of what comes and goes while it does not watch, as FlowControl does it; with *always*, it is.
+    As in FlowControl, messages are reported only while the allocator watches.  With *always* all are reported.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class Fed(ReadyAllocator):
         super().__init__(max_in_flight, clock=clock, rng=rng, **times)
         self.always = always
         self.counts: dict[Key, Any] = {}
-        #: How often it was told of what came or went.
+        #: Number of reports.
         self.told = 0
 
     def add(self, key: Key, max_rdy_count: int, counts: Any = None) -> list[SetReady]:

@@ -1,7 +1,7 @@
-"""A model of one nsqd's connection: its queue, its output buffer and ticker, the wire, and a Reader that uses Delivery.
+"""A model of one connection: nsqd's queue, output buffer and ticker, the wire, and a Reader that uses Delivery.
 
-nsqd does as messagePump of nsqd/protocol_v2.go @v1.3.0: it sends while in flight < RDY, into a buffer that it flushes
-when that is full, when its ticker fires, and whenever the client is not ready for more.
+The model follows messagePump of nsqd/protocol_v2.go @v1.3.0.  nsqd sends while in flight < RDY, into a buffer.  It
+flushes the buffer when the buffer is full, when the ticker fires, and when in flight has reached RDY.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from collections.abc import Callable, Iterable
 from gnsq_lite.policy.delivery import SPAN, Delivery
 from tests.fakes import FakeClock
 
-#: Messages of 100 bytes in a buffer of 16 KiB, and seconds nsqd takes for one.
+#: Number of messages of 100 bytes in a buffer of 16 KiB, and the seconds that nsqd needs for one message.
 BUFFERED, PUMPED_IN = 122, 5e-6
 
 
 class Wire:
     """Runs one history.
 
-    *ticker* is output_buffer_timeout, None: none; *jitter* returns by how many seconds more than *delay* the next
-    thing travels.
+    *ticker* is output_buffer_timeout, or None.  *jitter* returns the seconds that bytes travel in addition to *delay*.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Wire:
         self.delivery = Delivery(self.clock)
         self.prompt, self.handle, self.concurrency = prompt, handle, concurrency
         self.delay, self.ticker, self.skew, self.jitter = delay, ticker, skew, jitter
-        self._arrives = {"there": 0.0, "here": 0.0}  # nothing overtakes what went before it
+        self._arrives = {"there": 0.0, "here": 0.0}  # later bytes do not overtake earlier bytes
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._turn = itertools.count()
         self._now = 0.0
@@ -58,10 +57,10 @@ class Wire:
         self._answers = self.received = self.in_flight = self.writes = 0
         self._writing = False
         self._tick_at = math.inf
-        self._chosen: int | None = None  # what the flow control says, where nobody chooses
+        self._chosen: int | None = None  # the share, if there is no Delivery
         self._sent = 0
         self._newest = 0.0
-        #: Seconds from publish to arrival, in the order of arrival; RDY commands; the most messages that were out.
+        #: Seconds from publish to arrival, in order of arrival; number of RDY commands; maximum messages in flight.
         self.latencies: list[float] = []
         self.arrived_at = 0.0
         self.commands: list[int] = []
@@ -92,7 +91,7 @@ class Wire:
         return self
 
     def change(self, at: float, delay: float) -> Wire:
-        """From *at* on things travel for *delay*."""
+        """Change the delay of the wire from *at* on."""
 
         def do() -> None:
             self.delay = delay
@@ -123,7 +122,7 @@ class Wire:
             self.most_out = max(self.most_out, self.sent_in_flight)
             if len(self.buffer) >= BUFFERED:
                 self._flush()
-            if self._events and self._events[0][0] <= self._now + PUMPED_IN:  # something else comes before the next
+            if self._events and self._events[0][0] <= self._now + PUMPED_IN:  # another event precedes the next publish
                 self._pump_soon(PUMPED_IN)
                 return
             self._pass(self._now + PUMPED_IN)
@@ -137,7 +136,7 @@ class Wire:
 
     def _ticked(self) -> None:
         self._flush()
-        if self._events:  # or nothing happens any more
+        if self._events:  # or there are no more events
             self._at(self._now + (self.ticker or 0.0), self._ticked)
 
     def _obey(self, finished: int, ready: int | None) -> None:
@@ -149,7 +148,7 @@ class Wire:
     # -- the client
 
     def limit(self, count: int) -> None:
-        """The flow control gives the connection another share."""
+        """Change the share of the connection."""
         if self.prompt:
             self.delivery.set_limit(count, self.in_flight)
             self._follow()
@@ -175,7 +174,7 @@ class Wire:
             self._at(at, lambda: self._tick(at))
 
     def _tick(self, at: float) -> None:
-        if at != self._tick_at:  # an earlier one took its place
+        if at != self._tick_at:  # an earlier tick has replaced it
             return
         self._tick_at = math.inf
         self.delivery.tick(self.received, self.in_flight, self.arrived_at - self._newest - self.skew)
@@ -211,12 +210,12 @@ class Wire:
             self._work()
 
     def _write_soon(self) -> None:
-        if not self._writing:  # all of a turn is one write
+        if not self._writing:  # one write sends all answers of an iteration
             self._writing = True
             self._at(self._now, self._write)
 
     def _write(self) -> None:
-        """As Subscribed does."""
+        """Send answers and RDY as Subscribed does."""
         self._writing = False
         ready, self._chosen = self._chosen, None
         count, self._answers = self._answers, 0
@@ -237,5 +236,5 @@ class Wire:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value that *share* of them do not pass."""
+    """Return the value that is not exceeded by *share* of *values*."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]

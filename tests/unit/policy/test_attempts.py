@@ -11,7 +11,7 @@ from gnsq_lite.policy.attempts import UNSEEN, Tries, requeue_delay
 
 
 class Fixed:
-    """Chance that always says the same."""
+    """A random generator that always returns the same number."""
 
     def __init__(self, value: float) -> None:
         self._value = value
@@ -54,7 +54,7 @@ def test_jitter_shortens_by_up_to_its_share_and_never_lengthens(chance: float, d
     ("limit", "attempts", "expected"),
     [(5, 1, False), (5, 5, False), (5, 6, True), (1, 1, False), (1, 2, True), (0, 1, False), (0, 65535, False)],
 )
-def test_a_message_tried_here_is_given_up_with_more_attempts_than_the_limit(
+def test_a_message_that_a_handler_here_began_is_given_up_above_max_attempts(
     limit: int, attempts: int, expected: bool
 ) -> None:
     tries = Tries(limit)
@@ -64,9 +64,9 @@ def test_a_message_tried_here_is_given_up_with_more_attempts_than_the_limit(
 
 
 @pytest.mark.rule("MSG-4")
-def test_attempts_that_no_handler_here_began_give_nothing_up_until_there_are_far_too_many() -> None:
+def test_a_message_that_no_handler_here_began_is_given_up_after_many_more_attempts() -> None:
     tries = Tries(3)
-    tries.tried("m", 2)  # failed here, but not at its last attempt, which was somebody else's
+    tries.tried("m", 2)  # it failed here, but another process made its last attempt
     tries.tried("other", 3)
     assert [tries.gives_up("m", attempts) for attempts in (4, 5, 3 + UNSEEN, 4 + UNSEEN)] == [False, False, False, True]
     tries.tried("m", 5)
@@ -76,9 +76,7 @@ def test_attempts_that_no_handler_here_began_give_nothing_up_until_there_are_far
 
 @pytest.mark.rule("MSG-4")
 @pytest.mark.parametrize(("limit", "begun", "expected"), [(3, 1, False), (3, 2, True), (1, 0, False), (1, 1, True)])
-def test_runs_in_other_processes_count_and_the_first_attempt_counts_as_one(
-    limit: int, begun: int, expected: bool
-) -> None:
+def test_attempts_that_other_processes_recorded_count(limit: int, begun: int, expected: bool) -> None:
     assert Tries(limit).gives_up("m", limit + 1, begun) is expected
     assert not Tries(limit).gives_up("m", limit, begun)
 
@@ -89,7 +87,7 @@ def test_each_ended_process_allows_one_more_attempt_that_no_handler_began() -> N
     assert Tries(3).gives_up("m", 4 + UNSEEN + 7, 0, 7)
 
 
-def test_the_memory_is_bounded_and_keeps_the_last_ones() -> None:
+def test_a_bounded_number_of_last_messages_is_remembered() -> None:
     tries = Tries(1, keep=100)
     for number in range(1_000):
         tries.tried(number, 1)

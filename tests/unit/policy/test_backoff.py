@@ -1,4 +1,4 @@
-"""Backoff: both sides of each instant, and nothing that a million failures can break."""
+"""Backoff: the phases and their times, also after a million failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_successes_alone_change_nothing(clock: FakeClock) -> None:
 
 
 @pytest.mark.rule("BACK-1")
-def test_a_failure_pauses_for_one_unit_then_one_message_is_let_through(clock: FakeClock) -> None:
+def test_a_failure_pauses_for_one_unit_and_then_probes(clock: FakeClock) -> None:
     backoff = make(clock, unit=2.0)
     assert backoff.record(False) is Phase.PAUSED
     assert backoff.resume_at == clock.now() + 2.0
@@ -105,7 +105,7 @@ def test_each_pause_is_answered_by_one_outcome(clock: FakeClock) -> None:
 
 
 @pytest.mark.rule("BACK-4")
-def test_full_flow_comes_back_only_when_the_counter_is_down_to_nothing(clock: FakeClock) -> None:
+def test_backoff_ends_only_at_level_0(clock: FakeClock) -> None:
     backoff = make(clock)
     fail_up_to(backoff, clock, 3)
     phases = []
@@ -117,7 +117,7 @@ def test_full_flow_comes_back_only_when_the_counter_is_down_to_nothing(clock: Fa
 
 
 def outcomes(backoff: Backoff, text: str) -> list[Phase]:
-    """Record an outcome for each letter, F for a failure."""
+    """Record an outcome for each letter: F is a failure, any other letter a success."""
     return [backoff.record(letter != "F") for letter in text]
 
 
@@ -142,7 +142,7 @@ def test_without_a_failure_ratio_the_first_failure_starts_backoff(clock: FakeClo
         ("s" * 1000 + "F" * 10, True),  # of the last twenty
         ("F" * 9 + "s" * 11 + "F", False),
         ("F" * 9 + "s" * 10 + "F", True),
-        ("F" * 9 + "s", False),  # a success starts nothing
+        ("F" * 9 + "s", False),  # a success does not start backoff
         (("s" * 9 + "F") * 100, False),
     ],
 )
@@ -153,7 +153,7 @@ def test_a_failure_starts_backoff_when_the_share_of_the_last_outcomes_failed(
     phases = outcomes(one_by_one, history)
     assert set(phases[:-1]) <= {Phase.FLOWING}
     assert (phases[-1] is Phase.PAUSED) == starts
-    for position, letter in enumerate(history, 1):  # the same, with successes told by their count alone
+    for position, letter in enumerate(history, 1):  # the same outcomes, with successes known only by their number
         if letter == "F":
             lazily.record(False, history[:position].count("s"))
     assert lazily.phase is one_by_one.phase
@@ -168,7 +168,7 @@ def test_outcomes_before_and_during_a_backoff_do_not_start_the_next_one(clock: F
     outcomes(backoff, "F" * 30)
     assert backoff.level == 1
     end_pause(backoff, clock)
-    assert backoff.record(False) is Phase.PAUSED  # a probe decides alone
+    assert backoff.record(False) is Phase.PAUSED  # one outcome of a probe is enough
     assert backoff.level == 2
     end_pause(backoff, clock)
     backoff.record(True)
@@ -179,8 +179,8 @@ def test_outcomes_before_and_during_a_backoff_do_not_start_the_next_one(clock: F
 
 @pytest.mark.rule("BACK-1")
 @given(st.lists(st.integers(-50, 50), max_size=60))
-def test_a_count_of_successes_that_goes_back_for_a_moment_counts_none_twice(steps: list[int]) -> None:
-    """FINs are between two counters while they are sent."""
+def test_no_success_counts_twice_if_the_number_of_successes_falls_for_a_moment(steps: list[int]) -> None:
+    """While FINs are sent, they are missing in both counters for a moment."""
     backoff, total, highest, last = make(FakeClock(), failure_ratio=1.0), 0, 0, 0
     for step in steps:
         total = max(0, total + step)
@@ -201,7 +201,7 @@ def test_backoff_that_is_turned_off_never_pauses(clock: FakeClock) -> None:
 
 @pytest.mark.rule("BACK-1")
 @pytest.mark.parametrize("strategy", ["exponential", "full-jitter"])
-def test_a_million_failures_cost_no_more_to_make_up_for_than_a_dozen(clock: FakeClock, strategy: Any) -> None:
+def test_a_million_failures_need_no_more_successes_than_a_dozen(clock: FakeClock, strategy: Any) -> None:
     backoff = make(clock, unit=1.0, longest=120.0, strategy=strategy)
     assert backoff.highest_level == 8  # 1, 2, 4 ... 64, 120
     for _ in range(repeats(1_000_000, 10_000) if strategy == "exponential" else 10_000):
@@ -226,7 +226,7 @@ def test_the_highest_level_is_the_first_that_reaches_the_longest_pause(
 
 
 @pytest.mark.rule("BACK-1")
-def test_full_jitter_draws_from_nothing_to_the_exponential_pause(clock: FakeClock) -> None:
+def test_full_jitter_draws_between_0_and_the_exponential_pause(clock: FakeClock) -> None:
     backoff = make(clock, unit=1.0, longest=8.0, strategy="full-jitter")
     pauses = []
     for _ in range(400):
@@ -245,7 +245,7 @@ def test_full_jitter_draws_from_nothing_to_the_exponential_pause(clock: FakeCloc
     st.lists(st.one_of(st.booleans(), st.floats(0.0, 5.0)), max_size=60),
     st.sampled_from(["exponential", "full-jitter"]),
 )
-def test_through_any_history_the_level_moves_by_one_per_pause(events: list[Any], strategy: Any) -> None:
+def test_the_level_changes_by_one_per_pause_in_any_sequence_of_outcomes(events: list[Any], strategy: Any) -> None:
     clock = FakeClock()
     backoff = make(clock, unit=0.5, longest=6.0, strategy=strategy)
     for event in events:

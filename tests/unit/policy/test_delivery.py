@@ -1,4 +1,4 @@
-"""Delivery against a model of nsqd's output buffer: prompt at any rate, and the whole share for a backlog."""
+"""Delivery with a model of nsqd's output buffer: messages arrive soon, and a backlog uses the whole share."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.fakes import FakeClock
 from tests.profiles import LONG, repeats
 from tests.unit.policy.nsqd_buffer import Wire, percentile
 
-#: Messages of a history at a steady rate, and of a backlog.
+#: Number of messages at a steady rate, and in a backlog.
 MESSAGES, WAITING = repeats(4000, 1000), repeats(3000, 2000)
 
 
 def steady(rate: float, seconds: float, seed: int = 0, since: float = 0.01) -> list[float]:
-    """Publishes at random times, *rate* a second."""
+    """Return random times of publishes, *rate* a second."""
     rng, at = random.Random(seed), since
     times = []
     while at < seconds:
@@ -30,7 +30,7 @@ def steady(rate: float, seconds: float, seed: int = 0, since: float = 0.01) -> l
 
 
 def jitter(seed: int = 0) -> Callable[[], float]:
-    """What a machine adds: 0.15 ms on average, and half a millisecond more now and then."""
+    """Return the delay of a machine: 0.15 ms on average, and sometimes half a millisecond more."""
     rng = random.Random(seed)
     return lambda: rng.expovariate(1 / 0.00015) + (rng.random() * 0.001 if rng.random() < 0.03 else 0.0)
 
@@ -38,7 +38,7 @@ def jitter(seed: int = 0) -> Callable[[], float]:
 @pytest.mark.rule("RDY-4")
 @pytest.mark.parametrize(("rate", "p50"), [(50, 0.0003), (500, 0.0003), (2000, 0.001), (5000, 0.001), (20000, 0.001)])
 @pytest.mark.parametrize("handle", [0.0, 0.003, 0.02])
-def test_messages_come_within_a_millisecond_at_any_rate(rate: float, p50: float, handle: float) -> None:
+def test_messages_arrive_within_a_millisecond_at_any_rate(rate: float, p50: float, handle: float) -> None:
     published = steady(rate, min(2.0, MESSAGES / rate))
     limit = 1000 if handle else 200
     wire = Wire(published, handle=handle, limit=limit, concurrency=1000).run(5.0)
@@ -51,15 +51,15 @@ def test_messages_come_within_a_millisecond_at_any_rate(rate: float, p50: float,
 
 
 @pytest.mark.parametrize("rate", [50, 500, 2000, 20000])
-def test_messages_come_soon_on_a_busy_machine(rate: float) -> None:
+def test_messages_arrive_soon_on_a_busy_machine(rate: float) -> None:
     wire = Wire(steady(rate, min(2.0, 4 * MESSAGES / rate)), jitter=jitter()).run(5.0)
     assert percentile(wire.latencies, 0.5) <= 0.002
 
 
 @pytest.mark.parametrize("rate", [50, 500])
-def test_handlers_that_answer_at_once_cost_next_to_no_ready(rate: float) -> None:
+def test_fast_handlers_need_few_rdy_commands(rate: float) -> None:
     wire = Wire(steady(rate, 2.0), handle=0.02).run(1.0)
-    wire.handle = 0.0  # they were slow before
+    wire.handle = 0.0  # handlers were slow before
     sent, before = len(wire.commands), len(wire.latencies)
     wire.run(4.0)
     assert len(wire.commands) - sent < 0.15 * (len(wire.latencies) - before) + 10
@@ -75,7 +75,7 @@ def test_a_burst_takes_ten_milliseconds_more_than_with_the_whole_share(size: int
 @pytest.mark.parametrize("delay", [0.0001, 0.002, 0.02, 0.1] if LONG else [0.0001, 0.02])
 @pytest.mark.parametrize(("handle", "concurrency"), [(0.0, 1), (0.001, 1), (0.001, 10), (0.02, 100), (0.2, 100)])
 @pytest.mark.parametrize("every", [0.0, 0.001, 1.0])
-def test_a_backlog_is_worked_off_as_fast_as_with_the_whole_share(
+def test_a_backlog_is_consumed_as_fast_as_with_the_whole_share(
     every: float, delay: float, handle: float, concurrency: int
 ) -> None:
     backlog = [-every * left for left in range(WAITING, 0, -1)]
@@ -84,14 +84,14 @@ def test_a_backlog_is_worked_off_as_fast_as_with_the_whole_share(
         for prompt in (True, False)
     )
     assert len(wire.latencies) == len(full.latencies) == WAITING
-    growing = BACKLOG + 4 * delay  # seconds until the messages are old enough
+    growing = BACKLOG + 4 * delay  # seconds until the messages count as a backlog
     slower = 1.03 if delay <= SPAN else 1.4 if delay <= 0.02 else 2.0
     assert wire.arrived_at <= slower * full.arrived_at + growing
 
 
 @pytest.mark.parametrize("after", [0.001, 0.02, 0.05])
 @pytest.mark.parametrize("handle", [0.0, 0.001, 0.02])
-def test_a_backlog_is_worked_off_where_the_link_has_become_slow(after: float, handle: float) -> None:
+def test_a_backlog_is_consumed_after_the_network_became_slow(after: float, handle: float) -> None:
     backlog = [*steady(100, 0.5), *[1.0] * 2000]
     wires = [Wire(backlog, prompt=prompt, handle=handle) for prompt in (True, False)]
     wire, full = (each.change(0.5, after).run(60.0) for each in wires)
@@ -101,12 +101,12 @@ def test_a_backlog_is_worked_off_where_the_link_has_become_slow(after: float, ha
 
 @pytest.mark.parametrize("skew", [-3600.0, -0.2, 0.2, 3600.0])
 @pytest.mark.parametrize("rate", [50, 500, 5000])
-def test_where_clocks_differ_messages_come_soon_at_low_rates(skew: float, rate: int) -> None:
+def test_messages_arrive_soon_at_low_rates_if_clocks_differ(skew: float, rate: int) -> None:
     wire = Wire(steady(rate, min(2.0, MESSAGES / rate)), skew=skew).run(5.0)
     assert percentile(wire.latencies, 0.5) <= (0.002 if rate < 5000 or skew > 0 else 0.02)
 
 
-def test_a_backlog_is_read_at_most_of_the_speed_where_nsqds_clock_is_ahead() -> None:
+def test_a_backlog_is_consumed_almost_at_full_speed_if_nsqds_clock_is_ahead() -> None:
     wire, full = (Wire([0.0] * 20_000, prompt=prompt, skew=3600.0).run(10.0) for prompt in (True, False))
     assert wire.arrived_at <= 1.5 * full.arrived_at
 
@@ -118,7 +118,7 @@ def test_a_backlog_is_read_at_most_of_the_speed_where_nsqds_clock_is_ahead() -> 
     delay=st.sampled_from([0.00005, 0.0004, 0.005]),
     skew=st.sampled_from([-1.0, 0.0, 1.0]),
 )
-def test_without_any_ticker_each_message_comes(
+def test_each_message_arrives_without_output_buffer_timeout(
     gaps: list[float], limit: int, handle: float, delay: float, skew: float
 ) -> None:
     published = list(itertools.accumulate(gaps))
@@ -166,7 +166,7 @@ def full(clock: FakeClock) -> Delivery:
     return delivery
 
 
-def test_in_a_backlog_ticks_become_rare_and_the_end_is_still_found() -> None:
+def test_ticks_become_rare_in_a_backlog_but_its_end_is_detected() -> None:
     clock = FakeClock()
     delivery, received, every = full(clock), 1, []
     for _ in range(6):
@@ -189,7 +189,7 @@ def test_young_messages_end_the_backlog_and_rdy_follows_their_rate() -> None:
     assert (delivery.is_full, 5 <= delivery.ready <= 10) == (False, True)
 
 
-def test_what_expired_here_may_count_at_nsqd_so_the_whole_share_is_used_for_a_minute() -> None:
+def test_after_messages_expired_the_whole_share_is_used_for_a_minute() -> None:
     clock = FakeClock()
     delivery = Delivery(clock)
     delivery.set_limit(40, 0)

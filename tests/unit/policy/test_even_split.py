@@ -1,4 +1,4 @@
-"""Even splits and the little randomness there is."""
+"""Even splits of a budget."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def test_a_split_is_even_complete_and_within_the_limits(budget: int, takers: lis
 
 
 @pytest.mark.rule("RDY-3")
-def test_what_cannot_be_divided_goes_to_those_who_have_most() -> None:
+def test_the_remainder_goes_to_the_largest_shares() -> None:
     assert even_split(5, [9, 9, 9], [1, 3, 2]) == [1, 2, 2]
     assert even_split(4, [9, 9, 9], [0, 0, 0]) == [2, 1, 1]

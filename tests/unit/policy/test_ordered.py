@@ -1,4 +1,4 @@
-"""One message at a time per partition; a failed one again before any later one (YZ-6)."""
+"""Each partition handles one message at a time, and a failed message again before all later messages (YZ-6)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_delay_that_does_not_fit_before_the_deadline_is_cut() -> None:
     assert partition.close() == []
 
 
-def test_no_delay_is_no_hold() -> None:
+def test_a_message_with_delay_0_is_not_held() -> None:
     partition, _ = a_partition()
     first = Note(b"1", 60)
     partition.arrived(first)
@@ -72,8 +72,8 @@ def test_no_delay_is_no_hold() -> None:
     assert partition.close() == []
 
 
-def test_what_came_after_a_failed_message_goes_back_after_it() -> None:
-    # no server should have sent it; one that did must not get its message handled first
+def test_messages_after_a_failed_message_are_sent_back_after_it() -> None:
+    # a correct server does not send it yet, and it must not be handled first
     partition, _ = a_partition()
     first, second = Note(b"1", 60), Note(b"2", 60)
     partition.arrived(first)
@@ -82,19 +82,19 @@ def test_what_came_after_a_failed_message_goes_back_after_it() -> None:
     assert partition.release(first) == [Decision("send_back", first), Decision("send_back", second)]
 
 
-def test_a_message_that_timed_out_under_its_handler_is_not_handled_beside_it() -> None:
+def test_a_new_delivery_waits_for_the_handler_of_the_old_delivery() -> None:
     partition, clock = a_partition()
     first = Note(b"1", 60)
     partition.arrived(first)
     clock.advance(60)
     again = Note(b"1", 120, 2)
     assert partition.arrived(again) == []
-    # its FIN names the same id, which is in flight again: it counts
+    # the FIN has the same id, which is in flight again, so it counts
     assert partition.finished(first) == [Decision("count_out", again)]
     assert partition.close() == []
 
 
-def test_a_timed_out_message_whose_handler_fails_is_held_by_its_newest_deadline() -> None:
+def test_a_failed_message_is_held_until_its_newest_deadline_at_most() -> None:
     partition, clock = a_partition()
     first, again = Note(b"1", 60), Note(b"1", 120, 2)
     partition.arrived(first)
@@ -104,18 +104,18 @@ def test_a_timed_out_message_whose_handler_fails_is_held_by_its_newest_deadline(
     assert partition.release(again) == [Decision("send_back", again)]
 
 
-def test_a_newer_delivery_is_handled_when_the_older_ones_handler_left_it_unanswered() -> None:
+def test_a_new_delivery_is_handled_if_the_handler_of_the_old_one_did_not_answer() -> None:
     partition, _ = a_partition()
     first, again = Note(b"1", 60), Note(b"1", 120, 2)
     partition.arrived(first)
     partition.handler_returned(first)
     assert partition.arrived(again) == [Decision("handle", again)]
     third = Note(b"1", 180, 3)
-    assert partition.arrived(third) == []  # the second is being handled
+    assert partition.arrived(third) == []  # the handler of the second message runs
     assert partition.handler_returned(again) == [Decision("handle", third)]
 
 
-def test_a_late_message_that_nobody_handles_makes_room() -> None:
+def test_the_next_message_is_handled_after_a_message_expired_in_the_queue() -> None:
     partition, _ = a_partition()
     first, second = Note(b"1", 60), Note(b"2", 60)
     partition.arrived(first)
@@ -128,7 +128,7 @@ def test_a_late_message_that_nobody_handles_makes_room() -> None:
     assert partition.expired(first) == [Decision("handle", again)]
 
 
-def test_closing_sends_back_what_is_held_and_what_waits_but_not_what_is_handled() -> None:
+def test_closing_sends_back_held_and_waiting_messages_but_not_running_ones() -> None:
     partition, _ = a_partition()
     first, second = Note(b"1", 60), Note(b"2", 60)
     partition.arrived(first)
@@ -136,7 +136,7 @@ def test_closing_sends_back_what_is_held_and_what_waits_but_not_what_is_handled(
     assert partition.close() == [Decision("send_back", second)]
     assert partition.finished(first) == []
     partition.arrived(first)
-    assert partition.failed(first, 5.0) == [Decision("send_back", first)]  # and is held no more
+    assert partition.failed(first, 5.0) == [Decision("send_back", first)]  # the message is no longer held
     partition, _ = a_partition()
     partition.arrived(first)
     partition.failed(first, 5.0)
@@ -145,7 +145,7 @@ def test_closing_sends_back_what_is_held_and_what_waits_but_not_what_is_handled(
     assert partition.close() == []
 
 
-def test_answers_that_fit_nothing_do_nothing() -> None:
+def test_answers_to_unknown_messages_are_ignored() -> None:
     partition, _ = a_partition()
     stray, first = Note(b"9", 60), Note(b"1", 60)
     partition.arrived(first)
@@ -158,7 +158,7 @@ def test_answers_that_fit_nothing_do_nothing() -> None:
     assert partition.failed(first, 5.0) == [Decision("send_back", first)]
 
 
-def test_each_delivery_but_the_one_that_goes_back_is_counted_out() -> None:
+def test_each_delivery_except_the_one_sent_back_is_counted_out() -> None:
     first, again, third = Note(b"1", 60), Note(b"1", 60, 2), Note(b"1", 60, 3)
     for act, decisions in (
         (lambda p: p.failed(first, 0.0), [Decision("count_out", first), Decision("send_back", third)]),
@@ -181,7 +181,7 @@ def test_each_delivery_but_the_one_that_goes_back_is_counted_out() -> None:
 
 
 class Server:
-    """A strictly ordered channel: one in flight, in order, again after REQ 0 or its time."""
+    """A strictly ordered channel: one message in flight, sent again after REQ 0 or after its deadline."""
 
     def __init__(self, count: int, clock: FakeClock) -> None:
         self.left, self.clock = list(range(count)), clock
@@ -213,7 +213,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_fails_messages_are_finished_in_order_and_one_is_handled_at_a_time(
+def test_messages_finish_in_order_one_at_a_time_whatever_fails(
     steps: list[tuple[str, float]],
 ) -> None:
     clock = FakeClock(0.0)
@@ -261,4 +261,4 @@ def test_whatever_fails_messages_are_finished_in_order_and_one_is_handled_at_a_t
                 act(partition.handler_returned(note))
     numbers = [int(id) for id in order]
     assert numbers == sorted(numbers)
-    assert handled or held or unanswered or 50 - len(server.left) > 0  # it never gets stuck
+    assert handled or held or unanswered or 50 - len(server.left) > 0  # all messages are handled in the end

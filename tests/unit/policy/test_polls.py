@@ -1,4 +1,4 @@
-"""When the nsqlookupds are asked."""
+"""PollTimes: when the nsqlookupds are polled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fakes import FakeClock
 
 
 def polls_within(seconds: float, urgent_until: float = 1e9, **options: float) -> list[float]:
-    """Return when polls begin, by a clock that steps by a hundredth of a second; they are urgent for a while."""
+    """Return the times of polls, by a clock that advances in hundredths of a second.  The first polls are urgent."""
     clock = FakeClock(0.0)
     polls = PollTimes(LookupOptions(**options), clock, random.Random(2))
     times = []
@@ -28,7 +28,7 @@ def polls_within(seconds: float, urgent_until: float = 1e9, **options: float) ->
 
 @pytest.mark.rule("CFG-3")
 @pytest.mark.rule("DISC-4")
-def test_polls_come_at_the_interval_with_a_random_part_on_top() -> None:
+def test_polls_follow_the_interval_plus_a_random_part() -> None:
     times = polls_within(3000.0, urgent_until=0.0, lookupd_poll_interval=10.0, lookupd_poll_jitter=0.5)
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert times[0] == 0.0
@@ -40,7 +40,7 @@ def test_polls_come_at_the_interval_with_a_random_part_on_top() -> None:
 
 
 @pytest.mark.rule("DISC-4")
-def test_urgent_polls_come_soon_then_each_second_for_a_minute_then_ever_more_seldom() -> None:
+def test_urgent_polls_begin_soon_then_each_second_for_a_minute_then_less_often() -> None:
     times = polls_within(250.0, lookupd_poll_jitter=0.0)
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert pauses == [0.25, 0.5, *[1.0] * 60, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
@@ -66,7 +66,7 @@ def test_after_an_nsqd_was_found_the_interval_counts_from_the_last_poll() -> Non
     assert times == [0.0, 0.25, 10.25, 20.25]
 
 
-def test_a_publish_that_begins_to_wait_and_a_hastened_poll_need_not_wait_for_the_interval() -> None:
+def test_a_waiting_publish_or_hasten_makes_a_poll_due_before_the_interval() -> None:
     clock = FakeClock(0.0)
     polls = PollTimes(LookupOptions(), clock, random.Random(2))
     polls.begin(urgent=False)

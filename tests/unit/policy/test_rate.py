@@ -1,4 +1,4 @@
-"""A handler's rate limit: a bucket of tokens, and what may be in flight."""
+"""RateLimit: the tokens, and the messages that may be in flight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnsq_lite.policy.rate import RateLimit
 from tests.fakes import FakeClock
 
 
-def test_the_first_burst_is_a_seconds_worth_and_then_the_rate_holds() -> None:
+def test_the_first_burst_has_the_messages_of_a_second_and_then_the_rate_holds() -> None:
     clock = FakeClock()
     limit = RateLimit(100.0, clock)
     assert (limit.allowed, limit.next_tick) == (100, None)
@@ -28,7 +28,7 @@ def test_the_first_burst_is_a_seconds_worth_and_then_the_rate_holds() -> None:
     assert limit.allowed == 10
 
 
-def test_what_came_beyond_it_is_paid_for_with_a_longer_pause() -> None:
+def test_messages_above_the_limit_make_the_pause_longer() -> None:
     clock = FakeClock()
     limit = RateLimit(10.0, clock)
     limit.received(30)
@@ -57,10 +57,10 @@ def test_a_rate_below_one_lets_one_through_at_a_time() -> None:
 
 
 @given(st.floats(0.01, 1000), st.lists(st.tuples(st.floats(0, 5), st.integers(1, 50), st.integers(0, 10)), max_size=60))
-def test_no_more_come_than_the_rate_a_burst_and_what_was_on_its_way(
+def test_at_most_the_rate_plus_one_burst_plus_messages_on_the_wire_arrive(
     rate: float, steps: list[tuple[float, int, int]]
 ) -> None:
-    """Whoever sends at most what is allowed at a time, and *late* more before it hears of less."""
+    """The server sends what is allowed, and *late* messages more before it learns of a lower limit."""
     clock = FakeClock()
     limit = RateLimit(rate, clock)
     came, most_late = 0, 0
@@ -77,7 +77,7 @@ def test_no_more_come_than_the_rate_a_burst_and_what_was_on_its_way(
 
 
 @given(st.floats(0.01, 1000), st.integers(1, 500))
-def test_it_always_opens_again_at_the_time_it_says(rate: float, count: int) -> None:
+def test_the_limit_rises_at_next_tick(rate: float, count: int) -> None:
     clock = FakeClock()
     limit = RateLimit(rate, clock)
     limit.received(count)

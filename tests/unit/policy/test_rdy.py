@@ -1,4 +1,4 @@
-"""The allocator, rule by rule.  Turns (RDY-6) have a file of their own, random histories another."""
+"""The allocator, rule by rule.  Turns (RDY-6) are in test_rdy_turns.py, random histories in test_rdy_histories.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pairs(changes: list[SetReady]) -> list[tuple[object, int]]:
 
 
 def settled(clock: FakeClock, allocator: Fed) -> list[tuple[object, int]]:
-    """Let time pass until nothing is planned; return what was sent meanwhile."""
+    """Advance the clock until no tick is scheduled.  Return the RDY commands until then."""
     sent: list[tuple[object, int]] = []
     while allocator.next_tick is not None:
         clock.advance(max(0.0, allocator.next_tick - clock.now()))
@@ -32,7 +32,7 @@ def settled(clock: FakeClock, allocator: Fed) -> list[tuple[object, int]]:
 
 
 def ready(clock: FakeClock, max_in_flight: int, keys: Iterable[object]) -> Fed:
-    """Return an allocator whose connections *keys* have their shares."""
+    """Return an allocator whose connections, *keys*, have their shares."""
     allocator = make(clock, max_in_flight)
     for key in keys:
         allocator.add(key, 2500)
@@ -53,21 +53,21 @@ def test_a_new_connection_gets_rdy_1_at_once_and_its_share_a_moment_later(clock:
 
 
 @pytest.mark.rule("RDY-1")
-def test_connections_that_come_together_are_not_treated_unequally(clock: FakeClock) -> None:
+def test_connections_that_open_together_get_equal_shares(clock: FakeClock) -> None:
     allocator = make(clock, 10)
     assert [pairs(allocator.add(key, 2500)) for key in "abc"] == [[("a", 1)], [("b", 1)], [("c", 1)]]
     assert sorted(settled(clock, allocator)) == [("a", 4), ("b", 3), ("c", 3)]
 
 
 @pytest.mark.rule("RDY-1")
-def test_a_newcomer_without_free_rdy_gets_rdy_1_before_its_share_when_others_gave_way(clock: FakeClock) -> None:
+def test_a_new_connection_without_free_rdy_gets_rdy_1_and_then_its_share(clock: FakeClock) -> None:
     allocator = ready(clock, 10, "a")
     assert allocator.add("b", 2500) == []
     assert settled(clock, allocator) == [("a", 5), ("b", 1), ("b", 5)]
 
 
 @pytest.mark.rule("RDY-1")
-def test_without_a_settling_time_everything_happens_in_one_list_reductions_first(clock: FakeClock) -> None:
+def test_without_a_settling_time_one_call_returns_all_changes_reductions_first(clock: FakeClock) -> None:
     allocator = make(clock, 10, settle=0.0)
     assert pairs(allocator.add("a", 2500)) == [("a", 1), ("a", 10)]
     assert pairs(allocator.add("b", 2500)) == [("a", 5), ("b", 1), ("b", 5)]
@@ -95,7 +95,7 @@ def test_shares_are_even_and_the_remainder_is_given_out(
 
 
 @pytest.mark.rule("RDY-3")
-def test_what_a_lost_connection_had_goes_to_the_others(clock: FakeClock) -> None:
+def test_the_rdy_of_a_lost_connection_goes_to_the_others(clock: FakeClock) -> None:
     allocator = ready(clock, 9, "abc")
     assert allocator.remove("b") == []
     assert sorted(settled(clock, allocator)) == [("a", 5), ("c", 4)]
@@ -103,7 +103,7 @@ def test_what_a_lost_connection_had_goes_to_the_others(clock: FakeClock) -> None
 
 
 @pytest.mark.rule("RDY-4")
-def test_rdy_that_was_taken_back_is_given_on_only_when_nsqd_has_surely_seen_it(clock: FakeClock) -> None:
+def test_lowered_rdy_is_given_to_others_only_after_the_settling_time(clock: FakeClock) -> None:
     allocator = ready(clock, 10, "a")
     allocator.add("b", 2500)
     clock.advance(SETTLE)
@@ -111,21 +111,21 @@ def test_rdy_that_was_taken_back_is_given_on_only_when_nsqd_has_surely_seen_it(c
     assert allocator.charged == 10
     clock.advance(SETTLE - 0.001)
     assert allocator.tick() == []
-    allocator.received("a", 9)  # they were on their way
+    allocator.received("a", 9)  # they were on the wire
     clock.advance(0.001)
     assert pairs(allocator.tick()) == [("b", 1)]
     assert (allocator.charged, allocator.owed) == (10, True)
 
 
 @pytest.mark.rule("RDY-4")
-def test_what_others_have_in_flight_is_waited_for_and_one_without_rdy_comes_first(clock: FakeClock) -> None:
+def test_rdy_waits_for_messages_in_flight_and_goes_to_a_connection_without_rdy_first(clock: FakeClock) -> None:
     allocator = ready(clock, 10, "a")
     allocator.received("a", 10)
     allocator.add("b", 2500)
     assert settled(clock, allocator) == [("a", 5)]
     assert allocator.owed
     assert pairs(allocator.answered("a", 1)) == [("b", 1)]  # at once
-    assert [allocator.answered("a", 1) for _ in range(3)] == [[], [], []]  # gathered
+    assert [allocator.answered("a", 1) for _ in range(3)] == [[], [], []]  # collected
     assert settled(clock, allocator) == [("b", 4)]
     allocator.answered("a", 6)
     assert settled(clock, allocator) == [("b", 5)]
@@ -133,7 +133,7 @@ def test_what_others_have_in_flight_is_waited_for_and_one_without_rdy_comes_firs
 
 
 @pytest.mark.rule("RDY-5")
-def test_a_limit_holds_and_what_it_leaves_over_goes_to_the_others(clock: FakeClock) -> None:
+def test_no_share_exceeds_max_rdy_count_and_the_rest_goes_to_the_others(clock: FakeClock) -> None:
     allocator = make(clock, 12)
     allocator.add("small", 2)
     allocator.add("large", 2500)
@@ -156,7 +156,7 @@ def test_a_connection_is_starved_from_85_percent_on(clock: FakeClock, in_flight:
 
 
 @pytest.mark.rule("RDY-8")
-def test_max_in_flight_0_sends_rdy_0_everywhere_and_nothing_comes_back_before_it_is_raised(clock: FakeClock) -> None:
+def test_max_in_flight_0_sends_rdy_0_to_all_until_it_is_raised(clock: FakeClock) -> None:
     allocator = ready(clock, 6, "abc")
     assert pairs(allocator.set_max_in_flight(0)) == [("a", 0), ("b", 0), ("c", 0)]
     assert allocator.add("d", 2500) == []
@@ -175,7 +175,7 @@ def test_more_max_in_flight_is_given_out_at_once(clock: FakeClock) -> None:
 
 @pytest.mark.rule("RDY-4")
 @pytest.mark.rule("RDY-8")
-def test_after_a_lowering_with_messages_out_nothing_grows_until_they_are_answered(clock: FakeClock) -> None:
+def test_after_max_in_flight_was_lowered_no_rdy_grows_until_messages_are_answered(clock: FakeClock) -> None:
     allocator = make(clock, 10)
     allocator.add("busy", 2500)
     allocator.add("idle", 2500)
@@ -184,7 +184,7 @@ def test_after_a_lowering_with_messages_out_nothing_grows_until_they_are_answere
     assert pairs(allocator.set_max_in_flight(4)) == [("busy", 2), ("idle", 0)]
     assert settled(clock, allocator) == []
     assert allocator.charged == 5
-    assert allocator.answered("busy", 1) == []  # 4 are out, 4 are allowed
+    assert allocator.answered("busy", 1) == []  # 4 are in flight, 4 are allowed
     assert pairs(allocator.answered("busy", 1)) == [("idle", 1)]
 
 
@@ -213,7 +213,7 @@ def test_a_probe_is_rdy_1_on_one_connection_whatever_max_in_flight_is(clock: Fak
 
 
 def delivered(clock: FakeClock, allocator: Fed, *keys: object) -> None:
-    """Have a message of each connection arrive and be answered, a second apart."""
+    """Deliver and answer one message on each connection, a second apart."""
     for key in keys:
         clock.advance(1)
         allocator.received(key, 1)
@@ -232,7 +232,7 @@ def test_each_probe_goes_to_the_connection_that_delivered_last(clock: FakeClock)
 
 
 @pytest.mark.rule("BACK-2")
-def test_a_probe_moves_on_in_the_order_of_the_last_deliveries_to_each_once(clock: FakeClock) -> None:
+def test_idle_probes_visit_each_connection_once_in_the_order_of_last_deliveries(clock: FakeClock) -> None:
     allocator = ready(clock, 100, "abcde")
     delivered(clock, allocator, *"dbeca")
     allocator.pause()
@@ -249,14 +249,14 @@ def test_a_probe_moves_on_in_the_order_of_the_last_deliveries_to_each_once(clock
 def test_a_probe_prefers_a_connection_with_nothing_in_flight(clock: FakeClock) -> None:
     allocator = ready(clock, 100, "ab")
     delivered(clock, allocator, "b")
-    allocator.received("a", 1)  # nsqd sends nothing more to it under RDY 1
+    allocator.received("a", 1)  # at RDY 1 nsqd sends no message on it
     allocator.pause()
     clock.advance(1)
     assert pairs(allocator.probe()) == [("b", 1)]
 
 
 @pytest.mark.rule("BACK-2")
-def test_a_probe_that_brings_nothing_moves_on(clock: FakeClock) -> None:
+def test_a_probe_without_a_message_moves_to_another_connection(clock: FakeClock) -> None:
     allocator = make(clock, 2)
     allocator.add("a", 2500)
     allocator.add("b", 2500)
@@ -273,7 +273,7 @@ def test_a_probe_that_brings_nothing_moves_on(clock: FakeClock) -> None:
 
 
 @pytest.mark.rule("BACK-2")
-def test_a_probe_whose_message_is_being_handled_stays_however_long_that_takes(clock: FakeClock) -> None:
+def test_a_probe_stays_while_its_message_is_handled(clock: FakeClock) -> None:
     allocator = make(clock, 2)
     allocator.add("a", 2500)
     allocator.add("b", 2500)
@@ -295,7 +295,7 @@ def test_with_max_in_flight_0_there_is_no_probe(clock: FakeClock) -> None:
 
 
 @pytest.mark.rule("BACK-2")
-def test_a_connection_that_comes_during_a_probe_without_connections_gets_it(clock: FakeClock) -> None:
+def test_a_connection_that_opens_during_a_probe_without_connections_gets_the_probe(clock: FakeClock) -> None:
     allocator = make(clock, 5)
     allocator.pause()
     allocator.probe()
@@ -312,11 +312,11 @@ def settled_until(clock: FakeClock, allocator: Fed, seconds: float) -> list[tupl
 
 
 @pytest.mark.rule("BACK-4")
-def test_resuming_gives_everybody_its_share_at_once(clock: FakeClock) -> None:
+def test_resuming_gives_all_connections_their_shares_at_once(clock: FakeClock) -> None:
     allocator = ready(clock, 10, "ab")
     allocator.received("a", 5)
     allocator.pause()
-    assert pairs(allocator.resume()) == [("a", 5), ("b", 5)]  # its own old RDY, so there is nothing to wait for
+    assert pairs(allocator.resume()) == [("a", 5), ("b", 5)]  # its own old RDY, so it need not wait
 
 
 @pytest.mark.rule("RDY-3")
@@ -329,7 +329,7 @@ def test_growing_from_1_to_100_connections_at_once_costs_few_rdy_each(clock: Fak
 
 
 @pytest.mark.rule("RDY-3")
-def test_growing_one_by_one_changes_no_more_shares_than_evenness_demands(clock: FakeClock) -> None:
+def test_each_new_connection_changes_as_few_shares_as_possible(clock: FakeClock) -> None:
     allocator = make(clock, 100)
     for key in range(100):
         shares = [allocator.ready(known) for known in range(key)]
@@ -343,7 +343,7 @@ def test_growing_one_by_one_changes_no_more_shares_than_evenness_demands(clock: 
         assert len(sent) <= needed + 2
 
 
-def test_what_is_told_about_a_connection_that_is_gone_is_ignored(clock: FakeClock) -> None:
+def test_calls_for_a_removed_connection_are_ignored(clock: FakeClock) -> None:
     allocator = make(clock, 4)
     allocator.add("a", 2500)
     allocator.received("a", 3)

@@ -1,4 +1,4 @@
-"""The allocator through random histories; World asserts its promises at every step."""
+"""The allocator in random sequences of events.  World checks its promises at every step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = st.sampled_from([2500, 2500, 1, 2, 3, 7, 0])
 
 
 class AllocatorMachine(RuleBasedStateMachine):
-    """Any order of everything that can happen to a Reader."""
+    """All events of a Reader in any order."""
 
     @initialize(
         budget=st.integers(0, 12),
@@ -110,7 +110,7 @@ def step(world: World, rng: random.Random) -> None:
     rng.choice(acts)()
 
 
-#: Histories that alone showed a mistake which was planted; the long run comes by them anyhow.
+#: Seeds that were the only ones to show a planted bug.  The slow test covers them too.
 TELLING = {0: (151,)}
 
 
@@ -119,7 +119,7 @@ TELLING = {0: (151,)}
 @pytest.mark.rule("RDY-6")
 @pytest.mark.rule("RDY-8")
 @pytest.mark.parametrize("part", range(4))
-def test_random_histories_keep_every_promise(part: int) -> None:
+def test_all_promises_hold_in_random_sequences_of_events(part: int) -> None:
     for seed in (*TELLING.get(part, ()), *range(part * 400, part * 400 + repeats(400, 15))):
         rng = random.Random(seed)
         delay, settle = rng.choice([(0.04, 0.1), (0.0, 0.1), (0.0, 0.0)])
@@ -134,7 +134,7 @@ def test_random_histories_keep_every_promise(part: int) -> None:
 
 
 @pytest.mark.rule("RDY-4")
-def test_what_it_is_not_told_of_would_have_changed_no_rdy() -> None:
+def test_unreported_messages_would_have_changed_no_rdy() -> None:
     told = 0
     for seed in range(repeats(1000, 60)):
         delay, settle = random.Random(seed).choice([(0.04, 0.1), (0.0, 0.1), (0.0, 0.0)])

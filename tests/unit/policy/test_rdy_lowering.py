@@ -1,4 +1,4 @@
-"""RDY when the budget was lowered or is not enough, with messages out."""
+"""RDY after the budget was lowered, or with a small budget, while messages are in flight."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.unit.policy.test_rdy import SETTLE, make, pairs, ready, settled, sett
 
 
 @pytest.mark.rule("MSG-5")
-def test_messages_beyond_the_window_count_and_do_not_stop_what_others_have(clock: FakeClock) -> None:
-    """nsqd timed three out and sent others, while the handlers still hold the first."""
+def test_messages_above_rdy_are_charged_and_do_not_lower_other_connections(clock: FakeClock) -> None:
+    """nsqd timed out three messages and sent three more, while the handlers of the first three still run."""
     allocator = ready(clock, 4, "ab")
     allocator.received("a", 5)
     assert (allocator.charged, allocator._connections["a"].in_flight) == (7, 5)
@@ -22,7 +22,7 @@ def test_messages_beyond_the_window_count_and_do_not_stop_what_others_have(clock
 
 @pytest.mark.rule("RDY-4")
 @pytest.mark.rule("RDY-8")
-def test_above_a_lowered_budget_no_rdy_grows_not_even_where_messages_are_out_already(clock: FakeClock) -> None:
+def test_above_a_lowered_budget_no_rdy_grows(clock: FakeClock) -> None:
     allocator = ready(clock, 10, "ab")
     allocator.received("a", 5)
     allocator.received("b", 5)
@@ -36,7 +36,7 @@ def test_above_a_lowered_budget_no_rdy_grows_not_even_where_messages_are_out_alr
 
 
 @pytest.mark.rule("RDY-3")
-def test_what_becomes_free_is_divided_among_those_who_wait_for_it(clock: FakeClock) -> None:
+def test_free_rdy_is_divided_among_waiting_connections(clock: FakeClock) -> None:
     allocator = ready(clock, 12, "a")
     allocator.received("a", 12)
     allocator.add("b", 2500)
@@ -48,7 +48,7 @@ def test_what_becomes_free_is_divided_among_those_who_wait_for_it(clock: FakeClo
 
 
 @pytest.mark.rule("RDY-3")
-def test_one_without_rdy_comes_before_one_that_has_some(clock: FakeClock) -> None:
+def test_a_connection_without_rdy_comes_before_one_with_rdy(clock: FakeClock) -> None:
     allocator = ready(clock, 9, "a")
     allocator.received("a", 9)
     allocator.add("b", 2500)
@@ -61,7 +61,7 @@ def test_one_without_rdy_comes_before_one_that_has_some(clock: FakeClock) -> Non
 
 
 @pytest.mark.rule("RDY-8")
-def test_a_lowering_takes_back_no_more_unused_rdy_than_is_too_much(clock: FakeClock) -> None:
+def test_lowering_the_budget_takes_only_the_excess_of_unused_rdy(clock: FakeClock) -> None:
     allocator = ready(clock, 9, "abc")
     allocator.received("a", 3)
     allocator.set_max_in_flight(6)
@@ -70,7 +70,7 @@ def test_a_lowering_takes_back_no_more_unused_rdy_than_is_too_much(clock: FakeCl
 
 
 @pytest.mark.rule("RDY-8")
-def test_messages_that_were_on_their_way_at_a_lowering_leave_no_room_when_others_are_answered(clock: FakeClock) -> None:
+def test_messages_on_the_wire_at_a_lowering_stay_charged_while_others_are_answered(clock: FakeClock) -> None:
     allocator = ready(clock, 2, "ab")
     [cut] = allocator.set_max_in_flight(1)
     kept = "a" if cut.key == "b" else "b"
@@ -89,8 +89,8 @@ def test_a_connection_without_rdy_and_messages_is_not_starved(clock: FakeClock) 
 
 
 @pytest.mark.rule("RDY-4")
-def test_what_is_answered_while_the_change_settles_goes_on_at_once(clock: FakeClock) -> None:
-    """nsqd reads RDY before the answers that were sent after it, so they make no room there."""
+def test_rdy_of_messages_answered_in_the_settling_time_is_free_at_once(clock: FakeClock) -> None:
+    """nsqd reads RDY before the later answers, so it sends no message in their place."""
     allocator = ready(clock, 10, "a")
     allocator.received("a", 10)
     allocator.add("b", 2500)

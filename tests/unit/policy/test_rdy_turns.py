@@ -1,4 +1,4 @@
-"""More connections than RDY (RDY-6): turns, their bound, and how long a needle in 50 haystacks takes to find."""
+"""More connections than RDY (RDY-6): turns, the longest wait, and the search for the nsqd that has messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def two_for_one(clock: FakeClock) -> tuple[Fed, str, str]:
 
 
 def two_at_rest(clock: FakeClock, max_in_flight: int, max_rdy_count: int) -> Fed:
-    """Return an allocator of "a" and "b", each with its RDY for good."""
+    """Return an allocator whose connections "a" and "b" both have RDY."""
     allocator = Fed(max_in_flight, clock=clock, rng=random.Random(1))
     for key in "ab":
         allocator.add(key, max_rdy_count)
@@ -48,16 +48,16 @@ def test_an_idle_connection_yields_after_the_idle_timeout_and_not_before(clock: 
     assert [(c.key, c.count) for c in allocator.tick()] == [(second, 1)]
 
 
-def test_it_is_to_be_told_only_where_a_rdy_may_follow(clock: FakeClock) -> None:
+def test_messages_need_a_report_only_if_a_rdy_may_change(clock: FakeClock) -> None:
     alone = Fed(10, clock=clock, rng=random.Random(1), idle_timeout=IDLE, low_ready_timeout=LOW)
     alone.add("first", 1)
     clock.advance(SETTLE)
     alone.tick()
     for _ in range(3):
-        alone.received("first", 1)  # as much as it may have
+        alone.received("first", 1)  # as many as its RDY
         alone.answered("first", 1)
     assert (alone.told, alone.charged) == (0, 1)
-    alone.received("first", 2)  # nsqd has taken one back
+    alone.received("first", 2)  # one message timed out at nsqd
     assert (alone.told, alone.charged) == (1, 2)
     alone.answered("first", 1)
     alone.answered("first", 1)
@@ -68,16 +68,16 @@ def test_it_is_to_be_told_only_where_a_rdy_may_follow(clock: FakeClock) -> None:
 
 
 @pytest.mark.rule("MSG-5")
-def test_while_more_is_out_than_is_allowed_it_is_told_of_all_connections(clock: FakeClock) -> None:
+def test_above_the_budget_messages_of_all_connections_are_reported(clock: FakeClock) -> None:
     allocator = two_at_rest(clock, 4, 2500)
     allocator.received("b", 2)
-    allocator.received("a", 4)  # nsqd has taken two back
+    allocator.received("a", 4)  # two messages timed out at nsqd
     assert (allocator.watches, allocator.charged) == (True, 6)
-    assert [(c.key, c.count) for c in allocator.answered("b", 1)] == [("b", 1)]  # not to come again
+    assert [(c.key, c.count) for c in allocator.answered("b", 1)] == [("b", 1)]  # they do not arrive again
     allocator.answered("a", 1)
     clock.advance(SETTLE)
     allocator.tick()
-    assert (allocator.watches, allocator.charged) == (True, 4)  # b waits for its other one
+    assert (allocator.watches, allocator.charged) == (True, 4)  # b waits for the rest of its share
     allocator.answered("a", 1)
     clock.advance(SETTLE)
     allocator.tick()
@@ -88,7 +88,7 @@ def test_while_more_is_out_than_is_allowed_it_is_told_of_all_connections(clock: 
     assert (allocator.watches, allocator.charged) == (False, 4)
 
 
-def test_it_watches_no_longer_than_what_was_taken_back_may_still_come(clock: FakeClock) -> None:
+def test_reports_end_after_the_settling_time(clock: FakeClock) -> None:
     allocator = Fed(10, clock=clock, rng=random.Random(1))
     allocator.add("a", 2500)
     clock.advance(SETTLE)
@@ -99,14 +99,14 @@ def test_it_watches_no_longer_than_what_was_taken_back_may_still_come(clock: Fak
     clock.advance(SETTLE)
     allocator.tick()
     assert (allocator.watches, allocator.charged) == (False, 10)
-    allocator.answered("a", 7)  # told, as more is in flight than its RDY
+    allocator.answered("a", 7)  # reported, because more messages are in flight than RDY
     assert (allocator.watches, allocator.charged, allocator.told) == (False, 4, 1)
 
 
 @pytest.mark.rule("RDY-6")
 def test_a_busy_connection_yields_after_the_low_ready_timeout_and_not_before(clock: FakeClock) -> None:
     allocator, first, second = two_for_one(clock)
-    began = clock.now()  # others wait since now
+    began = clock.now()  # others begin to wait
     while clock.now() + 1 < began + LOW:
         allocator.received(first, 1)
         allocator.answered(first, 1)
@@ -134,7 +134,7 @@ def test_a_connection_whose_message_is_being_handled_is_not_idle(clock: FakeCloc
 
 
 @pytest.mark.rule("RDY-6")
-def test_a_message_under_way_when_the_turn_ended_is_waited_for(clock: FakeClock) -> None:
+def test_a_message_on_the_wire_at_the_end_of_a_turn_delays_the_next_turn(clock: FakeClock) -> None:
     allocator, first, second = two_for_one(clock)
     clock.advance(LOW - 1)
     allocator.received(first, 1)
@@ -146,7 +146,7 @@ def test_a_message_under_way_when_the_turn_ended_is_waited_for(clock: FakeClock)
 
 
 @pytest.mark.rule("RDY-6")
-def test_nobody_yields_while_nobody_waits(clock: FakeClock) -> None:
+def test_no_connection_yields_while_none_waits(clock: FakeClock) -> None:
     allocator = Fed(3, clock=clock, rng=random.Random(1))
     for key in "abc":
         allocator.add(key, 2500)
@@ -169,7 +169,7 @@ def test_only_as_many_yield_as_wait(clock: FakeClock) -> None:
 
 
 @pytest.mark.rule("RDY-6")
-def test_the_order_of_turns_is_random_and_nobody_has_a_second_one_before_all_had_one() -> None:
+def test_the_order_of_turns_is_random_and_all_get_one_turn_per_round() -> None:
     orders = []
     for seed in range(5):
         world = World(1, seed, idle=IDLE, low=LOW)
@@ -184,7 +184,7 @@ def test_the_order_of_turns_is_random_and_nobody_has_a_second_one_before_all_had
 @pytest.mark.rule("RDY-6")
 @pytest.mark.parametrize("max_in_flight", [1, 2, 3, 5] if LONG else [1, 3])
 def test_busy_connections_are_all_served_within_the_stated_bound(max_in_flight: int) -> None:
-    """World.check() asserts the bound at every step; here it is also seen to be no idle promise."""
+    """World.check() asserts the longest wait at every step.  This test also compares it with real waits."""
     world = World(max_in_flight, 3, handle=0.2, idle=1.0, low=3.0)
     for key in range(7):
         world.add(key, backlog=10_000)
@@ -200,7 +200,7 @@ def test_busy_connections_are_all_served_within_the_stated_bound(max_in_flight: 
 
 
 @pytest.mark.rule("RDY-6")
-def test_newcomers_without_end_do_not_keep_a_waiting_connection_from_its_turn() -> None:
+def test_new_connections_do_not_delay_a_waiting_connection_forever() -> None:
     world = World(1, 5, handle=0.1, idle=0.5, low=1.0)
     for key in range(4):
         world.add(key, backlog=10_000)
@@ -213,7 +213,7 @@ def test_newcomers_without_end_do_not_keep_a_waiting_connection_from_its_turn() 
 
 
 def time_to_find(max_in_flight: int, seed: int) -> list[float]:
-    """Of 50 nsqds one at a time has a message; return how long each took to be found."""
+    """Return the times to find the one nsqd of 50 that has a message, for several nsqds."""
     world = World(max_in_flight, seed, handle=0.01, idle=IDLE, low=LOW, delay=0.001)
     for key in range(50):
         world.add(key)
@@ -249,14 +249,14 @@ def test_one_nsqd_of_fifty_with_messages_is_found_within_the_stated_bound(
 
 @pytest.mark.rule("RDY-6")
 @pytest.mark.parametrize("late_one_is_idle", [False, True])
-def test_of_two_whose_time_is_over_an_idle_one_yields_or_else_the_one_that_had_it_longer(
+def test_an_idle_connection_yields_first_and_then_the_one_with_the_longest_turn(
     clock: FakeClock, late_one_is_idle: bool
 ) -> None:
     allocator, early, _ = two_for_one(clock)
     allocator.add("third", 2500)
     clock.advance(5)
     [late] = allocator.set_max_in_flight(2)
-    clock.advance(LOW + 1)  # the tick comes late, when the time of both is over
+    clock.advance(LOW + 1)  # the tick is late: both turns are over
     for key in [early] if late_one_is_idle else [late.key, early]:
         allocator.received(key, 1)
         allocator.answered(key, 1)
@@ -266,7 +266,7 @@ def test_of_two_whose_time_is_over_an_idle_one_yields_or_else_the_one_that_had_i
 
 @pytest.mark.rule("RDY-6")
 @pytest.mark.rule("RDY-8")
-def test_when_rdy_gets_scarce_those_keep_it_that_delivered_last(clock: FakeClock) -> None:
+def test_when_rdy_becomes_scarce_the_connections_that_delivered_last_keep_it(clock: FakeClock) -> None:
     allocator = Fed(3, clock=clock, rng=random.Random(1))
     for key in "abc":
         allocator.add(key, 2500)
@@ -292,7 +292,7 @@ def test_idleness_is_counted_from_the_answer_whatever_is_evaluated_meanwhile(clo
 
 
 @pytest.mark.rule("RDY-6")
-def test_what_a_lost_connection_had_is_given_on_without_waiting_for_the_end_of_a_turn(clock: FakeClock) -> None:
+def test_the_rdy_of_a_lost_connection_is_given_on_before_the_end_of_its_turn(clock: FakeClock) -> None:
     allocator, first, second = two_for_one(clock)
     allocator.add("third", 2500)
     clock.advance(SETTLE)
@@ -305,7 +305,7 @@ def test_what_a_lost_connection_had_is_given_on_without_waiting_for_the_end_of_a
 
 
 @pytest.mark.rule("RDY-6")
-def test_those_who_came_during_a_round_are_served_in_random_order_too(clock: FakeClock) -> None:
+def test_connections_that_open_during_a_round_are_served_in_random_order(clock: FakeClock) -> None:
     chosen = set()
     for seed in range(5):
         allocator = Fed(1, clock=clock, rng=random.Random(seed))
@@ -323,7 +323,7 @@ def test_those_who_came_during_a_round_are_served_in_random_order_too(clock: Fak
 
 
 @pytest.mark.rule("YZ-6")
-def test_a_connection_that_rests_leaves_its_rdy_to_others_and_has_it_first_when_it_goes_on(clock: FakeClock) -> None:
+def test_a_resting_connection_frees_its_rdy_and_is_the_first_to_get_rdy_when_it_resumes(clock: FakeClock) -> None:
     allocator, first, second = two_for_one(clock)
     allocator.received(first, 1)
     changes = [*allocator.rest(first, True), *allocator.rest(first, True)]
@@ -333,7 +333,7 @@ def test_a_connection_that_rests_leaves_its_rdy_to_others_and_has_it_first_when_
     clock.advance(SETTLE)
     allocator.tick()
     assert (allocator.ready(first), allocator.ready(second)) == (1, 0)
-    clock.advance(IDLE)  # and then turns go on as before
+    clock.advance(IDLE)  # then the turns continue
     allocator.tick()
     clock.advance(SETTLE)
     allocator.tick()
@@ -341,7 +341,7 @@ def test_a_connection_that_rests_leaves_its_rdy_to_others_and_has_it_first_when_
 
 
 @pytest.mark.rule("YZ-6")
-def test_a_connection_that_goes_on_waits_for_the_message_of_the_one_that_yields(clock: FakeClock) -> None:
+def test_a_resuming_connection_waits_for_the_message_of_the_yielding_one(clock: FakeClock) -> None:
     allocator, first, second = two_for_one(clock)
     allocator.received(first, 1)
     allocator.rest(first, True)
@@ -357,7 +357,7 @@ def test_a_connection_that_goes_on_waits_for_the_message_of_the_one_that_yields(
 
 @pytest.mark.rule("YZ-6")
 @pytest.mark.parametrize("seed", range(20))
-def test_one_that_goes_on_is_the_next_though_no_other_has_rdy_at_that_moment(clock: FakeClock, seed: int) -> None:
+def test_a_resuming_connection_is_next_even_if_no_other_has_rdy(clock: FakeClock, seed: int) -> None:
     allocator = Fed(1, clock=clock, rng=random.Random(seed))
     for key in range(5):
         allocator.add(key, 1)
@@ -367,7 +367,7 @@ def test_one_that_goes_on_is_the_next_though_no_other_has_rdy_at_that_moment(clo
     allocator.rest(0, True)
     clock.advance(1.0)
     allocator.tick()
-    allocator.rest(0, False)  # its message counts until it is sent back: what another has is taken for that alone
+    allocator.rest(0, False)  # its message counts until it is sent back, so another connection loses RDY only then
     allocator.answered(0, 1)
     clock.advance(SETTLE)
     allocator.tick()
@@ -375,7 +375,7 @@ def test_one_that_goes_on_is_the_next_though_no_other_has_rdy_at_that_moment(clo
 
 
 @pytest.mark.rule("YZ-6")
-def test_where_there_is_rdy_for_all_one_that_goes_on_has_it_at_once(clock: FakeClock) -> None:
+def test_a_resuming_connection_gets_rdy_at_once_if_there_is_rdy_for_all(clock: FakeClock) -> None:
     allocator = two_at_rest(clock, 8, 1)
     allocator.received("a", 1)
     assert [(c.key, c.count) for c in allocator.rest("a", True)] == [("a", 0)]

@@ -1,4 +1,4 @@
-"""Delays between attempts to reach a direct nsqd."""
+"""Delays between attempts to connect to an nsqd."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_delays_are_8_16_32_and_so_on_up_to_the_cap() -> None:
 
 
 @pytest.mark.rule("CONN-3")
-def test_what_does_not_mend_by_itself_is_tried_again_after_the_longest_delay() -> None:
+def test_an_error_that_a_retry_cannot_fix_waits_for_the_longest_delay() -> None:
     retry = Reconnect(ReconnectOptions(reconnect_jitter=0.0), random.Random(5))
     assert [retry.failed(longest=True), retry.failed(longest=True)] == [120.0, 120.0]
 
@@ -34,7 +34,7 @@ def test_first_delay_and_cap_are_configurable() -> None:
 
 
 @pytest.mark.rule("CONN-3")
-def test_a_connection_that_served_for_a_while_resets_the_delay() -> None:
+def test_a_connection_that_was_ready_for_some_time_resets_the_delay() -> None:
     retry = Reconnect(ReconnectOptions(reconnect_jitter=0.0), random.Random(5))
     assert [retry.failed(), retry.failed(), retry.failures] == [8.0, 16.0, 2]
     retry.served(8.0)
@@ -43,7 +43,7 @@ def test_a_connection_that_served_for_a_while_resets_the_delay() -> None:
 
 @pytest.mark.rule("CONN-3")
 @pytest.mark.parametrize(("delay", "seconds"), [(8.0, 7.9), (0.1, 0.9)])
-def test_a_connection_that_broke_at_once_does_not(delay: float, seconds: float) -> None:
+def test_a_connection_that_broke_at_once_does_not_reset_the_delay(delay: float, seconds: float) -> None:
     retry = Reconnect(ReconnectOptions(reconnect_jitter=0.0, reconnect_delay=delay), random.Random(5))
     found = []
     for _ in range(3):
@@ -53,7 +53,7 @@ def test_a_connection_that_broke_at_once_does_not(delay: float, seconds: float) 
 
 
 @pytest.mark.rule("CONN-3")
-def test_a_connection_that_did_what_it_is_for_resets_the_delay_however_short_it_was() -> None:
+def test_restart_resets_the_delay_however_short_the_connection_was() -> None:
     retry = Reconnect(ReconnectOptions(reconnect_jitter=0.0), random.Random(5))
     assert [retry.failed(), retry.failed()] == [8.0, 16.0]
     retry.restart()
@@ -61,7 +61,7 @@ def test_a_connection_that_did_what_it_is_for_resets_the_delay_however_short_it_
 
 
 @pytest.mark.rule("CONN-3")
-def test_jitter_goes_both_ways_does_not_add_up_and_never_passes_the_cap() -> None:
+def test_jitter_shortens_or_lengthens_each_delay_but_never_above_the_cap() -> None:
     firsts, fourths, capped = [], [], []
     for seed in range(300):
         retry = Reconnect(ReconnectOptions(reconnect_jitter=0.25), random.Random(seed))

@@ -1,6 +1,6 @@
-"""A world for the allocator: nsqds, wires with delay, handlers; every step of it is checked.
+"""A model of nsqds, wires with delay and handlers, which checks the allocator at every step.
 
-The servers follow nsqd/client_v2.go: send while in flight < RDY, and do not count RDY down.  Commands and
+The servers follow nsqd/client_v2.go: they send while in flight < RDY, and do not decrement RDY.  Commands and
 messages take ``delay`` seconds on the wire.  Handlers answer within ``handle`` seconds.
 """
 
@@ -21,7 +21,7 @@ EPSILON = 1e-6
 
 @dataclass
 class Server:
-    """One nsqd, and the client's end of its connection."""
+    """One nsqd, and the client's side of its connection."""
 
     key: object
     limit: int
@@ -37,12 +37,12 @@ class Server:
 
     @property
     def outstanding(self) -> int:
-        """Messages the client has, or will have without doing anything."""
+        """Return the number of messages that the client has or will receive without another command."""
         return len(self.arriving) + len(self.handling)
 
 
 class World:
-    """Runs an allocator against servers and asserts, at each step, what it promises."""
+    """Runs an allocator with servers, and checks its promises at each step."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class World:
         return changes
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, with everything that falls due in it, in order."""
+        """Advance the clock, and run all events until then in order."""
         end = self.clock.now() + seconds
         while True:
             due = min(self._due(), end)
@@ -237,7 +237,7 @@ class World:
         self._check_waits(ready, now)
 
     def _check_charge(self, ready: dict[object, int], now: float) -> None:
-        """RDY and in flight together stay below max_in_flight; above it, after it was lowered, they never grow."""
+        """Check that RDY and messages in flight fit max_in_flight, or do not grow after it was lowered."""
         charge = self.allocator.charged
         assert charge <= max(self.max_in_flight, self._charge), "RDY + in flight grew"
         self._charge = charge
@@ -248,7 +248,7 @@ class World:
             assert charge <= self.max_in_flight, "still above max_in_flight"
 
     def _check_shares(self, ready: dict[object, int]) -> None:
-        """When nothing is left to do, the budget is used, evenly; with enough for all nobody is at 0."""
+        """Check that the budget is used evenly when no event is left."""
         eligible = {key: server.limit for key, server in self.servers.items() if server.limit > 0}
         if not self.flowing or self.allocator.next_tick is not None or self.allocator.owed:
             return
@@ -273,11 +273,11 @@ class World:
                 assert wait <= self.bound() + EPSILON, f"{key} has waited {wait} s"
 
     def bound(self) -> float:
-        """The bound of the module's docstring."""
+        """Return the longest wait, as the docstring of policy/rdy.py computes it."""
         turns = 2 * math.ceil(self.most_servers / max(1, self.least_budget))
         return turns * (self.low + self.settle + self.handle)
 
     def _restart_waits(self) -> None:
-        """Who could not be served at all begins to wait now."""
+        """Restart the waits of connections that could not get RDY until now."""
         for server in self.servers.values():
             server.waits_since = self.clock.now()

@@ -1,4 +1,4 @@
-"""The bytes that real servers sent; each file says in its head how it was made."""
+"""Recorded bytes of real servers.  The head of each file describes how it was recorded."""
 
 from __future__ import annotations
 

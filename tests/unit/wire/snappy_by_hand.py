@@ -1,4 +1,4 @@
-"""Chunks of snappy's framing format, made without the library under test."""
+"""Encodes chunks of snappy's framing format without the library under test."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def chunk(kind: int, data: bytes) -> bytes:
 
 
 def plain(data: bytes) -> bytes:
-    """An uncompressed data chunk."""
+    """Return an uncompressed data chunk."""
     return chunk(0x01, masked_crc(data) + data)
 
 
 def compressed(data: bytes) -> bytes:
-    """A compressed data chunk, of literals only."""
+    """Return a compressed data chunk that contains only literals."""
     block, left = varint(len(data)), data
     while left:
         piece, left = left[:60], left[60:]

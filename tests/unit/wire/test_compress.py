@@ -23,7 +23,7 @@ MAKERS: list[Callable[[], Codec]] = [SnappyCodec, DeflateCodec]
 both = pytest.mark.parametrize("make", MAKERS, ids=["snappy", "deflate"])
 
 NOISE = random.Random(7).randbytes(200_000)
-#: Small and large, compressible and not, and one that fills the largest chunk to the byte.
+#: Small and large bodies, compressible or not.  One body fills the largest chunk exactly.
 PARTS = [b"x", b"OK" * 40, NOISE[:300], b"", bytes(65536), NOISE[:65537]]
 
 
@@ -36,7 +36,7 @@ def run(codec: Codec, reads: Iterable[bytes]) -> bytes:
 
 
 def fails(codec: Codec, data: bytes) -> tuple[bytes, ProtocolError]:
-    """What comes out before the error, and the error."""
+    """Return the pieces before the error, and the text of the error."""
     out: list[bytes] = []
     with pytest.raises(ProtocolError) as caught:
         out.extend(codec.decompress(data))
@@ -50,7 +50,7 @@ def fails(codec: Codec, data: bytes) -> tuple[bytes, ProtocolError]:
 @both
 def test_what_one_side_compresses_the_other_reads(make: Callable[[], Codec]) -> None:
     writer, reader = make(), make()
-    for part in PARTS:  # each part can be read at once: it was flushed
+    for part in PARTS:  # each part was flushed, so it can be read at once
         assert run(reader, [writer.compress(part)]) == part
 
 
@@ -168,7 +168,7 @@ def test_what_zlib_can_tell_is_not_kept_back_until_the_next_read() -> None:
     for byte in data:
         told.append(told[-1] + len(reader.decompress(bytes([byte]))))
     near = [end for end, size in enumerate(told) if (size + 5000) % MAX_PIECE < 10_000]
-    assert len(near) > 20  # around each size at which a piece is full
+    assert len(near) > 20  # sizes around a full piece
     for end in near:
         assert len(run(DeflateCodec(), [data[:end]])) == told[end]
 
@@ -279,7 +279,7 @@ def test_a_flipped_bit_in_snappy_never_changes_what_comes_out(at: int, bit: int,
                 out += piece
     except ProtocolError:
         pass
-    # A flip can turn a chunk into one that is skipped, or a stream into one that waits; no byte is ever wrong.
+    # A flipped bit can make the codec skip a chunk or wait for more bytes, but never return a wrong byte.
     allowed = {b""}
     for part in parts:
         allowed |= {before + part for before in allowed}
@@ -287,7 +287,7 @@ def test_a_flipped_bit_in_snappy_never_changes_what_comes_out(at: int, bit: int,
 
 
 def chunks(stream: bytes) -> list[int]:
-    """Return how many bytes each data chunk of a framed stream says it holds."""
+    """Return the sizes of the data chunks in a framed stream."""
     sizes, at = [], 0
     while at < len(stream):
         kind, size = stream[at], int.from_bytes(stream[at + 1 : at + 4], "little")
@@ -309,7 +309,7 @@ def chunks(stream: bytes) -> list[int]:
 @pytest.mark.parametrize("size", [1, 16_000, 16_001, 20_040, 65_536, 300_000])
 @pytest.mark.parametrize("random", [False, True])
 def test_no_snappy_chunk_holds_more_than_an_old_nsqd_asks_for_at_once(size: int, random: bool) -> None:
-    """nsqd 0.3.8 asks for 16,384 bytes, less what it has of a command, and stalls on the rest of a longer chunk."""
+    """nsqd 0.3.8 reads at most 16,384 bytes at once, and stalls on the rest of a longer chunk."""
     data = os.urandom(size) if random else b"abc" * (size // 3) + b"d" * (size % 3)
     codec = SnappyCodec()
     stream = codec.compress(data) + codec.compress(b"FIN")

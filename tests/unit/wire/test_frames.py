@@ -39,7 +39,7 @@ Outcome = tuple[list[Fields], list[Frame], "str | None"]
 
 
 def run(reads: list[bytes], limit: int = LIMIT) -> Outcome:
-    """Feed the reads one by one; return messages, other frames, and the error's text."""
+    """Feed the reads one by one.  Return the messages, the other frames, and the text of the error."""
     under_test = decoder(limit)
     messages: list[Fields] = []
     frames: list[Frame] = []
@@ -49,14 +49,14 @@ def run(reads: list[bytes], limit: int = LIMIT) -> Outcome:
             messages += found
             frames += others
             assert under_test.pending_bytes < limit + 4  # bounded memory
-            under_test.feed(b"")  # what ended the stream behind good frames
+            under_test.feed(b"")  # the error that follows valid frames
     except ProtocolError as error:
         return messages, frames, str(error)
     return messages, frames, None
 
 
 def by_hand(stream: bytes, limit: int = LIMIT) -> tuple[list[Fields], list[Frame], bool]:
-    """The rules again, as slowly and plainly as can be; returns whether there was an error."""
+    """Decode frames byte by byte, as slow code that is easy to check.  Return whether there was an error."""
     messages: list[Fields] = []
     frames: list[Frame] = []
     while len(stream) >= 4:
@@ -250,7 +250,7 @@ SAMPLE = (
 
 
 def heads() -> st.SearchStrategy[bytes]:
-    """Frame heads around every bound."""
+    """Return frame heads with sizes around each limit."""
     sizes = st.one_of(st.sampled_from([-1, 0, 3, 4, 5, 29, 30, 31, LIMIT, LIMIT + 1]), st.integers(-(2**31), 2**31 - 1))
     kinds = st.one_of(st.sampled_from([0, 1, 2, 3]), st.integers(-(2**31), 2**31 - 1))
     return st.builds(lambda size, kind: struct.pack(">ii", size, kind), sizes, kinds)
@@ -289,7 +289,7 @@ def test_a_large_frame_in_small_reads_is_not_copied_at_each() -> None:
         found += under_test.feed(stream[at : at + 64])[0]
     spent = time.process_time() - start
     assert found[0][4] == body
-    assert spent < 5  # 0.1 s; copying all that is held at each of the 94,000 reads takes half a minute
+    assert spent < 5  # takes 0.1 s; copying all held bytes at each of the 94,000 reads would take half a minute
 
 
 # -- the handshake

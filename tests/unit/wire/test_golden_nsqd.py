@@ -1,4 +1,4 @@
-"""nsqd's own bytes, decoded: what the library takes them for."""
+"""The library decodes recorded bytes of nsqd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handshake of a connection with a scripted nsqd; without sockets."""
+"""The handshake of a connection with a scripted nsqd, without sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.wire.golden import golden
 ADDRESS = "node7:4150"
 SUB = commands.subscribe("t", "c")
 AUTH_REPLY = Frame(0, b'{"identity":"me","identity_url":"http://x","permission_count":2}')
-#: The answers of an nsqd that grants and requires everything, by their commands.
+#: Answers of an nsqd that grants and requires everything, by command.
 ANSWERED = ["IDENTIFY", "TLS", "snappy", "AUTH", "SUB"]
 EVERYTHING: dict[str, Any] = {"tls": TLSOptions(), "compression": "snappy", "auth_secret": "hush"}
 
@@ -37,7 +37,7 @@ def reply(**values: Any) -> Frame:
 
 
 class Peer(ByteStream):
-    """An nsqd that sends one of *answers* for each read; it compresses answers if it has granted a codec."""
+    """An nsqd that sends one of *answers* for each read, compressed if the nsqd has granted compression."""
 
     def __init__(self, *answers: Frame, heartbeats: bool = False) -> None:
         super().__init__(None, ADDRESS)
@@ -73,7 +73,7 @@ def connect(peer: Peer, opts: ConnectionOptions | None = None, subscribe: bytes 
 
 
 def answer_last(asked: str, frame: Frame) -> BaseConnection:
-    """Do a handshake whose answer to *asked* is *frame*."""
+    """Do a handshake in which nsqd answers *asked* with *frame*."""
     answers = [reply(tls_v1=True, snappy=True, auth_required=True), OK_FRAME, OK_FRAME, AUTH_REPLY, OK_FRAME]
     at = ANSWERED.index(asked)
     return connect(Peer(*answers[:at], frame, *answers[at + 1 :]), options(**EVERYTHING))
@@ -158,7 +158,7 @@ def test_tls_that_is_not_granted_ends_it_before_anything_else_is_sent(answer: Fr
 
 
 def warnings(caplog: pytest.LogCaptureFixture, answer: Frame, subscribe: bytes | None = SUB, **asked: Any) -> list[str]:
-    """Return the warnings of a handshake."""
+    """Return the warnings that a handshake logs."""
     caplog.clear()
     connect(Peer(answer, OK_FRAME, OK_FRAME), options(**asked), subscribe)
     assert all(record.levelno == logging.WARNING for record in caplog.records)

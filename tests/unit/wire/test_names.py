@@ -14,7 +14,7 @@ ALLOWED = string.ascii_letters + string.digits + "._-"
 
 
 def by_hand(name: str) -> bool:
-    """The rule in other words, without a regular expression."""
+    """Check a name without a regular expression."""
     stem = name[: -len("#ephemeral")] if name.endswith("#ephemeral") else name
     return 1 <= len(name) <= 64 and len(stem) >= 1 and all(c in ALLOWED for c in stem)
 
@@ -42,7 +42,7 @@ def test_a_name_that_nsqd_takes_goes_out_as_it_is(check, name: str) -> None:
         ("a#other", "'#' at position 1"),
         ("a#ephemeral#ephemeral", "'#' at position 1"),
         ("caf\u00e9", "'\u00e9' at position 3"),
-        ("\u0660", "position 0"),  # a digit, though not one of nsqd's
+        ("\u0660", "position 0"),  # a digit that nsqd does not accept
         (b"topic", "call .decode()"),
         (None, "NoneType"),
         (7, "it is int"),

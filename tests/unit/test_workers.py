@@ -1,4 +1,4 @@
-"""What a worker is at, as others see it in its seat: the same in C and in Python."""
+"""drain() stores the current job in the list of its worker, in C and in Python."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ from tests.unit.test_runner import BOTH, FakeConnection, FastRunner, a_runner, q
 
 
 @BOTH
-def test_a_seat_shows_what_its_worker_is_at_and_nothing_in_between(runner: Any, fins: Any) -> None:
-    seat: list[Any] = ["me", None]
+def test_the_list_of_a_worker_has_its_job_and_none_between_drains(runner: Any, fins: Any) -> None:
+    worker: list[Any] = ["me", None]
     seen: list[bool] = []
 
     def handle(message: Message) -> None:
-        seen.append(seat[1] is message)
+        seen.append(worker[1] is message)
         if message.body == b"fails":
             raise SystemExit
 
     made = a_runner(runner, handle)
-    assert made.drain(queue_of(FakeConnection(fins), 2), seat) is False
-    assert seat == ["me", None]
+    assert made.drain(queue_of(FakeConnection(fins), 2), worker) is False
+    assert worker == ["me", None]
     queue = queue_of(FakeConnection(fins), 3)
-    queue[0].attempts = 2**70  # which C leaves to Python
+    queue[0].attempts = 2**70  # C passes this message to Python
     made.surplus = 1
-    assert made.drain(queue, seat) is False
+    assert made.drain(queue, worker) is False
     made.surplus = 0
     queue[2].body = b"fails"
     with pytest.raises(HandlerRaised):
-        made.drain(queue, seat)
-    assert seat == ["me", None]
+        made.drain(queue, worker)
+    assert worker == ["me", None]
     assert seen.count(True) == len(seen) >= 4
 
 
 @BOTH
-def test_a_seat_keeps_no_message_alive(runner: Any, fins: Any) -> None:
+def test_the_list_of_a_worker_keeps_no_message_alive(runner: Any, fins: Any) -> None:
     class Watched(Message):
         __slots__ = ("__weakref__",)
 
-    seat: list[Any] = ["me", None]
+    worker: list[Any] = ["me", None]
     one = Watched(FakeConnection(fins), 1, 1, b"0" * 16, b"")  # type: ignore[arg-type]
     ref, queue = weakref.ref(one), deque([one])
     del one
-    a_runner(runner, lambda message: None).drain(queue, seat)
+    a_runner(runner, lambda message: None).drain(queue, worker)
     assert ref() is None
 
 
 @BOTH
-def test_workers_that_give_way_each_have_their_own(runner: Any, fins: Any) -> None:
-    main, seats = getcurrent(), [[number, None] for number in range(3)]
+def test_waiting_workers_each_have_their_own_job(runner: Any, fins: Any) -> None:
+    main, workers = getcurrent(), [[number, None] for number in range(3)]
     made = a_runner(runner, lambda message: main.switch())
     queue = queue_of(FakeConnection(fins), 3)
     expected = list(queue)
-    workers = [greenlet(lambda seat=seat: made.drain(queue, seat)) for seat in seats]  # type: ignore[misc]
-    for worker in workers:
-        worker.switch()
-    assert [seat[1] for seat in seats] == expected
-    for worker in workers:
-        worker.switch()
-    assert [seat[1] for seat in seats] == [None] * 3
+    greenlets = [greenlet(lambda worker=worker: made.drain(queue, worker)) for worker in workers]  # type: ignore[misc]
+    for each in greenlets:
+        each.switch()
+    assert [worker[1] for worker in workers] == expected
+    for each in greenlets:
+        each.switch()
+    assert [worker[1] for worker in workers] == [None] * 3
 
 
-def test_a_seat_is_a_list_of_two_places() -> None:
+def test_the_list_of_a_worker_must_have_two_items() -> None:
     if not _core.is_accelerated:
         return
     made: Any = a_runner(FastRunner, print)
