@@ -1,4 +1,4 @@
-"""When messages come: nsqd is made to send each at once, or given the whole share (RDY as the latency knob)."""
+"""When messages arrive with delivery="prompt" and delivery="bulk"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.proxy import Proxy
 from tests.servers import ServerHandle
 from tests.system.test_reader import QUICK, channel, reader_on
 
-#: nsqd sends nothing by itself before this many seconds, and no test waits for as long.
+#: output_buffer_timeout of nsqd in seconds, longer than any test.
 NEVER = 29.0
 
 
@@ -39,7 +39,9 @@ def test_an_idle_connection_has_ready_1_or_its_share_or_what_batches_need(broker
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.2], ids=["at-once", "slow"])
-def test_messages_come_while_nsqd_holds_its_buffer_back(broker: ServerHandle, topic: str, pause: float) -> None:
+def test_messages_arrive_although_nsqd_never_flushes_its_buffer_by_time(
+    broker: ServerHandle, topic: str, pause: float
+) -> None:
     seen: list[bytes] = []
 
     def handler(message: Any) -> None:
@@ -56,9 +58,7 @@ def test_messages_come_while_nsqd_holds_its_buffer_back(broker: ServerHandle, to
 
 
 @pytest.mark.parametrize("size", [3, 40, 400])
-def test_a_burst_comes_whole_and_the_connection_is_ready_for_the_next(
-    broker: ServerHandle, topic: str, size: int
-) -> None:
+def test_all_messages_of_a_burst_arrive_and_the_next_burst_too(broker: ServerHandle, topic: str, size: int) -> None:
     options: dict[str, Any] = {"output_buffer_timeout": NEVER, "max_in_flight": 100}
     with reader_on(broker, topic, lambda m: None, **options) as reader:
         wait_for(lambda: reader.stats().share == 100)
@@ -70,7 +70,7 @@ def test_a_burst_comes_whole_and_the_connection_is_ready_for_the_next(
 
 @pytest.mark.rule("RDY-4")
 @pytest.mark.rule("RDY-8")
-def test_pause_and_less_in_flight_are_kept(broker: ServerHandle, topic: str) -> None:
+def test_pause_and_a_lower_max_in_flight_hold_with_prompt_delivery(broker: ServerHandle, topic: str) -> None:
     with reader_on(broker, topic, lambda m: None, max_in_flight=100, output_buffer_timeout=NEVER) as reader:
         broker.publish(topic, *[b"x" * 100] * 300)
         reader.set_max_in_flight(2)
@@ -86,7 +86,7 @@ def test_pause_and_less_in_flight_are_kept(broker: ServerHandle, topic: str) -> 
 
 
 def test_no_message_waits_behind_a_running_handler_while_a_thread_is_free(broker: ServerHandle, topic: str) -> None:
-    """Three of four handlers run until the fourth has handled all others."""
+    """Three of four handlers wait until the fourth has handled all other messages."""
     done: list[bytes] = []
 
     def handler(message: Any) -> None:
@@ -103,7 +103,7 @@ def test_no_message_waits_behind_a_running_handler_while_a_thread_is_free(broker
 @pytest.mark.rule("RDY-4")
 @pytest.mark.rule("RDY-6")
 @pytest.mark.parametrize("max_in_flight", [200, 2], ids=["shares", "turns"])
-def test_messages_of_three_nsqds_come_while_they_hold_their_buffers_back(
+def test_messages_of_three_nsqds_arrive_although_they_never_flush_by_time(
     make_broker: MakeBroker, topic: str, max_in_flight: int
 ) -> None:
     brokers = [make_broker() for _ in range(3)]
@@ -128,7 +128,7 @@ def test_messages_of_three_nsqds_come_while_they_hold_their_buffers_back(
 
 @pytest.mark.rule("BACK-1")
 @pytest.mark.rule("BACK-4")
-def test_messages_come_at_once_again_when_backoff_is_over(broker: ServerHandle, topic: str) -> None:
+def test_messages_arrive_at_once_after_backoff(broker: ServerHandle, topic: str) -> None:
     failed: list[bytes] = []
 
     def handler(message: Any) -> None:
@@ -149,7 +149,7 @@ def test_messages_come_at_once_again_when_backoff_is_over(broker: ServerHandle, 
     assert len(failed) == 13
 
 
-def test_a_reader_that_closes_takes_what_comes_no_further(make_broker: MakeBroker, topic: str) -> None:
+def test_a_closing_reader_requeues_messages_that_arrive(make_broker: MakeBroker, topic: str) -> None:
     broker = make_broker()
     broker.publish(topic, *[b"x" * 100] * 500)
     with reader_on(broker, topic, lambda m: time.sleep(0.01), max_in_flight=50, concurrency=5) as reader:
@@ -160,7 +160,7 @@ def test_a_reader_that_closes_takes_what_comes_no_further(make_broker: MakeBroke
 
 
 def one_after_the_other(broker: ServerHandle, topic: str, seen: list[bytes], count: int) -> None:
-    """Publish messages, each when the one before is with its handler: their answers wait for the next, as a rule."""
+    """Publish each message when the handler of the last message runs."""
     for _ in range(count):
         before = len(seen)
         broker.publish(topic, b"x")
@@ -169,7 +169,7 @@ def one_after_the_other(broker: ServerHandle, topic: str, seen: list[bytes], cou
 
 @pytest.mark.rule("CLOSE-1")
 @pytest.mark.parametrize("pool", ["greenlet", "thread"])
-def test_answers_that_wait_for_a_message_go_out_without_one_and_before_the_end(
+def test_answers_are_sent_without_further_messages_and_before_close_ends(
     broker: ServerHandle, topic: str, pool: str
 ) -> None:
     seen: list[bytes] = []
@@ -187,7 +187,7 @@ def test_answers_that_wait_for_a_message_go_out_without_one_and_before_the_end(
     assert channel(broker, topic)["requeue_count"] == 0
 
 
-def test_answers_that_wait_when_the_connection_goes_are_counted(broker: ServerHandle, topic: str) -> None:
+def test_unsent_answers_of_a_lost_connection_are_counted(broker: ServerHandle, topic: str) -> None:
     seen: list[bytes] = []
 
     def handler(message: Any) -> None:

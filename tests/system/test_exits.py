@@ -1,4 +1,4 @@
-"""Programs that exit without close(): messages in flight go back at once, publishes get their outcome."""
+"""Programs that exit without close() requeue messages in flight at once, and publishes get their outcome."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ if how == "exit":
         *(("patched", "greenlet", how, code) for how, code in (("raise", 1), ("unreachable", 0))),
     ],
 )
-def test_an_exit_without_close_gives_messages_back_at_once_and_sends_publishes(
+def test_an_exit_without_close_requeues_messages_at_once_and_sends_publishes(
     broker: ServerHandle, topic: str, mode: str, pool: str, how: str, code: int
 ) -> None:
     broker.prepare(f"{topic}_read", "ch")
     began = time.monotonic()
     done = python(ENDS, mode, pool, how, broker.tcp_address, topic)
     assert done.returncode == code, done
-    assert time.monotonic() - began < 30.0  # and not the handlers' sixty
+    assert time.monotonic() - began < 30.0  # the handlers would take 60 s
     assert int(broker.stats(topic)["depth"]) == 50
     channel = broker.stats(f"{topic}_read")["channels"][0]
     assert (int(channel["depth"]), int(channel["in_flight_count"])) == (10, 0), channel
@@ -91,7 +91,7 @@ time.sleep(0.2)  # CLS goes out
 
 @pytest.mark.rule("CLOSE-1")
 @pytest.mark.parametrize("mode", ["plain", "patched"])
-def test_an_exit_while_a_reader_closes_sends_back_the_messages_of_running_handlers(
+def test_an_exit_while_a_reader_closes_requeues_the_messages_of_running_handlers(
     broker: ServerHandle, topic: str, mode: str
 ) -> None:
     broker.prepare(topic, "ch")
@@ -174,10 +174,8 @@ reader.start()
 
 
 @pytest.mark.rule("CLOSE-1")
-def test_the_exit_of_a_patched_process_waits_for_handler_threads_that_are_about_to_end(
-    broker: ServerHandle, topic: str
-) -> None:
-    # A thread that waits for the GIL in its hub while Python ends crashes the process, in about 3 of 100 exits.
+def test_the_exit_of_a_patched_process_waits_for_ending_handler_threads(broker: ServerHandle, topic: str) -> None:
+    # Without the wait, 3 of 100 exits crash: a thread waits for the GIL in its hub while Python ends.
     done = python(LEAVES_LATE, broker.tcp_address, topic)
     assert (done.returncode, done.stdout) == (0, b"thread has left")
 
@@ -196,7 +194,7 @@ writer.publish(topic, b"x")
 
 
 @pytest.mark.rule("PUB-2")
-def test_a_function_of_the_program_for_its_exit_can_still_publish(broker: ServerHandle, topic: str) -> None:
+def test_an_atexit_function_of_the_program_can_publish(broker: ServerHandle, topic: str) -> None:
     done = python(CLOSES_FIRST, broker.tcp_address, topic)
     assert (done.returncode, done.stderr) == (0, b"")
     assert int(broker.stats(topic)["depth"]) == 2

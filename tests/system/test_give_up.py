@@ -1,4 +1,4 @@
-"""The ready-made give-up callbacks."""
+"""The on_give_up functions of the library."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_when_the_directory_cannot_be_written_the_message_is_requeued(
         wait_for(lambda: reader.stats().finished == 1)
     assert [str(e) for e in failures] == ["no space left"]
     assert len(list(give_up.read(folder))) == 1
-    assert len(os.listdir(folder)) == 1  # no torn file is left
+    assert len(os.listdir(folder)) == 1  # no incomplete file remains
 
 
 @pytest.mark.rule("MSG-4")
@@ -88,13 +88,13 @@ def test_a_dead_letter_topic_gets_the_body_and_fin_follows_its_ok(broker: Server
     store = Topic(topic + "_dead", no_writer, reader={"nsqd_tcp_addresses": broker.tcp_address})
     (letter,) = store.letters()
     assert (letter.body, letter.topic, letter.channel, letter.attempts) == (b"one", topic, "ch", 2)
-    for letter in store.letters():  # a letter that was read and not removed stays
+    for letter in store.letters():  # a dead letter that was read and not removed stays
         store.remove(letter)
     assert list(store.letters()) == []
 
 
 @pytest.mark.rule("MSG-4")
-def test_a_topic_of_bodies_gets_the_body_alone(broker: ServerHandle, topic: str) -> None:
+def test_a_dead_letter_topic_with_body_only_gets_the_body(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"one")
     with Writer(broker.tcp_address) as writer:
@@ -107,7 +107,7 @@ def test_a_topic_of_bodies_gets_the_body_alone(broker: ServerHandle, topic: str)
 
 
 @pytest.mark.rule("MSG-4")
-def test_a_letter_that_is_too_large_for_the_topic_goes_to_the_directory(
+def test_a_dead_letter_that_is_too_large_for_the_topic_goes_to_the_directory(
     broker: ServerHandle, topic: str, tmp_path: Path
 ) -> None:
     broker.prepare(topic, "ch")
@@ -120,7 +120,7 @@ def test_a_letter_that_is_too_large_for_the_topic_goes_to_the_directory(
 
 
 @pytest.mark.rule("MSG-4")
-def test_when_the_dead_letter_topic_cannot_be_reached_the_message_stays(broker: ServerHandle, topic: str) -> None:
+def test_the_message_is_requeued_if_the_dead_letter_topic_is_unreachable(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"one")
     writer = Writer("127.0.0.1:1", publish_timeout=0.2)
@@ -135,7 +135,7 @@ def no_writer() -> Writer:
     raise AssertionError("no writer is needed")
 
 
-def test_callbacks_by_words(tmp_path: Path) -> None:
+def test_give_up_callbacks_from_text(tmp_path: Path) -> None:
     assert give_up.by_words("log", no_writer)
     give_up.by_words(f"directory:{tmp_path}/x", no_writer)
     assert (tmp_path / "x").is_dir()

@@ -1,4 +1,4 @@
-"""What the user's hooks and logging raise ends nothing, and what is left open is counted."""
+"""Exceptions of the user's hooks and of logging do not end a Reader.  Lost answers are counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.system.test_reader import QUICK, channel, reader_on
 
 
 def odd_timeout(*args: Any) -> None:
-    raise gevent.Timeout(1)  # no Exception
+    raise gevent.Timeout(1)  # not an Exception
 
 
 def error_in_a_hook(*args: Any) -> None:
@@ -81,7 +81,7 @@ def test_on_failure_runs_where_the_handler_ran_and_other_hooks_in_the_loop(
     assert threads["on_failure"] <= (loop if is_patched() and pool == "thread" else threads["handler"])
 
 
-def test_a_hook_that_exits_ends_the_reader_with_it(broker: ServerHandle, topic: str) -> None:
+def test_systemexit_in_a_hook_ends_the_reader(broker: ServerHandle, topic: str) -> None:
     def exits(*args: Any) -> None:
         raise SystemExit(3)
 
@@ -124,7 +124,7 @@ def test_logging_that_raises_ends_nothing(
 
 
 @pytest.mark.rule("MSG-5")
-def test_answers_after_the_connection_is_gone_are_counted(broker: ServerHandle, topic: str) -> None:
+def test_answers_after_the_loss_of_the_connection_are_counted(broker: ServerHandle, topic: str) -> None:
     held: list[Message] = []
 
     def hold(message: Message) -> None:
@@ -142,18 +142,18 @@ def test_answers_after_the_connection_is_gone_are_counted(broker: ServerHandle, 
 
 
 @pytest.mark.rule("MSG-4")
-def test_a_batch_goes_back_where_giving_up_one_of_it_times_out(broker: ServerHandle, topic: str) -> None:
+def test_a_batch_is_requeued_if_on_give_up_raises_gevent_timeout(broker: ServerHandle, topic: str) -> None:
     def fails(messages: list[Message]) -> None:
         raise ValueError("no")
 
     options: dict[str, Any] = {"max_attempts": 1, "requeue_delay": 0.0, "backoff": False, "on_give_up": odd_timeout}
     with reader_on(broker, topic, fails, batch_size=2, batch_wait=0.05, max_in_flight=2, **options) as reader:
         broker.publish(topic, b"1", b"2")
-        wait_for(lambda: reader.stats().requeued >= 6)  # the first attempts, then some that could not be given up
+        wait_for(lambda: reader.stats().requeued >= 6)  # the first attempts, then attempts that could not be given up
         assert reader.stats().given_up == reader.stats().finished == 0
 
 
-def test_hooks_may_ask_and_change_the_reader(broker: ServerHandle, topic: str) -> None:
+def test_hooks_can_call_the_readers_methods(broker: ServerHandle, topic: str) -> None:
     states: list[tuple[str, str]] = []
     readers: list[Any] = []
 

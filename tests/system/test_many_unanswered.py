@@ -17,7 +17,7 @@ from tests.system.test_hostile_nsqd import OK, drain, frame, read_command, shake
 COUNT = 40
 
 
-def test_answers_of_an_nsqd_that_then_stalls_reach_their_callers() -> None:
+def test_answers_of_an_nsqd_that_then_stops_reach_the_callers() -> None:
     def answer_five(connection: socket.socket) -> None:
         shake_hands(connection)
         for _ in range(COUNT):
@@ -35,7 +35,7 @@ def test_answers_of_an_nsqd_that_then_stalls_reach_their_callers() -> None:
 
 
 @pytest.mark.rule("HB-1")
-def test_a_heartbeat_is_answered_while_nothing_else_comes() -> None:
+def test_a_heartbeat_is_answered_without_other_traffic() -> None:
     answered: list[bytes] = []
 
     def beat(connection: socket.socket) -> None:
@@ -52,11 +52,11 @@ def test_a_heartbeat_is_answered_while_nothing_else_comes() -> None:
             writer.publish_nowait("t", b"x")
         wait_for(lambda: answered)
         writer.close(timeout=0.1)
-    assert answered[0].endswith(b"NOP\n")  # what is left of the last PUB may stand before it
+    assert answered[0].endswith(b"NOP\n")  # the rest of the last PUB may precede it
 
 
 @pytest.mark.rule("PUB-1")
-def test_all_are_sent_once_nsqd_takes_bytes_again() -> None:
+def test_all_publishes_are_sent_once_nsqd_accepts_bytes_again() -> None:
     body, count = bytes(100_000), 300
     go_on = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What a fork leaves to whom."""
+"""Readers and Writers in a parent and in its forked child."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ sys.exit(any(codes))
 
 @pytest.mark.rule("PUB-1")
 @pytest.mark.parametrize("kind", ["plain", "tls+deflate"])
-def test_a_fork_in_the_middle_of_publishing_hurts_neither_parent_nor_child(
+def test_parent_and_child_can_publish_after_a_fork_during_publishes(
     secured: ServerHandle, certs: Certificates, topic: str, kind: str
 ) -> None:
     done = python(FORKS, secured.tcp_address, topic, kind, certs.ca)
@@ -96,9 +96,7 @@ sys.exit(code)
 
 
 @pytest.mark.rule("PUB-2")
-def test_a_forked_child_is_told_what_belongs_to_its_parent_and_never_waits_for_it(
-    broker: ServerHandle, topic: str
-) -> None:
+def test_a_forked_child_gets_an_error_for_its_parents_objects_and_never_waits(broker: ServerHandle, topic: str) -> None:
     done = python(PARENTS, broker.tcp_address, topic)
     assert done.returncode == 0, done
     assert done.stdout == b"ClosedError True\n" * 5 + b"OutcomeUnknown True\n", done
@@ -135,7 +133,7 @@ sys.exit(code - 2)
 """
 
 
-def test_a_forked_child_handles_nothing_that_its_parent_has_queued(broker: ServerHandle, topic: str) -> None:
+def test_a_forked_child_handles_no_message_of_its_parent(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, *(b"%d" % n for n in range(6)))
     done = python(QUEUED, broker.tcp_address, topic)
@@ -189,7 +187,7 @@ sys.exit(of_parent.recv(100).decode() or 0)  # until the child ends (gevent miss
         ("inline", "patched", "raises"),
     ],
 )
-def test_a_child_that_a_handler_forks_ends_with_it_and_handles_nothing_else(
+def test_a_child_forked_in_a_handler_ends_when_the_handler_returns(
     broker: ServerHandle, topic: str, pool: str, patched: str, raises: str
 ) -> None:
     broker.prepare(topic, "ch")

@@ -1,4 +1,4 @@
-"""A handler's rate limit, against both servers."""
+"""A handler's rate limit, with both servers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from tests.system.test_worker_command import publish, worker
 
 
 @pytest.mark.parametrize("pool", ["thread", "inline"])
-def test_no_more_messages_come_than_the_rate_and_a_burst_and_they_come_as_fast_as_that(
-    broker: ServerHandle, topic: str, pool: Any
-) -> None:
+def test_messages_arrive_at_the_rate_plus_one_burst(broker: ServerHandle, topic: str, pool: Any) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, *[b"%d" % number for number in range(300)])
     times: list[float] = []
@@ -38,7 +36,7 @@ def test_no_more_messages_come_than_the_rate_and_a_burst_and_they_come_as_fast_a
     ) as reader:
         began = time.monotonic()
         wait_for(lambda: len(times) == 300)
-        for number, when in enumerate(times):  # nsqd may be a RDY behind
+        for number, when in enumerate(times):  # nsqd may not have read the last RDY
             assert number < 100 + 100 * (when - began) + 40 + 10
         assert times[-1] - began > 1.5
         assert reader.stats().received == 300
@@ -48,7 +46,7 @@ def test_no_more_messages_come_than_the_rate_and_a_burst_and_they_come_as_fast_a
     assert broker.stats(topic, "ch")["timeout_count"] == 0
 
 
-def test_a_slow_rate_lets_one_message_through_at_a_time(broker: ServerHandle, topic: str) -> None:
+def test_a_slow_rate_allows_one_message_at_a_time(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"1", b"2", b"3")
     times: list[float] = []
@@ -86,4 +84,6 @@ def test_the_processes_of_a_worker_share_the_rate(tmp_path: Path) -> None:
         publish(nsqd, *[b"%d" % number for number in range(160)])
         program.says('{"handled"', times=160)
         times = sorted(json.loads(line)["handled"] for line in program.output.splitlines() if line[:1] == "{")
-        assert times[-1] - times[0] > 2.0  # 160 at 40 a second, less a burst of 40 and two RDYs; not half of it
+        assert (
+            times[-1] - times[0] > 2.0
+        )  # 160 messages at 40 a second, less a burst of 40 and two RDYs, take more than half of that time

@@ -53,7 +53,7 @@ def test_a_handler_that_returns_finishes_its_message(broker: ServerHandle, topic
 
 @pytest.mark.rule("CFG-1")
 @pytest.mark.rule("CFG-6")
-def test_it_works_with_no_tuning_and_several_topics_have_a_reader_each(broker: ServerHandle, topic: str) -> None:
+def test_the_default_options_work_with_one_reader_per_topic(broker: ServerHandle, topic: str) -> None:
     seen: list[bytes] = []
     broker.publish(topic + "a", b"a")
     broker.publish(topic + "b", b"b")
@@ -88,7 +88,7 @@ def test_a_handler_that_raises_requeues_with_a_delay(
 
 
 @pytest.mark.rule("MSG-2")
-def test_the_handler_may_answer_by_itself_once(broker: ServerHandle, topic: str) -> None:
+def test_a_handler_can_answer_its_message_itself_but_only_once(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"x")
     raised: list[errors.NSQError] = []
@@ -116,7 +116,9 @@ def test_the_handler_may_answer_by_itself_once(broker: ServerHandle, topic: str)
 
 @pytest.mark.rule("MSG-2")
 @pytest.mark.parametrize("pool", POOLS)
-def test_an_async_message_is_answered_later_from_elsewhere(broker: ServerHandle, topic: str, pool: str) -> None:
+def test_a_message_after_enable_async_can_be_answered_by_another_thread(
+    broker: ServerHandle, topic: str, pool: str
+) -> None:
     broker.publish(topic, b"x")
     kept: list[Message] = []
 
@@ -208,7 +210,7 @@ def test_max_attempts_zero_never_gives_up(broker: ServerHandle, topic: str) -> N
 
 @pytest.mark.rule("MSG-5")
 @pytest.mark.rule("ERR-1")
-def test_a_late_answer_is_counted_told_and_harmless(make_broker: MakeBroker, topic: str) -> None:
+def test_a_late_answer_is_counted_and_reported_and_harms_nothing(make_broker: MakeBroker, topic: str) -> None:
     broker = make_broker()
     broker.prepare(topic, "ch")
     broker.publish(topic, b"slow")
@@ -226,7 +228,7 @@ def test_a_late_answer_is_counted_told_and_harmless(make_broker: MakeBroker, top
         wait_for(lambda: late)
         wait_for(lambda: late[0].timed_out)
         wait_for(lambda: reader.stats().received == 2)
-        wait_for(lambda: reader.stats().in_flight == 1)  # one message, counted once
+        wait_for(lambda: reader.stats().in_flight == 1)  # the message counts once
         wait_for(lambda: reader.stats().expired >= 1 or reader.stats().in_flight == 0)
         wait_for(lambda: reader.stats().connections != ())
         wait_for(lambda: channel(broker, topic)["timeout_count"] >= 1)
@@ -256,7 +258,7 @@ def test_touch_extends_the_deadline_up_to_max_msg_timeout(make_broker: MakeBroke
 
 
 @pytest.mark.rule("MSG-3")
-def test_the_library_touches_nothing_by_itself(broker: ServerHandle, topic: str) -> None:
+def test_the_library_never_sends_touch_by_itself(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"x")
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""Which nsqds a Reader connects to, when it tries again, and what it says of it."""
+"""The nsqds to which a Reader connects, when it connects again, and what it logs."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_direct_nsqd_is_tried_again_with_lookupds_configured_too(make_cluster:
 def test_a_closed_reader_cannot_be_entered_again(broker: ServerHandle, topic: str) -> None:
     reader = reader_on(broker, topic, print)
     with reader:
-        with reader:  # it runs
+        with reader:  # the Reader runs
             pass
         with pytest.raises(errors.ClosedError, match="create a new Reader"), reader:
             pass
@@ -132,7 +132,7 @@ def test_nothing_reconnects_after_close(broker: ServerHandle, topic: str) -> Non
 
 
 @pytest.mark.rule("DISC-5")
-def test_an_unknown_topic_is_asked_for_again(make_cluster: MakeCluster, topic: str) -> None:
+def test_lookupd_is_polled_again_for_an_unknown_topic(make_cluster: MakeCluster, topic: str) -> None:
     cluster = make_cluster()
     seen: list[bytes] = []
     with Reader(
@@ -148,7 +148,7 @@ def test_an_unknown_topic_is_asked_for_again(make_cluster: MakeCluster, topic: s
         wait_for(lambda: seen == [b"now"])
 
 
-def test_an_address_map_leads_to_where_an_nsqd_is_in_truth(broker: ServerHandle, topic: str) -> None:
+def test_an_address_map_replaces_the_address_of_an_nsqd(broker: ServerHandle, topic: str) -> None:
     broker.publish(topic, b"x")
     for address_map in (
         {"nsqd.inside.invalid:4150": broker.tcp_address},
@@ -166,7 +166,7 @@ def test_an_address_map_leads_to_where_an_nsqd_is_in_truth(broker: ServerHandle,
             wait_for(lambda: reader.stats().connections)
 
 
-def test_a_refused_sub_does_not_connect_in_a_circle(embedded: Broker) -> None:
+def test_a_refused_sub_is_retried_after_growing_delays(embedded: Broker) -> None:
     lost: list[Any] = []
     embedded.faults.answer("SUB", b"E_SUB_FAILED too many", times=None)
     with Reader(
@@ -180,7 +180,7 @@ def test_a_refused_sub_does_not_connect_in_a_circle(embedded: Broker) -> None:
         on_disconnected=lambda address, error: lost.append(error),
     ):
         time.sleep(1.0)
-    assert 1 <= len(lost) <= 3  # after 0, 0.2, 0.6 s: the delay grows, since SUB was never accepted
+    assert 1 <= len(lost) <= 3  # after 0, 0.2 and 0.6 s: the delay grows, because nsqd never accepted SUB
     assert isinstance(lost[0], errors.SubFailedError)
 
 
@@ -203,7 +203,7 @@ def test_a_fatal_error_frame_closes_the_connection_and_keeps_the_servers_text(em
         wait_for(lambda: reader.stats().connections)
 
 
-def test_an_http_port_is_named_and_a_tls_refusal_ends_a_reader_that_knows_nothing_else(
+def test_errors_name_an_http_port_and_a_refusal_of_tls_ends_a_reader_of_one_nsqd(
     broker: ServerHandle, topic: str
 ) -> None:
     found: list[errors.NSQError] = []

@@ -1,4 +1,4 @@
-"""How a Reader ends: drained, in a hurry, twice, or without a word."""
+"""How a Reader ends: with or without time for its handlers, twice, or without close()."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tests.system.test_reader import POOLS, channel, reader_on
 
 @pytest.mark.rule("CLOSE-1")
 @pytest.mark.parametrize("pool", ["greenlet", "thread"])
-def test_close_waits_for_running_handlers_and_sends_back_the_rest(broker: ServerHandle, topic: str, pool: str) -> None:
+def test_close_waits_for_running_handlers_and_requeues_the_other_messages(
+    broker: ServerHandle, topic: str, pool: str
+) -> None:
     broker.publish(topic, *[b"%d" % n for n in range(10)])
     begun: list[bytes] = []
     closing: list[bool] = []
@@ -48,9 +50,7 @@ def test_close_waits_for_running_handlers_and_sends_back_the_rest(broker: Server
 
 
 @pytest.mark.rule("CLOSE-1")
-def test_close_gives_up_on_a_handler_that_never_ends_and_its_message_goes_back_at_once(
-    broker: ServerHandle, topic: str
-) -> None:
+def test_close_requeues_the_message_of_a_handler_that_never_ends(broker: ServerHandle, topic: str) -> None:
     broker.publish(topic, b"x")
     release = threading.Event()
     begun: list[Message] = []
@@ -99,7 +99,9 @@ def test_close_in_a_handler_returns_at_once_and_its_message_is_finished(
 
 @pytest.mark.rule("CLOSE-1")
 @pytest.mark.parametrize("pool", POOLS)
-def test_close_in_a_handler_sends_back_what_no_handler_began(broker: ServerHandle, topic: str, pool: str) -> None:
+def test_close_in_a_handler_requeues_messages_that_no_handler_began(
+    broker: ServerHandle, topic: str, pool: str
+) -> None:
     broker.publish(topic, *[b"%d" % n for n in range(200)])
     bodies: list[bytes] = []
 
@@ -215,7 +217,7 @@ def test_start_blocks_until_close(broker: ServerHandle, topic: str) -> None:
     assert len(ended) == 1
 
 
-def test_a_reader_that_nobody_keeps_goes_on(broker: ServerHandle, topic: str) -> None:
+def test_a_reader_without_a_reference_continues(broker: ServerHandle, topic: str) -> None:
     # lessons: a handler held by a weak reference was collected, and messages were finished with nobody reading them
     seen: list[bytes] = []
 
@@ -232,9 +234,7 @@ def test_a_reader_that_nobody_keeps_goes_on(broker: ServerHandle, topic: str) ->
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_a_handler_that_asks_to_exit_ends_the_reader(
-    broker: ServerHandle, topic: str, error: type[BaseException]
-) -> None:
+def test_systemexit_in_a_handler_ends_the_reader(broker: ServerHandle, topic: str, error: type[BaseException]) -> None:
     broker.publish(topic, b"x")
 
     def handler(message: Message) -> None:
@@ -247,7 +247,7 @@ def test_a_handler_that_asks_to_exit_ends_the_reader(
 
 @pytest.mark.rule("CLOSE-1")
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_handler_that_asks_to_exit_sends_back_at_once_what_nobody_has_handled(
+def test_systemexit_in_a_handler_requeues_all_unhandled_messages_at_once(
     broker: ServerHandle, topic: str, pool: str
 ) -> None:
     def handler(message: Message) -> None:
@@ -260,14 +260,16 @@ def test_a_handler_that_asks_to_exit_sends_back_at_once_what_nobody_has_handled(
         writer.multipublish(topic, [b"%d" % n for n in range(20)])
     with pytest.raises(SystemExit):
         reader.join(10)
-    wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0)  # a time-out of nsqd's would be a minute
+    wait_for(lambda: channel(broker, topic)["in_flight_count"] == 0)  # nsqd's msg_timeout is a minute
     found = channel(broker, topic)
     assert found["depth"] + found["deferred_count"] == 20
 
 
 @pytest.mark.rule("CLOSE-1")
-def test_of_many_who_start_a_reader_at_once_one_does_and_close_ends_it(broker: ServerHandle, topic: str) -> None:
-    broker.publish(topic, b"x")  # the channel is there to be asked for
+def test_of_many_threads_that_start_a_reader_one_succeeds_and_close_ends_the_reader(
+    broker: ServerHandle, topic: str
+) -> None:
+    broker.publish(topic, b"x")  # the channel exists, so its statistics can be read
     for _ in range(10):
         reader = reader_on(broker, topic, print)
         refused: list[Exception] = []

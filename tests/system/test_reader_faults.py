@@ -1,4 +1,4 @@
-"""A Reader that was subscribed once goes on, whatever is said to it; one that never was ends where nothing helps."""
+"""No error ends a Reader that was subscribed.  A permanent error ends a Reader that was never subscribed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def at_once(data: bytes) -> Speak:
 
 
 def in_handshake(data: bytes, reset: bool = False) -> Speak:
-    """Grant TLS, take the client's first bytes of the handshake, say *data* and end."""
+    """Grant TLS, read the client's first bytes of the handshake, send *data*, and close."""
 
     def speak(client: Any) -> None:
         shake_hands(client, tls_v1=True)
@@ -72,7 +72,7 @@ PASSING = {
     "an unknown frame": at_once(frame(7, b"x")),
     "no auth server": at_once(frame(1, b"E_AUTH_FAILED AUTH failed")),
 }
-#: What ends a Reader that was never subscribed, and no other.
+#: Errors that end a Reader that was never subscribed, and no other Reader.
 PROOFS = {
     "TLS is not granted any more": lambda client: shake_hands(client, tls_v1=False),
     "no permission": at_once(frame(1, b'E_UNAUTHORIZED AUTH failed for SUB on "t" "ch" false "" ""')),
@@ -93,7 +93,7 @@ def secure(certs: Certificates, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.rule("CONN-3")
 @pytest.mark.parametrize("fault", [*PASSING, *PROOFS, "a certificate that has run out"])
-def test_no_fault_ends_a_reader_that_was_subscribed_once(
+def test_no_error_of_nsqd_ends_a_reader_that_was_subscribed(
     secured: tuple[ServerHandle, Proxy], certs: Certificates, topic: str, fault: str
 ) -> None:
     broker, proxy = secured
@@ -114,7 +114,7 @@ def test_no_fault_ends_a_reader_that_was_subscribed_once(
         proxy.instead = speak
         proxy.reset()
         before = proxy.connections
-        wait_for(lambda: proxy.connections >= before + 4)  # asked again and again
+        wait_for(lambda: proxy.connections >= before + 4)  # the Reader connects again and again
         stats = reader.stats()
         assert (stats.state, stats.error, list(stats.unavailable)) == ("connecting", None, [proxy.address])
         assert len(told) >= 3
@@ -127,7 +127,7 @@ def test_no_fault_ends_a_reader_that_was_subscribed_once(
 
 @pytest.mark.rule("CONN-3")
 @pytest.mark.parametrize("fault", PASSING)
-def test_a_passing_fault_at_the_start_ends_no_reader(
+def test_no_transient_error_at_the_start_ends_a_reader(
     secured: tuple[ServerHandle, Proxy], certs: Certificates, topic: str, fault: str
 ) -> None:
     broker, proxy = secured
@@ -145,7 +145,7 @@ def test_a_passing_fault_at_the_start_ends_no_reader(
 
 @pytest.mark.rule("CONN-3")
 @pytest.mark.parametrize("fault", PROOFS)
-def test_what_cannot_mend_ends_a_reader_that_was_never_subscribed_and_shows(
+def test_a_permanent_error_ends_a_reader_that_was_never_subscribed_and_start_raises_it(
     secured: tuple[ServerHandle, Proxy], certs: Certificates, topic: str, fault: str
 ) -> None:
     _, proxy = secured
@@ -162,7 +162,7 @@ def test_what_cannot_mend_ends_a_reader_that_was_never_subscribed_and_shows(
 
 
 @pytest.mark.rule("CONN-3")
-def test_one_nsqd_that_may_still_come_keeps_a_reader_of_several_alive(
+def test_a_reader_continues_while_one_of_several_nsqds_may_become_available(
     secured: tuple[ServerHandle, Proxy], certs: Certificates, topic: str
 ) -> None:
     broker, proxy = secured
@@ -235,7 +235,7 @@ def test_readers_survive_restarts_of_nsqd_in_the_middle_of_their_tls_handshakes(
 
 
 @pytest.mark.rule("ERR-2")
-def test_an_nsqd_that_requires_tls_says_which_option_to_set(
+def test_the_error_for_an_nsqd_that_requires_tls_names_the_option(
     make_broker: MakeBroker, certs: Certificates, topic: str
 ) -> None:
     broker = make_broker(tls_cert=certs.server.cert, tls_key=certs.server.key, tls_required=True)

@@ -1,4 +1,4 @@
-"""A Reader's RDY, pauses and backoff, and what its handlers must not hold up."""
+"""A Reader's RDY, pauses and backoff, and the I/O that its handlers must not delay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def busy(seconds: float) -> None:
 
 
 def blocked_in_c(seconds: float) -> None:
-    import ctypes  # CDLL lets go of the GIL while it waits; gevent knows nothing of it
+    import ctypes  # CDLL releases the GIL while it waits; gevent does not know that it waits
 
     ctypes.CDLL(None).usleep(int(seconds * 1e6))
 
@@ -52,7 +52,7 @@ def test_a_handler_that_blocks_for_three_heartbeats_loses_no_connection(
 
 
 def silent_nsqd() -> Iterator[str]:
-    """Shake hands like nsqd, then say nothing more; as a host whose power went."""
+    """Do the handshake as nsqd, then send nothing, as a host that lost its power."""
     import gevent.monkey
 
     native = gevent.monkey.get_original("socket", "socket")
@@ -82,7 +82,7 @@ def silent_nsqd() -> Iterator[str]:
 
 
 @pytest.mark.rule("HB-2")
-def test_an_nsqd_that_falls_silent_is_given_up_and_replaced() -> None:
+def test_a_silent_connection_is_replaced() -> None:
     lost: list[errors.NSQError] = []
     for address in silent_nsqd():
         options: dict[str, Any] = {"heartbeat_interval": 1.0, "on_disconnected": lambda _, error: lost.append(error)}
@@ -121,7 +121,7 @@ def test_pause_and_resume_and_max_in_flight_zero(broker: ServerHandle, topic: st
 
 
 @pytest.mark.rule("RDY-5")
-def test_ready_never_passes_what_nsqd_allows(make_broker: MakeBroker, topic: str) -> None:
+def test_rdy_never_exceeds_max_rdy_count(make_broker: MakeBroker, topic: str) -> None:
     broker = make_broker(max_rdy_count=7)
     with reader_on(broker, topic, print, max_in_flight=100) as reader:
         wait_for(lambda: reader.stats().share == 7)
@@ -140,7 +140,7 @@ def test_max_in_flight_is_shared_by_the_connections(make_broker: MakeBroker, top
 
 
 @pytest.mark.rule("RDY-7")
-def test_is_starved_when_nearly_all_that_may_be_here_is_here(broker: ServerHandle, topic: str) -> None:
+def test_is_starved_at_85_percent_of_rdy(broker: ServerHandle, topic: str) -> None:
     kept: list[Message] = []
 
     def handler(message: Message) -> None:
@@ -166,7 +166,7 @@ def test_is_starved_when_nearly_all_that_may_be_here_is_here(broker: ServerHandl
 @pytest.mark.rule("BACK-1")
 @pytest.mark.rule("BACK-2")
 @pytest.mark.rule("BACK-4")
-def test_a_failure_pauses_all_then_probes_then_goes_on(broker: ServerHandle, topic: str) -> None:
+def test_a_failure_pauses_all_connections_then_probes_then_resumes(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     pauses: list[float] = []
     seen: list[float] = []
@@ -228,7 +228,7 @@ def test_with_a_failure_ratio_one_failure_in_twenty_starts_no_backoff_and_a_fail
 
 
 @pytest.mark.rule("BACK-2")
-def test_probes_do_not_wait_at_an_nsqd_that_has_nothing(make_broker: MakeBroker, topic: str) -> None:
+def test_probes_prefer_the_nsqd_that_delivered_last(make_broker: MakeBroker, topic: str) -> None:
     brokers = [make_broker() for _ in range(5)]
     for each in brokers:
         each.prepare(topic, "ch")
@@ -303,7 +303,7 @@ def test_handlers_in_threads_answer_each_message_once_however_they_answer(
 
 
 class StopsReading:
-    """A proxy's tap that reads nothing more from the client once ``stopped`` is set."""
+    """A tap of the proxy that stops reading from the client when ``stopped`` is set."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -331,7 +331,7 @@ def test_heartbeats_of_other_nsqds_are_answered_while_one_stops_reading_and_tls_
             return
         tap.stopped = True
         while time.monotonic() < ends:
-            for _ in range(20000):  # far more than the buffers of both sockets take
+            for _ in range(20000):  # far more than the buffers of both sockets hold
                 message.touch()
             touches.append(20000)
             time.sleep(0.01)

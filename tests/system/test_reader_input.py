@@ -87,7 +87,7 @@ class AsyncCall:
     ids=["async def", "generator", "async generator", "async __call__", "partial"],
 )
 def test_an_async_or_generator_function_is_refused(function: Any) -> None:
-    # A call would run no code, so the Reader would finish each message unhandled.
+    # A call would run no code of the handler, so the Reader would finish each message unhandled.
     with pytest.raises(errors.OptionError, match=r"handler=.*(await|yield)"):
         Reader("t", "ch", function)
     for option in ("on_give_up", "on_error", "on_failure", "on_connected", "allowed_addresses", "address_map"):

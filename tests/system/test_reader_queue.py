@@ -1,4 +1,4 @@
-"""What waits for a handler: dropped when its connection is gone or its time is over, and no reason to give up."""
+"""Messages that no handler has begun are dropped with their connection or at their deadline, and are not given up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def publish_many(broker: ServerHandle, topic: str) -> None:
 
 
 class Gate:
-    """A handler that counts, and holds each message until it is opened, in whatever pool."""
+    """A handler that counts messages and blocks until the gate is opened, in any pool."""
 
     def __init__(self) -> None:
         self.opened = False
@@ -47,7 +47,7 @@ class Gate:
     [("greenlet", {}), ("thread", {"batch_size": 7, "batch_wait": 0.05})],
     ids=["greenlet-single", "thread-batches"],
 )
-def test_a_cut_runs_only_those_twice_that_were_running(
+def test_after_a_lost_connection_only_running_messages_are_handled_twice(
     make_broker: MakeBroker, topic: str, pool: str, options: dict[str, Any]
 ) -> None:
     broker = make_broker(msg_timeout=2.0)
@@ -82,10 +82,8 @@ def test_a_cut_runs_only_those_twice_that_were_running(
 
 
 @pytest.mark.rule("MSG-5")
-def test_an_inline_handler_goes_on_with_few_messages_of_a_connection_that_is_gone(
-    make_broker: MakeBroker, topic: str
-) -> None:
-    broker = make_broker(msg_timeout=2.0)  # nsqd sends again only what timed out
+def test_an_inline_handler_gets_few_messages_of_a_lost_connection(make_broker: MakeBroker, topic: str) -> None:
+    broker = make_broker(msg_timeout=2.0)  # nsqd sends only timed-out messages again
     publish_many(broker, topic)
     begun: Counter[bytes] = Counter()
     cut = threading.Event()
@@ -105,7 +103,7 @@ def test_an_inline_handler_goes_on_with_few_messages_of_a_connection_that_is_gon
             wait_for(lambda: reader.stats().dropped > 0)
             wait_for(lambda: len(begun) == MANY)
     twice = sum(times > 1 for times in begun.values())
-    assert twice < MANY * 2 // 3  # those until an answer could not be sent
+    assert twice < MANY * 2 // 3  # the messages until an answer could not be sent
 
 
 @pytest.mark.rule("MSG-4")
@@ -115,7 +113,7 @@ def test_an_inline_handler_goes_on_with_few_messages_of_a_connection_that_is_gon
     [("greenlet", {"batch_size": 7, "batch_wait": 0.05}), ("thread", {})],
     ids=["greenlet-batches", "thread-single"],
 )
-def test_a_reader_that_hangs_takes_no_more_and_its_messages_are_not_given_up_unseen(
+def test_a_hung_reader_gets_no_more_messages_and_its_messages_are_not_given_up_unhandled(
     make_broker: MakeBroker, topic: str, pool: str, options: dict[str, Any]
 ) -> None:
     broker = make_broker(msg_timeout=1.0)
@@ -130,22 +128,22 @@ def test_a_reader_that_hangs_takes_no_more_and_its_messages_are_not_given_up_uns
     common: dict[str, Any] = {"handler_pool": pool, "concurrency": 2, "max_in_flight": 20, "max_attempts": 1}
     common |= {"on_give_up": lambda message: given_up.append(message.body), **options}
     with reader_on(broker, topic, hung, **common) as stuck:
-        wait_for(lambda: stuck.stats().expired >= 20)  # whose one attempt is gone
+        wait_for(lambda: stuck.stats().expired >= 20)  # its only attempt is used
         wait_for(lambda: stuck.stats().ready == 0)
         with reader_on(broker, topic, handle, **common) as healthy:
             wait_for(lambda: len(seen) >= MANY - len(hung.begun))
             wait_for(lambda: broker.stats(topic, "ch")["depth"] == 0 and healthy.stats().in_flight == 0)
             received = stuck.stats().received
             assert (given_up, stuck.stats().given_up, healthy.stats().given_up) == ([], 0, 0)
-        assert stuck.stats().received == received  # it took nothing meanwhile
+        assert stuck.stats().received == received  # the Reader received nothing meanwhile
         hung.opened = True
-        wait_for(lambda: stuck.stats().share == 20)  # and all of its share when its handlers are free
+        wait_for(lambda: stuck.stats().share == 20)  # and its whole share when its handlers are free
     assert set(seen) | set(hung.begun) == {b"%d" % number for number in range(MANY)}
 
 
 @pytest.mark.rule("MSG-4")
 @pytest.mark.parametrize("options", [{}, {"batch_size": 1, "batch_wait": 0.05}], ids=["single", "batches"])
-def test_a_message_whose_attempts_were_spent_elsewhere_is_tried_once_and_given_up_when_that_fails(
+def test_a_message_whose_attempts_other_processes_used_is_handled_once_more(
     broker: ServerHandle, topic: str, options: dict[str, Any]
 ) -> None:
     broker.prepare(topic, "ch")
@@ -158,7 +156,7 @@ def test_a_message_whose_attempts_were_spent_elsewhere_is_tried_once_and_given_u
         if message.attempts < 4:
             message.requeue(0.0, backoff=False)
         else:
-            message.enable_async()  # goes back at the end
+            message.enable_async()  # requeued at the end
 
     with reader_on(broker, topic, elsewhere, max_attempts=0, **common) as holder:
         wait_for(lambda: len(away) == 4)
@@ -182,7 +180,7 @@ def test_a_message_whose_attempts_were_spent_elsewhere_is_tried_once_and_given_u
 
 @pytest.mark.rule("MSG-4")
 @pytest.mark.parametrize("answer", ["raise", "requeue", "time out"])
-def test_a_message_that_this_reader_tried_max_attempts_times_is_given_up_when_it_comes_again(
+def test_a_message_that_this_reader_handled_max_attempts_times_is_given_up_at_its_next_delivery(
     make_broker: MakeBroker, topic: str, answer: str
 ) -> None:
     broker = make_broker(msg_timeout=0.5)
@@ -197,7 +195,7 @@ def test_a_message_that_this_reader_tried_max_attempts_times_is_given_up_when_it
         elif answer == "raise":
             raise ValueError("no")
         else:
-            message.enable_async()  # and nobody ever answers
+            message.enable_async()  # and no handler ever answers
 
     options: dict[str, Any] = {"max_attempts": 2, "requeue_delay": 0.0, "backoff": False}
     with reader_on(broker, topic, handle, **options) as reader:

@@ -1,4 +1,4 @@
-"""A connection on which nsqd refused an answer, and then delivers nothing, is replaced."""
+"""The Reader replaces a connection if nsqd refused an answer on it and then delivers nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUSED = b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"
 
 
 def write_records_twice(folder: Path, topic: str, channel: str) -> int:
-    """Write each record of a channel's disk queue twice, as a crash may leave it; return how many there were."""
+    """Write each record of a channel's disk queue twice, as after a crash.  Return the number of records."""
     meta = folder / f"{topic}:{channel}.diskqueue.meta.dat"
     path = folder / f"{topic}:{channel}.diskqueue.000000.dat"
     data, at, doubled, count = path.read_bytes(), 0, b"", 0
@@ -42,7 +42,7 @@ def write_records_twice(folder: Path, topic: str, channel: str) -> int:
 @pytest.mark.rule("ERR-1", "MSG-5")
 @pytest.mark.parametrize("delivery", ["auto", "bulk"])
 @pytest.mark.parametrize("max_in_flight", [1, 50])
-def test_messages_go_on_after_nsqd_delivered_copies_of_messages_in_flight(
+def test_messages_continue_after_nsqd_delivered_copies_of_messages_in_flight(
     tmp_path: Path, topic: str, max_in_flight: int, delivery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _need_real()
@@ -70,7 +70,7 @@ def test_messages_go_on_after_nsqd_delivered_copies_of_messages_in_flight(
 
 @pytest.fixture
 def refusing() -> Iterator[EmbeddedNsqd]:
-    """An nsqd with two messages that refuses the first FIN and goes on counting that message in flight."""
+    """An nsqd with two messages that refuses the first FIN and still counts that message as in flight."""
     with Broker() as broker:
         nsqd = EmbeddedNsqd(broker.node)
         nsqd.prepare("t", "ch")
@@ -80,7 +80,7 @@ def refusing() -> Iterator[EmbeddedNsqd]:
 
 
 @pytest.mark.rule("ERR-1")
-def test_a_refused_finish_and_silence_replace_the_connection_once(
+def test_a_refused_fin_and_30_s_without_messages_replace_the_connection_once(
     refusing: EmbeddedNsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscribed, "STALLED", 1.0)
@@ -95,7 +95,7 @@ def test_a_refused_finish_and_silence_replace_the_connection_once(
     assert "refused a FIN" in str(reasons[0])
 
 
-def test_the_connection_is_replaced_after_the_handlers_that_run(
+def test_the_connection_is_replaced_only_after_running_handlers(
     refusing: EmbeddedNsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscribed, "STALLED", 1.0)
@@ -123,10 +123,10 @@ def test_the_connection_is_replaced_after_the_handlers_that_run(
 @pytest.mark.rule("ERR-1", "CONN-3")
 @pytest.mark.parametrize("max_in_flight", [1, 2500])
 @pytest.mark.parametrize("options", [{"delivery": "auto"}, {"delivery": "bulk"}, {"batch_size": 50, "batch_wait": 0.1}])
-def test_messages_go_on_after_nsqd_was_killed_twenty_times(
+def test_messages_continue_after_nsqd_was_killed_twenty_times(
     tmp_path: Path, topic: str, max_in_flight: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requeued messages are in the disk queue twice, and a killed nsqd has not written how far it has read."""
+    """Requeued messages are in the disk queue twice, and a killed nsqd has not stored its read position."""
     _need_real()
     monkeypatch.setattr(subscribed, "STALLED", 5.0)
     nsqd = RealNsqd(tmp_path, mem_queue_size=0, msg_timeout=5.0)

@@ -58,7 +58,7 @@ def test_all_six_combinations_publish_and_consume(
 
 
 @pytest.mark.parametrize("compression", ["snappy", "deflate"])
-def test_a_body_of_five_megabytes_passes(make_broker: MakeBroker, topic: str, compression: str) -> None:
+def test_a_body_of_five_megabytes_arrives(make_broker: MakeBroker, topic: str, compression: str) -> None:
     broker = make_broker(max_msg_size=6_000_000, max_body_size=7_000_000)
     body = random.Random(2).randbytes(5_000_000)
     seen: list[bytes] = []
@@ -94,7 +94,7 @@ def test_a_certificate_of_another_ca_or_host_or_time_is_refused(make_broker: Mak
 
 
 @pytest.mark.rule("SEC-1")
-def test_server_hostname_is_what_is_verified(make_broker: MakeBroker, certs: Certificates) -> None:
+def test_tls_verifies_server_hostname(make_broker: MakeBroker, certs: Certificates) -> None:
     broker = make_broker(tls_cert=certs.wrong_host.cert, tls_key=certs.wrong_host.key)
     with Writer(broker.tcp_address, tls=TLSOptions(ca_file=certs.ca, verify=False), **QUICK) as writer:
         writer.publish("t", b"x")
@@ -207,7 +207,7 @@ def test_every_failure_of_auth_is_typed_and_keeps_the_secret(make_broker: MakeBr
         writer.publish("mine", b"x")
         with pytest.raises(errors.UnauthorizedError):
             writer.publish("theirs", b"x")
-        writer.publish("mine", b"x")  # the refusal cost a connection, nothing else
+        writer.publish("mine", b"x")  # the refusal closed one connection and did nothing else
     with pytest.raises(errors.UnauthorizedError):
         Reader("theirs", "ch", print, nsqd_tcp_addresses=broker.tcp_address, auth_secret="good", **QUICK).start()
 
@@ -217,7 +217,7 @@ def test_every_failure_of_auth_is_typed_and_keeps_the_secret(make_broker: MakeBr
 
 @pytest.mark.rule("NEG-1")
 @pytest.mark.rule("NEG-3")
-def test_what_is_asked_for_is_seen_by_nsqd_and_what_is_granted_by_the_user(broker: ServerHandle, topic: str) -> None:
+def test_nsqd_sees_the_requested_settings_and_stats_show_the_granted_ones(broker: ServerHandle, topic: str) -> None:
     with Reader(
         topic,
         "ch",
@@ -242,7 +242,7 @@ def test_what_is_asked_for_is_seen_by_nsqd_and_what_is_granted_by_the_user(broke
 
 
 @pytest.mark.rule("SEC-5")
-def test_sampling_gives_a_part_of_the_messages(broker: ServerHandle, topic: str) -> None:
+def test_sampling_delivers_a_part_of_the_messages(broker: ServerHandle, topic: str) -> None:
     seen: list[bytes] = []
     with Writer(broker.tcp_address) as writer:
         writer.multipublish(topic, [b"x"] * 2000)

@@ -1,4 +1,4 @@
-"""What a stream sees of its peer, and how it comes to be where a name has several addresses."""
+"""What a stream detects about its peer, and how it connects to a name with several addresses."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HEARTBEAT = b"\0\0\0\x0f\0\0\0\0_heartbeat_"
 
 
 @pytest.mark.rule("PUB-3")
-def test_an_end_is_seen_behind_bytes_that_nobody_has_read() -> None:
-    """Else a publish goes out to an nsqd that is gone, and its outcome is unknown."""
+def test_has_ended_detects_eof_behind_unread_bytes() -> None:
+    """Otherwise a publish would be sent to a closed connection, and its outcome would be unknown."""
     here, there = socket.socketpair()
     here.setblocking(False)
     stream = Stream(Loop(gevent.get_hub()), here, "nsqd:4150")
@@ -30,7 +30,7 @@ def test_an_end_is_seen_behind_bytes_that_nobody_has_read() -> None:
     assert not stream.has_ended()
     there.close()
     assert stream.has_ended()
-    assert stream.read() == HEARTBEAT  # it is still the reader's
+    assert stream.read() == HEARTBEAT  # read() still returns it
     with pytest.raises(ConnectionLost, match="closed by nsqd") as lost:
         stream.read()
     stream.close(lost.value)
@@ -39,7 +39,7 @@ def test_an_end_is_seen_behind_bytes_that_nobody_has_read() -> None:
 
 @contextmanager
 def reset_behind(data: bytes) -> Iterator[Stream]:
-    """A stream whose peer has said *data* and then, without having read all, closed: the next write fails."""
+    """Return a stream whose peer has sent *data* and closed with unread bytes, so that the next write fails."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = socket.create_connection(server.getsockname())
         there, _ = server.accept()
@@ -53,20 +53,20 @@ def reset_behind(data: bytes) -> Iterator[Stream]:
 
 
 @pytest.mark.rule("PUB-2")
-def test_what_nsqd_has_said_before_it_closed_is_read_although_a_write_fails_first() -> None:
+def test_nsqds_last_bytes_are_read_after_a_write_error() -> None:
     with reset_behind(b"error") as stream:
         stream.reads_after_write_error = True
         for _ in range(3):
             stream.write(b"PUB")
         gevent.sleep(0)
-        assert (stream.closed, stream.unsent) == (None, 9)  # nothing is tried again and again
+        assert (stream.closed, stream.unsent) == (None, 9)  # the stream does not try again
         assert stream.read() == b"error"
         with pytest.raises(ConnectionLost):
             stream.read()
 
 
-def test_a_reader_has_a_lost_connection_closed_at_once() -> None:
-    """What it still could read would be messages that nsqd sends to another."""
+def test_without_reads_after_write_error_a_write_error_closes_the_stream() -> None:
+    """Messages that a Reader could still read are sent to another consumer too."""
     with reset_behind(b"message") as stream:
         stream.write(b"FIN")
         assert stream.closed is not None
@@ -81,7 +81,7 @@ Dial = Callable[..., Stream]
 
 @pytest.fixture
 def hole() -> Iterator[int]:
-    """A port that drops what is sent to it, as a firewall does: its listener's backlog is full."""
+    """A port that drops packets, as a firewall does, because the backlog of its listener is full."""
     with ExitStack() as opened:
         listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):
@@ -105,7 +105,7 @@ def closed() -> Iterator[int]:
 
 @pytest.fixture
 def dial(monkeypatch: pytest.MonkeyPatch) -> Dial:
-    """Connect to a name whose addresses are these ports of this host."""
+    """Connect to a name whose addresses are the given ports of this host."""
 
     def to(*ports: int, timeout: float) -> Stream:
         class Resolver:
@@ -121,14 +121,14 @@ def dial(monkeypatch: pytest.MonkeyPatch) -> Dial:
 
 
 @pytest.mark.rule("CONN-5")
-def test_an_address_that_never_answers_leaves_time_for_those_behind_it(dial: Dial, hole: int, server: int) -> None:
+def test_an_address_that_never_answers_leaves_time_for_the_next_addresses(dial: Dial, hole: int, server: int) -> None:
     stream = dial(hole, server, timeout=5.0)
     assert stream._sock.getpeername()[1] == server
     stream.close(ConnectionLost("nsqd", "done"))
 
 
 @pytest.mark.rule("CONN-5")
-def test_the_time_of_all_addresses_is_that_of_the_whole(dial: Dial, hole: int, closed: int) -> None:
+def test_connect_timeout_limits_all_addresses_together(dial: Dial, hole: int, closed: int) -> None:
     for ports in ((hole,), (hole, hole), (closed, hole)):
         with pytest.raises(ConnectError, match=r"nsqd.example:4150: no connection within 0.2 s"):
             dial(*ports, timeout=0.2)
@@ -138,7 +138,7 @@ def test_the_time_of_all_addresses_is_that_of_the_whole(dial: Dial, hole: int, c
         dial(timeout=2.0)
 
 
-def test_a_time_limit_of_the_callers_is_the_callers(dial: Dial, hole: int, server: int) -> None:
+def test_a_timeout_of_the_caller_propagates(dial: Dial, hole: int, server: int) -> None:
     own = gevent.Timeout(0.05)
     with pytest.raises(gevent.Timeout) as caught, own:
         dial(hole, server, timeout=20.0)

@@ -1,4 +1,4 @@
-"""Handlers that run beyond their time limit, in each pool."""
+"""Handlers that exceed their time limit, in each pool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def limited(broker: ServerHandle, topic: str, handler: Any, **options: Any) -> R
 
 
 class Handled:
-    """What was handled: (body, attempts), and what failed."""
+    """Records the handled messages as (body, attempts), and the failures."""
 
     def __init__(self) -> None:
         self.done: list[tuple[bytes, int]] = []
@@ -36,7 +36,7 @@ class Handled:
         self.failures.append((message.attempts, error))
 
 
-def test_a_thread_that_hangs_loses_its_place_and_its_message_goes_to_another(broker: ServerHandle, topic: str) -> None:
+def test_a_hung_thread_is_replaced_and_its_message_is_handled_by_another(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"hangs", b"one", b"two")
     seen, release = Handled(), threading.Event()
@@ -54,7 +54,7 @@ def test_a_thread_that_hangs_loses_its_place_and_its_message_goes_to_another(bro
         stats = reader.stats()
         assert (stats.handlers_overdue, stats.handlers_running) == (1, 1)
         assert stats.oldest_handler >= LIMIT
-        release.set()  # what it answers counts for nothing, and its thread ends
+        release.set()  # its answer is ignored, and its thread ends
         wait_for(lambda: reader.stats().handlers_overdue == 0)
         broker.publish(topic, b"three")
         wait_for(lambda: len(seen.done) == 5)
@@ -64,7 +64,7 @@ def test_a_thread_that_hangs_loses_its_place_and_its_message_goes_to_another(bro
     assert (depth["depth"], depth["in_flight_count"], depth["timeout_count"]) == (0, 0, 0)
 
 
-def test_nobody_waits_at_the_end_for_a_thread_that_was_written_off(broker: ServerHandle, topic: str) -> None:
+def test_close_does_not_wait_for_an_overdue_thread(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"hangs")
     release = threading.Event()
@@ -85,9 +85,7 @@ def test_nobody_waits_at_the_end_for_a_thread_that_was_written_off(broker: Serve
 
 
 @pytest.mark.parametrize("pool", ["greenlet", "inline"])
-def test_a_greenlet_that_waits_too_long_gets_the_error_where_it_waits(
-    broker: ServerHandle, topic: str, pool: Any
-) -> None:
+def test_the_time_limit_raises_in_a_greenlet_where_it_waits(broker: ServerHandle, topic: str, pool: Any) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"waits", b"one", b"two")
     seen = Handled()
@@ -98,7 +96,7 @@ def test_a_greenlet_that_waits_too_long_gets_the_error_where_it_waits(
             if message.body == b"waits" and message.attempts == 1:
                 gevent.sleep(60)
             seen.done.append((message.body, message.attempts))
-        except Exception:  # it is none
+        except Exception:  # it is not an Exception
             seen.done.append((b"caught", 0))
         finally:
             cleaned.append(message.attempts)
@@ -117,7 +115,7 @@ def test_a_greenlet_that_waits_too_long_gets_the_error_where_it_waits(
 
 @pytest.mark.rule("MSG-4")
 @pytest.mark.parametrize("pool", ["greenlet", "thread"])
-def test_a_message_that_runs_out_of_time_at_its_last_attempt_is_given_up(
+def test_a_message_that_exceeds_the_time_limit_at_its_last_attempt_is_given_up(
     broker: ServerHandle, topic: str, pool: Any
 ) -> None:
     broker.prepare(topic, "ch")
@@ -142,7 +140,7 @@ def test_a_message_that_runs_out_of_time_at_its_last_attempt_is_given_up(
 @pytest.mark.rule("MSG-4")
 @pytest.mark.parametrize("pool", ["greenlet", "inline", "thread"])
 @pytest.mark.parametrize("fails", ["the handler", "no handler"])
-def test_giving_up_that_outlasts_the_time_limit_is_not_done_twice_at_once(
+def test_on_give_up_that_exceeds_the_time_limit_does_not_run_twice_at_once(
     broker: ServerHandle, topic: str, pool: Any, fails: str
 ) -> None:
     broker.prepare(topic, "ch")
@@ -192,7 +190,7 @@ def test_the_error_is_raised_once_in_a_greenlet(broker: ServerHandle, topic: str
         assert (len(errors), reader.stats().handlers_overdue, reader.stats().failures) == (1, 0, 0)
 
 
-def test_a_batch_goes_back_but_for_what_its_handler_has_answered(broker: ServerHandle, topic: str) -> None:
+def test_at_the_time_limit_the_unanswered_messages_of_a_batch_are_requeued(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, *[b"%d" % number for number in range(4)])
     release = threading.Event()
@@ -213,7 +211,7 @@ def test_a_batch_goes_back_but_for_what_its_handler_has_answered(broker: ServerH
         release.set()
 
 
-def test_without_a_limit_the_age_is_known_and_nothing_looks_more_often(broker: ServerHandle, topic: str) -> None:
+def test_the_age_of_handlers_is_known_without_a_limit(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"slow")
     release = threading.Event()

@@ -68,7 +68,7 @@ def test_any_data_in_any_split_comes_out_as_it_went_in(
 
 @pytest.mark.rule("SEC-2")
 @both
-def test_a_body_of_five_megabytes_passes(make: Callable[[], Codec]) -> None:
+def test_a_body_of_five_megabytes_arrives(make: Callable[[], Codec]) -> None:
     body = (NOISE * 26)[:5_000_000]
     data = make().compress(body)
     reader = make()
