@@ -180,4 +180,4 @@ def test_a_flood_of_errors_logs_a_hundred_warnings_a_minute_and_one_line_about_t
     found = felt(frame(1, b"E_FIN_FAILED FIN 0123456789abcdef x") * 1500, writes=writes)
     check(found)
     assert len(found["lines"]) <= LINES, found
-    assert "more than 100 errors of nsqds within a minute" in found["lines"][-1]
+    assert "more than 100 errors of nsqds in this minute" in found["lines"][-1]
