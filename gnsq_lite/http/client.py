@@ -1,6 +1,6 @@
 """Calls the HTTP API of an NSQ server.
 
-* A call ends within ``http_timeout`` (:mod:`gnsq_lite.http.transport`).
+* All sends and reads of a call end within ``http_timeout`` (:mod:`gnsq_lite.http.transport`).
 * A call reads at most ``http_max_body`` bytes, and decompresses nothing.
 * A call follows no redirect, so that a token is sent only to the given server.
 * A call sends its request once, without retries.
@@ -41,7 +41,7 @@ log = logging.getLogger("gnsq_lite.http")
 T = TypeVar("T")
 Self = TypeVar("Self", bound="HTTPClient")
 
-_ACCEPT = "application/vnd.nsq; version=1.0"  # servers then respond without a wrapper, and with the real status
+_ACCEPT = "application/vnd.nsq; version=1.0"  # older servers then respond without a wrapper
 _ERROR_BODY = 8192  # maximum bytes to read of an error response
 _SHOWN_PARAMETERS = ("topic", "channel", "partition", "node", "access", "format")
 
@@ -62,7 +62,7 @@ class HTTPClient:
         address: ``"host"``, ``"host:port"``, ``(host, port)``, or an ``http://`` or ``https://`` URL.  The URL may
             contain ``user:password@`` and a path prefix.  The default scheme is http, or https if ``tls`` is set.
         options: Options of the calls.
-        settings: Fields of :class:`~gnsq_lite.options.HTTPOptions`, which replace the fields of *options*.
+        settings: Fields of :class:`~gnsq_lite.options.HTTPOptions`.  They override *options*.
 
     Raises OptionError.  The first call opens the first connection.
     """

@@ -1,7 +1,7 @@
 """Converts untrusted decoded JSON into frozen dataclasses.
 
-If a key is missing, the field gets its default.  The functions raise :class:`~gnsq_lite.errors.HTTPResponseError` for a
-missing key without a default, for a value of the wrong type, and for an invalid topic or channel name.  They escape
+If a key is missing, the field gets its default.  The functions raise :class:`~gnsq_lite.errors.HTTPResponseError` if
+a required key is missing, a value has the wrong type, or a topic or channel name is invalid.  They escape
 control characters in strings, so that the strings can be printed.  The field ``raw`` is the unchanged JSON.
 """
 
@@ -56,7 +56,7 @@ def fill(url: str, cls: type[T], data: Any, **given: Any) -> T:
     return cls(**values)
 
 
-#: Field type -> (allowed types of the JSON value, words for them in an error).
+#: Maps a field's type to the allowed type of the JSON value and to the words for this type in an error.
 _KINDS: dict[str, tuple[Any, str]] = {
     "int": (int, "a whole number"),
     "str": (str, "a string"),

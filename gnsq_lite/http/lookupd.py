@@ -21,7 +21,7 @@ log = logging.getLogger("gnsq_lite.http")
 
 
 def is_unknown_topic(error: HTTPStatusError) -> bool:
-    """Return whether nsqlookupd does not know the topic (DISC-5).  nsqd's 404 ``NOT_FOUND`` has another meaning."""
+    """Return whether nsqlookupd does not know the topic (DISC-5).  ``NOT_FOUND`` means that the path is unknown."""
     text = error.text.lower()
     # The status is 404, or 500 if an older server wraps its errors.  The last two texts are from
     # Youzan's nsqlookupd/http.go: doLookup, tryFindRegsFromRegister.
@@ -149,7 +149,7 @@ class LookupdClient(HTTPClient):
     # -- Youzan's nsqlookupd only; a plain nsqlookupd responds with status 404 ---------------------------------------
 
     def topics_meta(self) -> tuple[TopicMeta, ...]:
-        """Return the configuration of each topic.  The result is empty without a cluster."""
+        """Return the configuration of each topic, or () if nsqlookupd does not run in a cluster."""
         reply = self.get("/topics", {"metaInfo": True})
         return tuple(fill(reply.url, TopicMeta, entry) for entry in items(reply.url, reply.json(), "meta_info"))
 

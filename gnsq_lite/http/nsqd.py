@@ -1,8 +1,8 @@
 """Client for the HTTP API of nsqd 1.3.0 and of Youzan's nsqd.
 
 A call with a name that nsqd would refuse raises InvalidName and sends no request.  ``partition`` is for Youzan's nsqd;
-a plain nsqd ignores it.  All calls raise the errors of :mod:`gnsq_lite.http.client`.  If a topic or channel does not
-exist, a call raises :class:`~gnsq_lite.errors.HTTPStatusError` with status 404.
+a plain nsqd ignores it.  All calls raise the errors of :mod:`gnsq_lite.http.client`.  A call to delete, empty, pause or
+unpause an unknown topic or channel raises :class:`~gnsq_lite.errors.HTTPStatusError` with status 404.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads a server's response up to a size limit, and decodes the JSON.
 
-For invalid bytes the functions raise one of the ``HTTP...`` errors.  They do not decompress bodies.  An error's text
-contains at most 300 characters of the server's text, with escaped control characters.
+For an invalid or too long response the functions raise one of the ``HTTP...`` errors.  They do not decompress bodies.
+An error's text contains at most 300 characters of the server's text, with escaped control characters.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def read_up_to(response: urllib3.BaseHTTPResponse, url: str, limit: int, *, cut:
 
 
 def explain(reply: Reply) -> str:
-    """Return the server's error text: ``message`` or ``status_txt`` of the JSON, else the start of the body."""
+    """Return the server's error text (``message`` or ``status_txt`` in JSON, else the body), or one for a redirect."""
     if 300 <= reply.status < 400:
         return "a redirect is not followed"
     try:

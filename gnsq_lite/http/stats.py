@@ -1,6 +1,6 @@
 """Frozen dataclasses for nsqd's ``/stats`` and ``/info``.  Their fields have nsqd's names.
 
-Counters start at 0 when nsqd starts.  A plain nsqd leaves Youzan's fields None.  ``raw`` is the decoded JSON.
+Counters start at 0 when nsqd starts.  Fields that a plain nsqd does not send are None.  ``raw`` is the decoded JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Adds a deadline for the whole call to urllib3, and translates urllib3's errors.
 
 A timeout of urllib3 limits a single ``recv``, so a server that sends single bytes never times out.  This module limits
-each read to the remaining time of the call.  ``http_connect_timeout`` limits the connect to each address of a host
-name.
+each send and read to the remaining time of the call.  ``http_connect_timeout`` limits the connect to each address of a
+host name, so a host with several unreachable addresses may take longer than ``http_timeout``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def remaining() -> float:
 
 @contextlib.contextmanager
 def _after_handshake() -> Iterator[None]:
-    """Convert a TLS error to ConnectionError: after the handshake the server may have the request."""
+    """Convert a TLS error to ConnectionError.  translated() reports an SSLError as a request that was not sent."""
     try:
         yield
     except ssl.SSLError as error:
