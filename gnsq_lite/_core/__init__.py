@@ -13,8 +13,8 @@ gives C the slots of Message.  If the message factory is Message, ``scan`` fills
 factory.
 
 ``drain(runner, queue, worker)`` pops jobs from the left of the queue and stores the current job in ``worker[1]``.  C
-handles a job itself if the job is an instance of Message, its token is NEW, and its attempts are at most *most*.  C
-calls ``handler(message)`` and then acts on the result:
+handles a job itself if the job is an instance of Message, its token is NEW, and it has at most ``runner.most``
+attempts.  C calls ``handler(message)`` and then acts on the result:
 
 ========================================  ==========================================================================
 the handler                               C does
@@ -28,8 +28,8 @@ raised                                    ``failed(message, error)``; drain() ra
 ========================================  ==========================================================================
 
 Every other job goes to ``run(job)``, which handles it in Python.  Python's ``drain`` calls ``run`` for every job.
-:func:`gnsq_lite.consume.run_handler.make_runner` creates these four functions.  After a job, drain() returns True if
-the time is past ``runner.slice_ends``.  Before a job, drain() returns False if there are surplus workers.
+:mod:`gnsq_lite.consume.run_handler` creates these functions.  After a job, drain() returns True if the time is past
+``runner.slice_ends``.  Before a job, drain() returns False if there are surplus workers or the queue is empty.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gnsq_lite._core.twin import with_sizes as with_sizes
 
 
 def wanted(environment: Mapping[str, str], has_gil: bool = True) -> str:
-    """Return the value of GNSQ_LITE_IMPL.  Raises ImportError for an unknown value, and for ``"c"`` without the GIL."""
+    """Return "c", "python" or "auto".  Raises ImportError for another GNSQ_LITE_IMPL, and for "c" without the GIL."""
     word = environment.get("GNSQ_LITE_IMPL") or "auto"
     if word not in ("c", "python", "auto"):
         raise ImportError(f"GNSQ_LITE_IMPL={word!r}: must be 'c', 'python' or 'auto'")
@@ -61,7 +61,7 @@ WANTED = wanted(os.environ, has_gil=getattr(sys.flags, "gil", 1) != 0)
 
 
 def do_without(missing: ImportError) -> None:
-    """Raise ImportError if ``GNSQ_LITE_IMPL`` is ``c`` and the extension was not built."""
+    """Raise ImportError if ``GNSQ_LITE_IMPL`` is ``c``, because the extension cannot be imported (*missing*)."""
     if WANTED == "c":
         why = "GNSQ_LITE_IMPL=c, and the extension was not built (python setup.py build_ext --inplace)"
         raise ImportError(f"{why}: {missing}") from missing
@@ -107,7 +107,7 @@ class Fins:
 
 
 class Runner:
-    """The functions that ``drain()`` calls for each queued message.
+    """The functions that ``drain()`` calls for each queued job.
 
     Args:
         handler: Called by C instead of *run*, for a new message with at most *most* attempts.

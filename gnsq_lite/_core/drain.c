@@ -1,7 +1,7 @@
 /* drain() calls the handler for each queued message, and queues a FIN if the handler returns None.
 
    The Python functions of the Runner handle all other cases: an exception, another return value, an expired message,
-   too many attempts, a later answer.  A handler may switch greenlets or release the GIL, so drain() keeps its state in
+   too many attempts, enable_async().  A handler may switch greenlets or release the GIL, so drain() keeps its state in
    local variables. */
 
 #include "native.h"
@@ -34,7 +34,7 @@ take_error(void)
 #endif
 }
 
-/* Call the function in slot *which* of *object* with up to two arguments.  Return -1 with an exception set. */
+/* Call the function in slot *which* of *object* with up to two arguments.  Return 0, or -1 with an exception set. */
 static int
 call(const Known *known, PyObject *object, int which, PyObject *first, PyObject *second)
 {

@@ -43,7 +43,7 @@ keep_open(PyObject *module, PyObject *args)
     return others;
 }
 
-/* Finish *message*, or append it to *others* for Python.  Return -1 with an exception set. */
+/* Finish *message* if it is unanswered, or append it to *others* for Python.  Return -1 for an exception, else 0. */
 static int
 finish_one(const State *state, PyObject *message, int kept_too, Target *target, PyObject *others)
 {
@@ -88,7 +88,7 @@ finish_open(PyObject *module, PyObject *args)
 
 /* -- columns ------------------------------------------------------------------------------------------------------- */
 
-/* Return the total bytes of the bodies; -1 if an object is no Message, or if the total exceeds 32-bit offsets. */
+/* Return the total bytes of the bodies, or -1 if an object or field has another type or the total is too large. */
 static Py_ssize_t
 measure(const State *state, PyObject *messages)
 {

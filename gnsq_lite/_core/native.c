@@ -231,7 +231,7 @@ release(void *module)
 
 #define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
 
-/* twin.py documents them. */
+/* twin.py documents these functions. */
 static PyMethodDef methods[] = {
     {"know_message", know_message, METH_VARARGS, "know_message($module, type, fresh, kept, /)\n--\n\n"},
     {"know_classes", know_classes, METH_VARARGS, "know_classes($module, fins, runner, /)\n--\n\n"},

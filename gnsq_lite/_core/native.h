@@ -57,13 +57,13 @@ is_plain(const State *state, PyObject *message, long most)
            PyLong_AsLongAndOverflow(attempts, &overflow) <= most && !overflow;
 }
 
-/* The connection of the last answer, and its attribute fins. */
+/* Cache of the connection of the last answer, and of its attribute fins. */
 typedef struct {
     PyObject *connection, *fins;
 } Target;
 
 /* Queue the FIN of *message*, or call *method* of its connection if fins is no Fins.  The caller has deleted the token.
-   Return -1 with an exception set. */
+   Return 0, or -1 with an exception set. */
 int queue_fin(const State *state, PyObject *message, Target *target, const char *method);
 
 PyObject *drain(PyObject *module, PyObject *const *args, Py_ssize_t count);

@@ -1,7 +1,7 @@
 /* Encoding of an MPUB, and the hash of a key.
 
-   pack() returns None if there is no body, or if a body is empty, too large or not exactly bytes.  Python then raises
-   the error. */
+   pack() returns None if there is no body, if a body is empty, too large or not exactly bytes, or if the MPUB is too
+   large.  Python then raises the error. */
 
 #include "native.h"
 
@@ -19,7 +19,7 @@ put_size(char *at, Py_ssize_t size)
     return at + SIZE_LENGTH;
 }
 
-/* Return the total bytes of the count, the sizes and the bodies; -1 if a body is invalid. */
+/* Return the total bytes of the count, the sizes and the bodies, or -1 if a body is invalid or the total too large. */
 static Py_ssize_t
 payload_of(PyObject *bodies, Py_ssize_t most)
 {

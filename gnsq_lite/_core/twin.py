@@ -79,7 +79,7 @@ def all_new(messages: list[Any], most: int, /) -> bool:
 
 
 def keep_open(messages: list[Any], /) -> list[Any]:
-    """Do ``enable_async()`` for new messages, and return the other messages.  This version returns all messages."""
+    """Call ``enable_async()`` of new messages, and return the other messages.  This version returns all messages."""
     return messages
 
 
@@ -97,7 +97,7 @@ def columns(messages: list[Any], /) -> tuple[Any, bytes, bytes, bytes, bytes, by
 
     The connection is None if it is not the same for all messages.  The columns are: timestamps in ns, int64; attempts,
     int32; ids; a 0 and the end offsets of the bodies, int32; bodies.  Returns None if the caller must create the
-    columns, as this version always does.  C returns None for objects that are no Message, and for 2 GiB of bodies.
+    columns, as this version always does.  C returns None for other objects than Message, and for 2 GiB of bodies.
     """
     return None
 
