@@ -13,8 +13,8 @@
     Reader("clicks", "printer", handle, nsqd_tcp_addresses=["127.0.0.1:4150"]).start()
 
 A name of this module is imported when a program first uses it.  ``import gnsq_lite`` imports neither gevent nor ssl, so
-a program may monkey-patch afterwards.  Durations are floats, in seconds.  Bodies are bytes.  All errors derive from
-:class:`gnsq_lite.errors.NSQError`.
+a program may monkey-patch afterwards.  Durations are floats, in seconds.  Bodies are bytes.  All classes of
+:mod:`gnsq_lite.errors` derive from :class:`gnsq_lite.errors.NSQError`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
     "errors",
 ]
 
-#: Module of each name.
+#: Maps each public name to the module that defines it.
 _HOMES = {
     "BackoffOptions": "gnsq_lite.options",
     "GiveUp": "gnsq_lite.message",

@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def _wants_patch(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Return whether to monkey-patch this process.  A supervisor is not patched, but its child processes are."""
+    """Return whether to monkey-patch this process, as --patch or GNSQ_LITE_PATCH asks.  Never patch a supervisor."""
     supervises = arguments[:1] == ["worker"] or arguments[:2] == ["--patch", "worker"]
     if supervises and "--no-supervise" not in arguments and "GNSQ_LITE_SUPERVISED" not in environ:
         return False

@@ -25,9 +25,9 @@ OneByOne = Callable[[Message], None]
 InBatches = Callable[[list[Message]], None]
 WithValue = Callable[[Any, Message], None]
 
-#: Exception classes after which a message is given up: at the first failure, or at the attempt that a mapping gives.
+#: Exception classes that give up a message at once, or a mapping from each class to the attempt that gives it up.
 GiveUpOn = Collection[type[BaseException]] | Mapping[type[BaseException], int]
-#: Delay of a failed message in seconds, or a function of (error, attempts) that returns the delay.
+#: Seconds until nsqd sends a failed message again, or a function of (error, attempts) that returns the seconds.
 Delay = float | Callable[[Any, int], float]
 #: One delay for all exceptions, or a delay for each exception class.
 RetryDelay = Delay | Mapping[type[BaseException], Delay]
@@ -91,7 +91,7 @@ class WriterArguments(_Shared, total=False):
 
 
 class _Reader(_Shared, total=False):
-    """Keywords of a Reader, except those that depend on the handler's type."""
+    """Keywords that Readers and ``@worker.handler`` share."""
 
     nsqd_tcp_addresses: Addresses | None
     max_in_flight: int

@@ -2,7 +2,7 @@
 
 * If sockets are monkey-patched, the call runs in the calling greenlet; patched sockets switch to other greenlets.
 * If sockets are not patched and the thread has a hub, the call runs in a native thread, and the calling greenlet waits.
-* If the thread has no hub, the call runs in the calling thread, which has no other greenlets.
+* If the thread has no hub, or the hub itself calls, the call runs in the calling thread and blocks it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _pools: weakref.WeakKeyDictionary[Hub, ThreadPool] = weakref.WeakKeyDictionary()
 def call_cooperatively(call: Callable[..., T], *args: Any, timeout: float) -> T:
     """Run *call* with *args* and return its result, while other greenlets of the thread keep running.
 
-    Raises TimeoutError after *timeout* seconds.  In a thread without a hub only the call's own time limits apply.
+    Raises TimeoutError after *timeout* seconds.  Without a hub, and in the hub, only the call's own limits apply.
     After a timeout, a call in a native thread continues in the background until its own limits end it.
     """
     hub = get_hub_if_exists()

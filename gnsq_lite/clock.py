@@ -13,7 +13,7 @@ class Clock(Protocol):
         """Return monotonic seconds, for intervals."""
 
     def wall(self) -> float:
-        """Return seconds since 1970, for timestamps that users read."""
+        """Return seconds since 1970, for timestamps."""
 
 
 class MonotonicClock:

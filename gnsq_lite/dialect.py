@@ -1,7 +1,7 @@
 """Differences between plain NSQ and Youzan's NSQ in lookups, subscribing, publishing and decoding.
 
-Reader and Writer use only the methods of :class:`Dialect`.  A dialect does no I/O: it encodes requests into bytes and
-decodes replies into values.
+Reader and Writer use only the interfaces :class:`Dialect` and :class:`Router`.  A dialect does no I/O: it encodes
+requests into bytes and decodes replies into values.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Endpoint:
 class Lookup:
     """Reply of an nsqlookupd about a topic.
 
-    ``meta`` has the dialect's data.  ``left_out`` has a printable error for each unusable entry of the reply, but at
-    most :data:`MAX_LEFT_OUT` errors.
+    ``meta`` is for the dialect's router.  ``left_out`` has a printable error for each unusable entry of the reply, but
+    at most :data:`MAX_LEFT_OUT` errors.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -68,7 +68,7 @@ class Lookup:
 
 @dataclass(slots=True, kw_only=True)
 class PublishRequest:
-    """Checked arguments of one publish: names are valid, bodies are bytes of allowed size."""
+    """Arguments of one publish.  The Writer checks topic and bodies, and :meth:`Dialect.check` the other fields."""
 
     topic: str
     bodies: Sequence[bytes]
@@ -77,19 +77,19 @@ class PublishRequest:
     key: bytes | None = None
     partition: int | None = None
     trace_id: int | None = None
-    #: Headers of the message; headers and trace ids of a batch, one item for each body.
+    #: Headers of the message.  In a batch, ``headers`` and ``trace_ids`` have one item for each body.
     headers: Any = None
     trace_ids: Sequence[int] | None = None
-    #: Encoded headers, one item for each body; they include the trace ids.
+    #: Encoded headers and trace ids, one item for each body.
     encoded_headers: Sequence[bytes] | None = None
 
 
 class RoutedPublish(Protocol):
-    """Interface of a pending message or batch for a :class:`Router`."""
+    """The part of a publish without an outcome that a :class:`Router` uses."""
 
     topic: str
     batch: bool
-    #: Request of a publish with options; None for a plain message or batch.
+    #: The options of the publish; None if it has none.
     request: PublishRequest | None
     #: Encoded command.
     data: bytes
@@ -106,26 +106,26 @@ class RoutedPublish(Protocol):
 
 
 class Lookups(Protocol):
-    """The lookups of one topic."""
+    """Interface for a :class:`Router` that looks up one topic."""
 
     def poke(self) -> None:
         """Query the nsqlookupds now."""
 
     def answers(self) -> list[Lookup]:
-        """Return the last reply of each nsqlookupd that does not fail now."""
+        """Return the last reply of each nsqlookupd whose last query succeeded."""
 
 
 class RouterHost(Protocol):
     """Interface of a Writer's core for a :class:`Router`."""
 
     def send_to(self, endpoint: Endpoint, publish: Any) -> bool:
-        """Send a publish, or return False if the endpoint cannot accept it yet.  Connect to a new endpoint."""
+        """Send a publish, or return False if *endpoint* cannot accept it yet.  The first call starts to connect."""
 
     def fail(self, publish: Any, error: NSQError) -> None:
         """Settle a publish with an error."""
 
     def look_up(self, topic: str, on_lookup: Callable[[Lookup], None], on_outage: Callable[[], None]) -> Lookups | None:
-        """Start to look up a topic.  Return None without nsqlookupds.  Call *on_outage* while all nsqlookupds fail."""
+        """Start to look up *topic*, or return None without nsqlookupds.  While all fail, call *on_outage*."""
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> Any:
         """Call *act* once, *seconds* from now; return the timer, which has ``close()``."""
@@ -134,27 +134,27 @@ class RouterHost(Protocol):
         """Return whether the endpoint is silent or unreachable.  Thread-safe."""
 
     def owes(self, topic: str, partition: int) -> bool:
-        """Return whether a partition has unanswered publishes.  Disconnect its nsqd if the nsqd is silent."""
+        """Return whether publishes to a partition are unanswered.  Disconnect each silent nsqd that has some."""
 
 
 class Router(Protocol):
     """Chooses the endpoint of each publish, and holds publishes that cannot be sent yet.
 
-    Call a method that is not thread-safe in the loop's thread.  The bodies of the methods are those for plain NSQ.
+    Call all methods except :meth:`leader` in the loop's thread.  The router for plain NSQ inherits the method bodies.
     """
 
     def leader(self, publish: RoutedPublish) -> Endpoint | None:
-        """Encode a publish's command.  Return its endpoint, or None if the loop must send the publish.  Thread-safe."""
+        """Encode the command, and return its endpoint, or None if the loop must send the publish.  Thread-safe."""
         return None
 
     def send(self, publish: RoutedPublish) -> None:
         """Send a publish, or hold it."""
 
     def put_back(self, publishes: Iterable[Any], lost: Endpoint) -> None:
-        """Resend publishes that the lost endpoint did not confirm, or that another endpoint may accept."""
+        """Send *publishes* again, or hold them.  The endpoint *lost* refused them or did not confirm them."""
 
     def look_again(self, endpoint: Endpoint) -> None:
-        """Look up the topics of a silent endpoint, because its partitions may have another leader."""
+        """Look up the topics of a silent or lost endpoint, because its partitions may have another leader."""
         return
 
     def on_room(self, endpoint: Endpoint) -> None:
@@ -167,7 +167,7 @@ class Router(Protocol):
         """Drop held publishes that already have an outcome."""
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
-        """Return the known reason why no endpoint can accept a held publish."""
+        """Return the reason why no endpoint can accept a held publish, or None if no reason is known."""
         return None
 
     def not_sent(self, publish: RoutedPublish, error: NotSent) -> NotSent:
@@ -180,7 +180,7 @@ class Router(Protocol):
 
 
 class Dialect:
-    """Dialect of the servers.  This class is for nsqd 1.x; :class:`gnsq_lite.youzan.YouzanDialect` overrides it."""
+    """The dialect of plain NSQ 1.x.  :class:`gnsq_lite.youzan.YouzanDialect` overrides it for Youzan's NSQ."""
 
     name = "nsq"
     #: Path of the request that lists the nsqlookupds of a cluster (YZ-1), or "" to use only the configured nsqlookupds.
@@ -254,7 +254,7 @@ class Dialect:
 
     @property
     def batch_extra(self) -> int:
-        """Bytes that each message of a batch has in addition to its body and the size of the body."""
+        """Bytes besides the body that nsqd counts in each message when it applies ``--max-msg-size``."""
         return 0
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
@@ -276,7 +276,7 @@ class Dialect:
         return commands.publish(request.topic, request.bodies[0])
 
     def receipt(self, data: bytes) -> Any:
-        """Return the receipt in nsqd's reply to a publish.  Raises ProtocolError for any other reply that is not OK."""
+        """Return the receipt in *data*, a reply that is not just OK.  Raises ProtocolError if *data* is no receipt."""
         raise ProtocolError(f"not an OK: {data[:50]!r}")
 
     def should_reroute(self, error: NsqdError) -> bool:
@@ -287,7 +287,7 @@ class Dialect:
 #: Fields of a request that only Youzan's NSQ supports.
 YOUZAN_ONLY = ("key", "partition", "trace_id", "headers", "trace_ids")
 
-#: Maximum unusable entries of a reply that are reported: any client of nsqlookupd may register entries.
+#: Maximum unusable entries of a reply that are reported, because any client of nsqlookupd may register entries.
 MAX_LEFT_OUT = 100
 
 _SHORT = reprlib.Repr()

@@ -1,4 +1,4 @@
-"""Defines every exception of the library; all derive from :class:`NSQError`.
+"""Defines the errors of the library, which all derive from :class:`NSQError`.
 
 The class of an error shows whether a command was sent, whether a retry may duplicate a message, and whether the
 connection is lost.  Each error keeps its arguments in ``args``, so that Spark can pickle errors to move them between
@@ -12,9 +12,9 @@ import re
 
 # -- shortening and escaping of texts from peers and users ------------------------------------------------------------
 
-#: Maximum length of a text in errors, logs and statistics (ERR-2): bytes of an error frame, or characters otherwise.
+#: Maximum length of a text in errors, logs and statistics (ERR-2), in bytes for an error frame, else in characters.
 MAX_TEXT = 4096
-#: Maximum length of a value's text, and the length to which a longer text is cut.  The cut text gets a mark at its end.
+#: Maximum length of the text of an option's value, and the length to which :func:`brief` cuts a longer text.
 _MAX_VALUE, _CUT_VALUE = 200, 150
 
 
@@ -44,9 +44,9 @@ def escape(text: str) -> str:
 
 
 def brief(value: object) -> object:
-    """Return *value*, or its text if the text is long or has a secret part of a URL.
+    """Return *value*, or a changed text of *value* if its text is too long or contains a URL with secrets.
 
-    The function cuts a long text, and removes user, password, query and fragment from URLs.
+    The changed text is cut, and its URLs have no user, password, query and fragment.
     """
     try:
         text = value if isinstance(value, str) else repr(value)
@@ -82,9 +82,9 @@ class NSQError(Exception):
 
 
 class OptionError(NSQError, ValueError):
-    """An option or argument is out of range, or contradicts another option.  Nothing was sent.
+    """An option or argument is invalid, or contradicts another option.  Nothing was sent.
 
-    ``value`` is the option's value.  A long value is cut, and a URL loses its user, password and query.
+    ``value`` is the option's value.  A long value is cut, a URL has no password or query, a secret is ``<hidden>``.
     """
 
     def __init__(self, name: str, value: object, why: str) -> None:
@@ -109,7 +109,7 @@ class InvalidName(NSQError, ValueError):
 
 
 class InvalidBody(NSQError, ValueError):
-    """The body or batch is empty, so nsqd would refuse it (WIRE-8).  Nothing was sent."""
+    """The body or batch is empty, or the batch is no sequence of bodies (WIRE-8).  Nothing was sent."""
 
 
 class BodyTypeError(NSQError, TypeError):
@@ -140,7 +140,7 @@ class AlreadyAnswered(NSQError):
 
 
 class ClosedError(NSQError):
-    """The Reader, Writer or Worker is closed, or was not started.  Nothing was sent."""
+    """The Reader, Writer or Worker is closed, is not started, or belongs to the parent process.  Nothing was sent."""
 
 
 class MissingExtra(NSQError, ImportError):
@@ -177,11 +177,11 @@ class HandshakeTimeout(NSQConnectionError):
 
 
 class ConnectionLost(NSQConnectionError):
-    """An open connection was reset, or nsqd closed it."""
+    """An open connection was reset, nsqd closed it, or the client closed it for the reason in ``why``."""
 
 
 class HeartbeatTimeout(ConnectionLost):
-    """nsqd sent no byte for two heartbeat intervals (HB-2)."""
+    """nsqd sent no byte for two heartbeat intervals, and the client closed the connection (HB-2)."""
 
 
 class TLSError(NSQConnectionError):
@@ -225,23 +225,23 @@ class CompressedBodyError(NSQError):
 
 
 class PublishError(NSQError):
-    """A publish failed, or its outcome is unknown."""
+    """A publish was not accepted (:class:`NotSent`), or its outcome is unknown (:class:`OutcomeUnknown`)."""
 
 
 class NotSent(PublishError):
-    """Nothing was sent, for example because no nsqd could be reached in time.  A retry cannot duplicate the message."""
+    """No nsqd has the message, for example because none could be reached in time.  A retry cannot duplicate it."""
 
 
 class BacklogFull(NotSent):
-    """``publish_nowait`` would have more than ``max_pending`` unanswered bytes.  Nothing was sent."""
+    """The bodies of unanswered ``publish_nowait`` calls would exceed ``max_pending`` bytes.  Nothing was sent."""
 
 
 class OutcomeUnknown(PublishError):
-    """The message was sent, but nsqd did not reply.  A retry may duplicate the message (PUB-2)."""
+    """The message was sent, at least in part, but no reply arrived.  A retry may duplicate the message (PUB-2)."""
 
 
 class PublishTimeout(OutcomeUnknown):
-    """The message was sent, but nsqd did not reply in time.  A retry may duplicate the message."""
+    """The message was sent, at least in part, but no reply arrived in time.  A retry may duplicate the message."""
 
 
 # -- discovery and HTTP ---------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class HTTPError(NSQError):
 
 
 class HTTPConnectError(HTTPError):
-    """The HTTP connection failed, or the server's certificate is invalid.  The request was not sent."""
+    """The HTTP connection could not be opened, or its TLS handshake failed.  The request was not sent."""
 
 
 class HTTPConnectionLost(HTTPError):
@@ -271,11 +271,11 @@ class HTTPTimeout(HTTPError):
 
 
 class HTTPResponseError(HTTPError):
-    """The response is not JSON, lacks a key, has a value of a wrong type, or is too large."""
+    """The response is not valid HTTP or JSON, lacks a key, has a value of a wrong type, or is too large."""
 
 
 class HTTPStatusError(HTTPError):
-    """The server responded with an error status."""
+    """The server responded with a status other than 2xx, in the HTTP response or in a JSON wrapper."""
 
     def __init__(self, url: str, status: int, text: str) -> None:
         NSQError.__init__(self, url, status, text)
@@ -300,7 +300,7 @@ class PartitionUnavailable(NotSent):
 # -- nsqd's error frames (ERR-1 to ERR-3) ---------------------------------------------------------------------------
 
 
-#: Class of each error code.  The classes below register themselves; an unlisted code becomes an NsqdError.
+#: Maps each error code to its class.  The classes below register themselves; other codes become an NsqdError.
 ERROR_CODES: dict[str, type[NsqdError]] = {}
 
 #: Hint for a code, appended to the error's text.
@@ -369,7 +369,7 @@ class BadMessageError(NsqdError, codes="E_BAD_MESSAGE"):
 
 
 class PubFailedError(NsqdError, codes="E_PUB_FAILED E_PUB_TOO_MUCH_WAITING"):
-    """nsqd could not store the message: nsqd is exiting, its disk is full, or (Youzan) too many publishes wait."""
+    """nsqd could not store the message: nsqd is exiting, its disk is full, or (Youzan) its queue is full."""
 
 
 class MpubFailedError(NsqdError, codes="E_MPUB_FAILED"):
@@ -454,7 +454,7 @@ class ExtNotSupportedError(NonFatalError, codes="E_EXT_NOT_SUPPORT E_INVALID_JSO
 def error_for(body: bytes, address: str | None = None) -> NsqdError:
     """Return the exception for an error frame with *body*, which may be any bytes (ERR-3).
 
-    The error keeps up to MAX_TEXT bytes of the server's text, with escaped control characters and invalid UTF-8.
+    The error keeps up to MAX_TEXT bytes of the server's text.  Control characters and invalid UTF-8 are escaped.
     """
     text = escape(body[:MAX_TEXT].decode("utf-8", "backslashreplace")) + mark(len(body), MAX_TEXT)
     code, _, rest = text.partition(" ")

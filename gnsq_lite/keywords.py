@@ -94,7 +94,7 @@ def _read_each(given: Addresses | None, read: Callable[[str | Address], T], opti
 
 
 def check_callables(**given: Any) -> None:
-    """Raise OptionError for a value that is not None or a plain function.  ``address_map`` may also be a mapping."""
+    """Raise OptionError for a value that is neither None nor a function.  ``address_map`` may also be a mapping."""
     for name, value in given.items():
         if value is None or (name == "address_map" and isinstance(value, Mapping)):
             continue
@@ -104,7 +104,7 @@ def check_callables(**given: Any) -> None:
 
 
 def check_runs(option: str, function: Callable[..., Any]) -> None:
-    """Raise OptionError for an ``async def`` or a generator function, because a call does not run their bodies."""
+    """Raise OptionError for an ``async def`` or a generator function, because a call does not run its body."""
     for one in (function, type(function).__call__):
         if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
             why = "is an async def, which the library does not await: pass a function that calls asyncio.run()"

@@ -1,12 +1,12 @@
 """The message that a handler receives.  A message is answered once, with FIN or REQ, through its connection.
 
-The Reader finishes a message when its handler returns, and requeues the message when the handler raises (MSG-1).  A
-handler may also answer its message itself.  After :meth:`Message.enable_async` any thread or greenlet may answer the
-message, also when the handler has returned (MSG-2).  The library itself never sends TOUCH (MSG-3).
+The Reader finishes a message when its handler returns, and requeues or gives up the message when the handler raises
+(MSG-1).  A handler may also answer its message itself.  After :meth:`Message.enable_async` any thread or greenlet may
+answer the message, also when the handler has returned (MSG-2).  The library itself never sends TOUCH (MSG-3).
 
-An answer deletes the message's token.  A token can be deleted only once, so a message has only one answer.  Only this
-file and the C part (see :mod:`gnsq_lite._core`) delete tokens.  All other code calls :func:`is_open`,
-:func:`is_expired`, :func:`finish_new` and :func:`unless_answered`.
+An answer deletes the message's token, its attribute ``_token``.  A token can be deleted only once, so a message has
+only one answer.  Only this file and the C part (see :mod:`gnsq_lite._core`) read or delete tokens.  All other code
+calls the functions and methods of this file.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gnsq_lite._core import columns, finish_open, keep_open, know_message
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.option_fields import check_number
 
-#: Tokens of an unanswered message: received, kept open by enable_async(), timed out at nsqd.
+#: Values of the token: received; kept open by enable_async(); expired, because of its time-out or a lost connection.
 NEW: Final = 0
 ASYNC: Final = 1
 EXPIRED: Final = 2
-#: Timed out at nsqd after enable_async().
+#: EXPIRED, after or before a call of enable_async().
 LATE_ASYNC: Final = 3
 
 
@@ -34,7 +34,7 @@ class Requeue(Exception):
 
     Args:
         delay: Seconds until nsqd sends the message again.  None means the Reader's delay for this number of attempts.
-        backoff: Whether the requeue counts as a failure, after which the Reader backs off (BACK-5).
+        backoff: Whether the requeue counts as a failure for the Reader's backoff (BACK-5).
     Raises:
         OptionError: *delay* is negative or not finite.
     """
@@ -45,11 +45,11 @@ class Requeue(Exception):
 
 
 class GiveUp(Exception):
-    """Raised by a handler to give up its message: the Reader calls ``on_give_up`` and finishes the message.
+    """Raised by a handler to give up its message: the Reader calls ``on_give_up``, and sends FIN if it returns.
 
     Args:
         why: Reason for the log and the dead letter.
-        backoff: Whether the Reader backs off, as after other failures.
+        backoff: Whether the give-up counts as a failure for the Reader's backoff.
     """
 
     def __init__(self, why: str = "", backoff: bool = False) -> None:
@@ -58,10 +58,10 @@ class GiveUp(Exception):
 
 
 class TimeLimitExceeded(BaseException):
-    """Raised once in a handler that runs in a greenlet and exceeds ``time_limit``.
+    """Raised once in a handler that runs in a greenlet and exceeds ``time_limit``, where the handler waits.
 
-    ``except Exception`` does not catch this BaseException.  The Reader requeues the message or gives it up, as after
-    any failure.  ``seconds`` is the limit.
+    ``except Exception`` does not catch this BaseException.  If the handler does not catch it, the Reader requeues or
+    gives up the message.  For a handler in a thread, only ``on_failure`` gets it.  ``seconds`` is the limit.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -170,7 +170,7 @@ class Message:
 
     @property
     def deadline(self) -> float:
-        """Time, by ``time.monotonic()``, at which nsqd times out the message and sends it again (MSG-5, MSG-6)."""
+        """Time, by ``time.monotonic()``, at which nsqd sends the message again if it is unanswered (MSG-5, MSG-6)."""
         try:
             return self._extended_to
         except AttributeError:
@@ -204,7 +204,7 @@ class Message:
         Args:
             delay: Seconds until nsqd sends the message again, at most nsqd's ``--max-req-timeout``.  None means the
                 Reader's delay for this number of attempts (``requeue_delay``).
-            backoff: Whether the requeue counts as a failure, after which the Reader backs off.
+            backoff: Whether the requeue counts as a failure for the Reader's backoff.
         Raises:
             AlreadyAnswered, OptionError: No REQ was sent.
         """
@@ -254,17 +254,17 @@ class Message:
 
 
 def is_open(message: Message) -> bool:
-    """Return whether the message is neither answered nor timed out."""
+    """Return whether the message is neither answered nor marked as expired."""
     return getattr(message, "_token", EXPIRED) < EXPIRED
 
 
 def is_expired(message: Message) -> bool:
-    """Return whether the message timed out, and was neither answered nor kept open by enable_async()."""
+    """Return whether the message is marked as expired, and neither answered nor kept open by enable_async()."""
     return getattr(message, "_token", None) == EXPIRED
 
 
 def claim(message: Message) -> bool:
-    """Claim a message for an answer.  Return False if the message had timed out, and so is no longer in flight."""
+    """Delete the token, if any, before an answer.  Return False if the message was marked as expired."""
     try:
         return message._claim("claim") < EXPIRED
     except AlreadyAnswered:
@@ -317,9 +317,9 @@ def keep_all(messages: list[Message]) -> None:
 
 
 def read_columns(messages: list[Any]) -> tuple[str | None, bytes, bytes, bytes, bytes, bytes] | None:
-    """Return the fields of messages as columns (:func:`gnsq_lite._core.columns`), or None if that is impossible.
+    """Return the fields of messages as columns (:func:`gnsq_lite._core.columns`), or None if C cannot do that.
 
-    The first item is the address of the nsqd, or None if several nsqds sent the messages.
+    The first item is the address of the nsqd, or None if the messages came on several connections.
     """
     found = columns(messages)
     return None if found is None else (None if found[0] is None else found[0].address, *found[1:])

@@ -36,12 +36,12 @@ def share(default: float | None, doc: str) -> Any:
 
 
 def documented(default: Any, doc: str, *, unit: str = "", span: str = "") -> Any:
-    """Declare a field that its dataclass checks.  *span* describes the range of the field."""
+    """Declare a field without bounds for check_ranges().  *span* describes the allowed values."""
     return dataclasses.field(default=default, metadata={"unit": unit, "span": span, "doc": doc})
 
 
 def hook(arguments: str, doc: str) -> Any:
-    """Declare an optional callback.  *doc* describes the event, and the thread in which the callback is called."""
+    """Declare an optional callback.  *arguments* names its parameters, and *doc* says when the library calls it."""
     return dataclasses.field(default=None, metadata={"arguments": arguments, "doc": doc})
 
 
@@ -58,7 +58,7 @@ def per_second(name: str, value: Any) -> float | None:
     except (ValueError, KeyError):
         rate = 0.0
     if not 1e-6 <= rate <= 1e6:
-        raise OptionError(name, value, "must be a number of messages above 0 and a unit: '100/s', '5/m' or '1000/h'")
+        raise OptionError(name, value, "must be like '100/s', '5/m' or '1000/h', and 0.000001/s to 1000000/s")
     return rate
 
 

@@ -89,9 +89,9 @@ class RetryOptions:
 class HandlerOptions:
     """Limits of a Reader's handler."""
 
-    time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run before its message is requeued")
+    time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run until its message fails")
     rate_limit: str | None = documented(
-        None, "most messages that are passed to the handler", unit="messages", span="such as '5/s', '5/m', '5/h'"
+        None, "maximum average rate of received messages", unit="messages", span="such as '5/s', '5/m', '5/h'"
     )
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class ReconnectOptions:
 
     reconnect_delay: float = duration(8.0, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
     max_reconnect_delay: float = duration(120.0, 0.01, 86400.0, "longest delay between two attempts")
-    reconnect_jitter: float = share(0.3, "each delay is changed by a random share of at most this value")
+    reconnect_jitter: float = share(0.3, "each delay is longer or shorter by a random share of at most this value")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -119,7 +119,7 @@ class ReconnectOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterReconnectOptions(ReconnectOptions):
-    """Delays between a Writer's attempts to connect to an nsqd, shorter than the delays of a Reader (PUB-4)."""
+    """Delays between a Writer's attempts to connect to an nsqd.  The defaults are shorter than a Reader's (PUB-4)."""
 
     reconnect_delay: float = duration(0.1, 0.01, 3600.0, "first delay; each failed attempt doubles the delay")
     max_reconnect_delay: float = duration(5.0, 0.01, 86400.0, "longest delay between two attempts")
@@ -147,7 +147,7 @@ class LookupOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TLSOptions:
-    """TLS 1.2 or newer to nsqd (SEC-1).  By default the system's CAs verify the certificate, also its host name."""
+    """TLS 1.2 or newer (SEC-1).  By default one of the system's CAs must have certified the server's host name."""
 
     ca_file: str | None = documented(None, "PEM file of the CAs to trust instead of the system's")
     cert_file: str | None = documented(None, "PEM file of the client certificate (chain)")
@@ -335,8 +335,8 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
 def parse_url(text: str, *, option: str) -> tuple[SplitResult, Address]:
     """Parse the http or https URL of a server; return its parts and (host, port).  Raises OptionError.
 
-    urlsplit() drops newlines.  It takes a password with "/", "?" or "#" for the end of the host: then an "@" is in the
-    path, the query or the fragment.
+    urlsplit() drops newlines, so *text* itself is checked for them.  If a password contains "/", "?" or "#",
+    urlsplit() ends the host there, so an "@" in the path, the query or the fragment is refused.
     """
     shown = shown_address(text)
     try:

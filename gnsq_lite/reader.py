@@ -64,9 +64,9 @@ def log_give_up(message: Message) -> None:
 class Reader:
     """Consumes one channel of a topic, and calls a handler for each message.
 
-    If the handler returns, the Reader finishes the message (FIN).  If the handler raises, the Reader requeues the
-    message (REQ) and backs off.  Delivery is at least once: a handler may receive a message twice.  A Reader has one
-    topic and one channel (CFG-6); a process may have many Readers.
+    If the handler returns, the Reader finishes the message (FIN).  If the handler raises, the Reader backs off, and
+    requeues the message (REQ), or gives it up after ``max_attempts``.  Delivery is at least once: a handler may receive
+    a message twice.  A Reader has one topic and one channel (CFG-6); a process may have many Readers.
 
     Args:
         topic, channel: Names that nsqd accepts.
@@ -152,7 +152,7 @@ class Reader:
         if settings.concurrency is not None and 0 < settings.max_in_flight < settings.concurrency:
             warnings.warn(
                 f"concurrency={settings.concurrency} is greater than"
-                f" max_in_flight={settings.max_in_flight}, so some handlers never run: raise max_in_flight",
+                f" max_in_flight={settings.max_in_flight}, so not all handlers run at once: raise max_in_flight",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -169,15 +169,15 @@ class Reader:
     def start(self, block: bool = True) -> None:
         """Connect and consume.
 
-        With ``block=True``, return when the Reader has ended: by :meth:`close`, Ctrl-C, SIGTERM, or an error that no
-        retry can fix (CLOSE-1).  The first signal closes every Reader of the process gracefully.  A second signal
-        closes all Readers at once.
+        With ``block=True``, return when :meth:`close` or a signal has closed the Reader.  In the main thread, Ctrl-C
+        and (with ``handle_signals``) SIGTERM close this Reader and all others with ``handle_signals`` gracefully,
+        unless the program handles the signal.  A second signal closes these Readers at once (CLOSE-1).
 
         Raises:
             ClosedError: The Reader was already started or closed.
             NSQError: The system could not start the I/O thread, and the program may call start() again.  With
-                ``block=True``, also the error that ended the Reader before its first subscription, such as
-                :class:`~gnsq_lite.errors.TLSNotGranted`.
+                ``block=True``, also the error, such as :class:`~gnsq_lite.errors.TLSNotGranted`, that ended the Reader
+                before its first subscription, and a KeyboardInterrupt or SystemExit of a handler.
         """
         look_for_fork()
         loop = core = None
@@ -199,8 +199,8 @@ class Reader:
     def close(self, timeout: float = CLOSE_TIMEOUT, *, wait: bool = True) -> None:
         """Stop receiving, wait for running handlers, requeue messages that no handler has begun, and disconnect.
 
-        Handlers have *timeout* seconds to return; then their unanswered messages are requeued.  A second call can
-        shorten this time.  If close() is called before start(), the Reader cannot be started.
+        Running handlers and messages kept open by ``enable_async()`` have *timeout* seconds.  Then all unanswered
+        messages are requeued.  A second call can shorten this time.  After close() the Reader cannot be started.
 
         With ``wait=False``, which signal handlers must use, return at once and close in the background.  :meth:`join`
         and ``start(block=True)`` then return after the Reader has closed.  A call in a handler or hook of this Reader,
@@ -214,12 +214,12 @@ class Reader:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the Reader has ended, at most *timeout* seconds (None: no limit); return whether it has ended.
 
-        If the main thread waits and the program does not handle SIGTERM, SIGTERM closes every Reader of the process
-        gracefully.  join() then returns when all Readers have ended, even after *timeout*.
+        If the main thread waits and the program does not handle SIGTERM, SIGTERM closes every Reader that has
+        ``handle_signals`` gracefully.  join() then returns when these Readers have ended, even if *timeout* has passed.
 
         Raises:
             ClosedError: The Reader was not started.
-            NSQError: The error that ended the Reader.
+            NSQError, KeyboardInterrupt, SystemExit: The error that ended the Reader.
         """
         core = self._started()
         if not (
@@ -246,7 +246,7 @@ class Reader:
     # -- at run time
 
     def pause(self) -> None:
-        """Stop receiving messages (RDY 0).  Connections stay open, and running handlers continue.
+        """Stop receiving messages (RDY 0).  Connections stay open, and handlers still get the received messages.
 
         If pause() is called before start(), the Reader starts paused.
         """
@@ -263,7 +263,7 @@ class Reader:
             run_or_leave(core.loop, core.flow.set_paused, paused)
 
     def set_max_in_flight(self, count: int) -> None:
-        """Set ``max_in_flight`` to *count* messages; 0 stops the delivery (RDY-8).
+        """Set ``max_in_flight``, and the default of ``concurrency``, to *count*; 0 stops the delivery (RDY-8).
 
         Raises OptionError for an invalid *count*, and ClosedError if the Reader was not started.
         """
@@ -271,7 +271,7 @@ class Reader:
         run_or_leave(core.loop, core.set_max_in_flight, check_number("max_in_flight", count, 0, 2**31 - 1, whole=True))
 
     def is_starved(self) -> bool:
-        """Return whether a connection has at least 85 % of its RDY in flight (RDY-7).
+        """Return whether a connection has at least 85 % of its share of ``max_in_flight`` in flight (RDY-7).
 
         nsqd then sends few further messages, so a handler that collects messages should process its batch.  Raises
         ClosedError if the Reader was not started.
@@ -305,7 +305,7 @@ class Reader:
         return f"<Reader {self.topic}/{self.channel} pid={os.getpid()}>"
 
 
-_NEVER: Any = object()
+_NEVER: Any = object()  # the core of a Reader that was closed before start()
 
 
 def _given(**options: Any) -> dict[str, Any]:

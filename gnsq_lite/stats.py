@@ -1,8 +1,8 @@
 """Frozen results of ``Reader.stats()`` and ``Writer.stats()``, which contain no secrets.
 
-This module declares each measured value once, with its text, its Prometheus metric, and the way the live page combines
-the values of several processes.  :mod:`gnsq_lite.contrib.prometheus`, ``/api/status`` and the documentation use these
-declarations.  A new value needs a field here and a line in ``consume/snapshot.py``, or in ``stats()`` of
+This module declares each measured value once, with its text, its Prometheus metric, and how a supervisor's live page
+combines the values of several processes.  :mod:`gnsq_lite.contrib.prometheus`, ``/api/status`` and the documentation
+use these declarations.  A new value needs a field here and a line in ``consume/snapshot.py``, or in ``stats()`` of
 ``publish/core.py`` and ``publish/pool.py``.
 """
 
@@ -23,13 +23,13 @@ class Health:
 
     #: Whether the last poll succeeded; None before the first reply or failure.
     ok: bool | None
-    #: Error of the last poll; None if it succeeded.
+    #: Error of the last poll; None if it succeeded, and before the first reply or failure.
     error: str | None
-    #: Time of the last change of ``ok``, in seconds since 1970; None before the first reply.
+    #: Time of the last change of ``ok``, in seconds since 1970; None before the first reply or failure.
     since: float | None
     #: Failures since the last successful poll.
     failures_in_a_row: int
-    #: Nodes of the last successful poll.
+    #: Nodes of the last successful poll, without those that the program gave by address.
     last_nodes: tuple[Endpoint, ...]
 
 
@@ -92,9 +92,9 @@ class ReaderStats:
     received: int = measured("Messages received, redeliveries included", "gnsq_messages_received_total", combined="sum")
     finished: int = measured("Messages finished (FIN)", "gnsq_messages_total", label="outcome", combined="sum")
     requeued: int = measured("Messages requeued (REQ)", "gnsq_messages_total", label="outcome", combined="sum")
-    failures: int = measured("Messages whose handler failed", "gnsq_handler_failures_total", combined="sum")
+    failures: int = measured("Messages that failed, except by Requeue", "gnsq_handler_failures_total", combined="sum")
     given_up: int = measured(
-        "Messages given up after max_attempts; also counted as finished", "gnsq_messages_given_up_total", combined="sum"
+        "Messages given up; also counted as finished", "gnsq_messages_given_up_total", combined="sum"
     )
     late_answers: int = measured(
         "FINs, REQs and TOUCHes that nsqd refused because the message had timed out", "gnsq_late_answers_total"
@@ -108,10 +108,10 @@ class ReaderStats:
         "gnsq_messages_total",
         label="outcome",
     )
-    reconnects: int = measured("Connections that replaced a lost connection", "gnsq_reconnects_total")
-    queued: int = measured("Messages that wait for a handler", "gnsq_queued", combined="sum")
+    reconnects: int = measured("Attempts to reconnect to nsqds given by address", "gnsq_reconnects_total")
+    queued: int = measured("Messages (or full batches) that wait for a handler", "gnsq_queued", combined="sum")
     handlers_running: int = measured("Running handlers", "gnsq_handlers_running", combined="sum")
-    handlers_overdue: int = measured("Running handlers that exceeded time_limit", "gnsq_handlers_overdue")
+    handlers_overdue: int = measured("Running handlers in threads that exceeded time_limit", "gnsq_handlers_overdue")
     handlers_abandoned: int = measured("Handlers that were still running at the end of close()'s timeout")
     oldest_handler: float = measured(
         "Seconds since the longest-running handler started, exact to about a second; 0.0 if no handler runs",
@@ -123,7 +123,7 @@ class ReaderStats:
         "Seconds until backoff sends RDY 1", "gnsq_backoff_seconds", combined="highest", default=0.0
     )
     starved: bool = measured(
-        "Whether a connection has at least 85 % of its RDY in flight", "gnsq_starved", combined="any", default=False
+        "Whether a connection has at least 85 % of its share in flight", "gnsq_starved", combined="any", default=False
     )
     lookupds: Mapping[str, Health] = measured("State of each nsqlookupd by its address", default=dict)
     unavailable: Mapping[str, str] = measured(
@@ -135,26 +135,26 @@ class ReaderStats:
 
     @property
     def is_ready(self) -> bool:
-        """Whether at least one connection may receive messages."""
+        """Whether nsqd may send messages on at least one connection (its share is above 0)."""
         return any(c.share > 0 for c in self.connections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterStats:
-    """State of a Writer.  Counts are publishes since the Writer was created."""
+    """State of a Writer.  Counts are since the Writer was created.  A batch counts as its messages."""
 
     state: str = measured('"idle" (before the first publish), "connecting", "connected" or "closed"', default="")
     connections: tuple[ConnectionStats, ...] = measured("Connections to nsqds", "gnsq_writer_connections", default=())
     pending: int = measured("Publishes without an outcome yet", "gnsq_publishes_pending")
-    published: int = measured("Publishes that nsqd answered with OK", "gnsq_publishes_total", label="outcome")
-    failed: int = measured("Publishes that failed", "gnsq_publishes_total", label="outcome")
-    unknown: int = measured("Publishes with an unknown outcome", "gnsq_publishes_total", label="outcome")
-    reconnects: int = measured("Connections that replaced a lost connection", "gnsq_writer_reconnects_total")
+    published: int = measured("Messages that nsqd answered with OK", "gnsq_publishes_total", label="outcome")
+    failed: int = measured("Messages whose publish failed", "gnsq_publishes_total", label="outcome")
+    unknown: int = measured("Messages whose outcome is unknown", "gnsq_publishes_total", label="outcome")
+    reconnects: int = measured("Attempts to reconnect to an nsqd", "gnsq_writer_reconnects_total")
     max_connections: int = measured("Maximum connections of publishing threads to one nsqd")
 
 
 #: Help texts of the metrics whose values differ by the label ``outcome``.
-_BY_OUTCOME = {"gnsq_messages_total": "Messages by outcome", "gnsq_publishes_total": "Publishes by outcome"}
+_BY_OUTCOME = {"gnsq_messages_total": "Messages by outcome", "gnsq_publishes_total": "Published messages by outcome"}
 
 
 def families(*kinds: type[ReaderStats | WriterStats | ConnectionStats]) -> dict[str, tuple[str, list[str]]]:
@@ -177,7 +177,7 @@ def metrics(stats: ReaderStats | WriterStats | ConnectionStats) -> Iterator[tupl
             yield metric, further, float(len(value) if isinstance(value, tuple) else value)
 
 
-#: Maps each value of a Reader on the live page to the way to combine the values of several processes.
+#: Maps each value of a Reader on a supervisor's live page to how the page combines the values of several processes.
 COMBINED: dict[str, Combined] = {
     spec.name: spec.metadata["combined"] for spec in fields(ReaderStats) if spec.metadata["combined"]
 }

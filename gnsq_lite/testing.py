@@ -121,9 +121,9 @@ class _Outcomes:
 def deliver(handler: Callable[[Message], None], message: RecordedMessage) -> Answer | None:
     """Call *handler* as a Reader does.  Return the answer that a Reader would send, or None after ``enable_async``.
 
-    After GiveUp the answer is ("finish",), and after any other exception ("requeue", delay, backoff).  deliver() also
-    raises KeyboardInterrupt, SystemExit, and other exceptions of the handler that do not derive from Exception.  To
-    deliver a message twice, as nsqd may do, make a second message with the same ``id`` and one more attempt.
+    If the handler has not answered, GiveUp means ("finish",), and any other exception ("requeue", delay, backoff).
+    deliver() also raises exceptions of the handler that do not derive from Exception, such as SystemExit.  To deliver a
+    message twice, as nsqd may do, make a second message with the same ``id`` and one more attempt.
 
     Raises:
         AlreadyAnswered: The message has already been answered.  *handler* was not called.

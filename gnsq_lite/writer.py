@@ -83,7 +83,7 @@ class Writer:
         given = own.middleware
         if not (isinstance(given, Sequence) and all(isinstance(each, PublishMiddleware) for each in given)):
             raise OptionError("middleware", given, "must be a list of gnsq_lite.PublishMiddleware instances")
-        if given:  # a Writer without middleware keeps its methods
+        if given:  # without middleware the methods stay unwrapped, and fast
             for method in (self.publish, self.publish_nowait, self.multipublish):
                 setattr(self, method.__name__, wrap_method(given, method, own.max_msg_size))
 
@@ -110,9 +110,9 @@ class Writer:
         Returns:
             The :class:`~gnsq_lite.PublishReceipt` if the publish is traced (Youzan's NSQ); otherwise None.
         Raises:
-            InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError: Nothing was sent.
-            ClosedError: The Writer was closed.  Nothing was sent.
+            InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError, ClosedError: Nothing was sent.
             NotSent: No nsqd could be reached in time.  Nothing was sent.
+            CertificateError, TLSNotGranted, AuthFirstError, WrongDialectError: Wrong options.  Nothing was sent.
             OutcomeUnknown, PublishTimeout: nsqd did not answer, and may have the message.  A retry may duplicate it.
             NsqdError: nsqd refused the message.
         """
@@ -203,7 +203,7 @@ class Writer:
             whole = commands.multipublish_packed(head, listed, self._max_size)  # one pass checks and packs
         look_for_fork()
         seconds = self._settings.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
-        self._core_if_needed(seconds)  # before the deadline is computed: the start costs none of the time
+        self._core_if_needed(seconds)  # before the deadline is computed, so the start does not shorten it
         deadline = SYSTEM_CLOCK.now() + seconds
         most = self._settings.max_body_size
         fits = bool(whole) and len(whole) - len(head) - 4 <= most
@@ -345,7 +345,7 @@ class Writer:
             raise NotSent(f"the I/O loop did nothing within {seconds:g} s: something blocks it") from error
         except ClosedError:
             raise
-        except NSQError as error:  # there is no loop
+        except NSQError as error:  # the I/O thread could not be started
             raise NotSent(str(error)) from error
         if core is not None:
             core.closing = True
@@ -380,7 +380,7 @@ class Writer:
         return publish
 
     def _ask(self, publish: Publish, request: PublishRequest) -> None:
-        """Set the options of a publish.  Raises OptionError for options that the dialect does not support."""
+        """Set the options of a publish to *request*, which the dialect has checked."""
         publish.request = request
         if not self._is_routed:
             publish.data = self._dialect.encode(request, ANY_ENDPOINT, None)

@@ -43,9 +43,7 @@ def written() -> str:
         [
             typed_dict("_Shared", "TypedDict", "Keywords of Readers and Writers.", shared),
             typed_dict("WriterArguments", "_Shared", "Keywords of a Writer.", options_of([WriterOptions], shared)),
-            typed_dict(
-                "_Reader", "_Shared", "Keywords of a Reader, except those that depend on the handler's type.", reader
-            ),
+            typed_dict("_Reader", "_Shared", "Keywords that Readers and ``@worker.handler`` share.", reader),
             typed_dict(
                 "ReaderArguments",
                 "_Reader",
