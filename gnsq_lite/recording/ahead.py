@@ -17,7 +17,7 @@ AT_ONCE, BYTES = 32, 64 << 20
 def read_ahead(
     read: Callable[[_Item], _Found], items: Sequence[_Item], size: Callable[[_Item], int] = lambda item: 0
 ) -> Iterator[_Found]:
-    """Call *read* in threads for each of *items*, and yield its results, or raise its errors, in the same order."""
+    """Call *read* in threads for each of *items*.  Yield the results, or raise the errors, in this order."""
     if len(items) < 2:
         yield from map(read, items)
         return

@@ -1,4 +1,4 @@
-"""Detects the end of a backlog: all nsqds are connected, and no message of the backlog arrived for ``idle_timeout``."""
+"""Detects a backlog's end: for ``idle_timeout`` all nsqds were connected, and no message of the backlog arrived."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gnsq_lite.recording.options import RecorderOptions
 log = logging.getLogger("gnsq_lite.recording")
 
 
-#: A publish time more than MARGIN nanoseconds after the time of its receipt shows that nsqd's clock is ahead.
-#: ALLOWED nanoseconds are added to this lead, because publish times only show a lower bound of the lead.
+#: A publish time more than MARGIN nanoseconds after the message's receipt shows that the nsqd's clock is ahead.
+#: ALLOWED nanoseconds are added to the measured lead of the clock, because the real lead may be longer.
 MARGIN, ALLOWED = 10**9, 60 * 10**9
 
 
@@ -51,7 +51,7 @@ class BacklogCutoff:
 class BacklogRecorder(Protocol):
     """The methods of a Recorder that :class:`Backlog` uses."""
 
-    #: Time at which the backlog's newest message arrived, in seconds of the monotonic clock.
+    #: Monotonic time when expect() was called, or when a message of the backlog last arrived or was stored.
     backlog_seen: float
 
     def check(self) -> None: ...
@@ -73,10 +73,10 @@ class Backlog:
         self._skipped: set[str] = set()
 
     def is_read(self) -> bool:
-        """Return whether the whole backlog is stored.
+        """Return whether the whole backlog is stored.  Raises the error that ended the recorder.
 
-        Raises ConnectError if an nsqd was missing for connectTimeoutMs.  With onMissingNsqd=warn, logs a warning
-        instead of raising, unless all nsqds are missing.
+        Raises ConnectError if an nsqd was unreachable for connectTimeoutMs.  With onMissingNsqd=warn, logs a warning
+        and skips this nsqd instead, unless all nsqds are unreachable.
         """
         self._recorder.check()
         now = self._clock.now()

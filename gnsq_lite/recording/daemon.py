@@ -1,4 +1,4 @@
-"""Runs a recorder until the caller stops the recorder.  ``gnsq-lite record`` and Spark's executors use this module."""
+"""Runs a recorder without a Spark query, for ``gnsq-lite record`` and for the tasks of ``gnsq_lite.spark.record``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def record(
     """Run until *wait* returns True or, if *until_empty* is true, until the present backlog is recorded.
 
     Calls *wait* with the seconds to wait, and then calls *show*.  Removes rows beyond the retention.  Raises the error
-    that ended the recorder.
+    that ended the recorder, and with *until_empty* ConnectError if an nsqd stays unreachable.
     """
     clock = SYSTEM_CLOCK
     if until_empty:

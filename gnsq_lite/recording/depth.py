@@ -16,12 +16,12 @@ from gnsq_lite.recording.options import RecorderOptions
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Seconds from the end of a query to the next query, and time limit of a request in seconds.
+#: Seconds between the end of a query and the start of the next query, and time limit in seconds of an HTTP request.
 EVERY, TIMEOUT = 2.0, 1.0
 
 
 class ChannelDepth:
-    """Queries the nsqds in a separate thread.  :meth:`look` starts a query, and does not wait for its result."""
+    """Queries the nsqds in a separate thread.  :meth:`look` starts a query if one is due, and does not wait for it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""File system calls of a log.  Tests replace them to simulate crashes and full disks."""
+"""File system calls of a log.  Tests replace these calls to simulate crashes and full disks."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Blobs(Protocol):
         """Return the existing names, sorted."""
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Return *size* bytes from the offset *at* on, or fewer at the end.  Raises FileNotFoundError."""
+        """Return at most *size* bytes (None: all bytes) from the offset *at* on.  Raises FileNotFoundError."""
 
     def write(self, name: str, data: bytes) -> None:
         """Replace the content of *name*, durably and atomically."""
@@ -98,7 +98,7 @@ class Blobs(Protocol):
 
 
 class Folder:
-    """Implements :class:`Blobs` with the files of a directory.  Creates a missing directory."""
+    """Implements :class:`Blobs` with the files of a directory.  names() and write() create a missing directory."""
 
     def __init__(self, directory: Path, files: Files | None = None) -> None:
         self.directory, self.files = directory, files or Files()
@@ -109,7 +109,7 @@ class Folder:
         return sorted(path.name for path in self.directory.iterdir())
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Return *size* bytes of the file from the offset *at* on, or fewer at the end."""
+        """Return at most *size* bytes of the file (None: all bytes) from the offset *at* on."""
         with (self.directory / name).open("rb") as file:
             file.seek(at)
             return file.read(-1 if size is None else size)

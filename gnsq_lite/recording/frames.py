@@ -1,7 +1,7 @@
 """The file format of a log.  A file has a head with the Arrow schema, then frames with one Arrow record batch each.
 
-A frame consists of a header of 64 bytes and an encapsulated record batch.  The batch is padded to a multiple of 64
-bytes, so that Arrow can read it in place.  The header has the payload's length and CRC-32, the number of rows, the
+A frame consists of a header of 64 bytes and an encapsulated record batch, the payload, which is padded to a multiple
+of 64 bytes so that Arrow can read it in place.  The header has the payload's length and CRC-32, the number of rows, the
 topic partition, the number of the first row, the least and greatest publish time, the time of the write, and the
 header's CRC-32.  The checksums distinguish complete frames from an incomplete write at the end of the file.
 """
@@ -60,7 +60,7 @@ def head(schema: pa.Schema) -> bytes:
 
 
 def read_head(data: pa.Buffer) -> tuple[pa.Schema, int] | None:
-    """Return (schema, offset of the first frame), or None if the file has no complete head."""
+    """Return (schema, offset of the first frame), or None if the file's head is incomplete or damaged."""
     if data.size < _HEAD.size:
         return None
     view = memoryview(data)
@@ -92,13 +92,13 @@ def header(view: memoryview, at: int) -> Frame | None:
 
 
 def frame_at(view: memoryview, at: int) -> Frame | None:
-    """Return the header of the frame at an offset, or None if the frame is incomplete."""
+    """Return the header of the frame at an offset, or None if its header is damaged or its payload incomplete."""
     frame = header(view, at)
     return frame if frame is not None and frame.size and frame.end <= len(view) else None
 
 
 def frames(view: memoryview, at: int) -> Iterator[Frame]:
-    """Yield the headers of the complete frames from an offset on.  Does not check payloads."""
+    """Yield the headers of the frames from an offset up to the first incomplete frame.  Does not check payloads."""
     while (frame := frame_at(view, at)) is not None:
         yield frame
         at = frame.end
@@ -118,7 +118,7 @@ def decode(data: pa.Buffer, frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* with the columns of *schema*.  Columns that *batch* lacks, as without includeYouzan, are null."""
+    """Return *batch* with the columns of *schema*.  Columns that *batch* lacks (those of includeYouzan) are null."""
     if batch.schema.equals(schema):
         return batch
     names = batch.schema.names
@@ -130,7 +130,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def coalesced(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, in order, in batches of about BATCH_ROWS, because each batch has a fixed cost in Spark."""
+    """Yield the rows in order, in batches of about BATCH_ROWS or BATCH_BYTES, because each batch costs Spark time."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -1,13 +1,13 @@
 """Recognizes copies: messages that nsqd sends again after their rows were stored.
 
-A copy has the same id, publish time and nsqd (Youzan's NSQ: topic partition) as the first delivery.  nsqd sends a copy
-after a timeout.  An nsqd that was killed sends copies of all messages that it had read from its disk queue since the
-last sync.  Such a copy may come a week later, and its attempts start at 1, so a key does not expire with time.  Most
-messages are newer than all stored messages.  The index looks up only a message with an older publish time.
+A copy has the key of the first delivery: its id, publish time and nsqd (Youzan's NSQ: topic partition).  nsqd sends a
+copy if the FIN is late or is lost with its connection.  An nsqd that was killed sends copies of all messages that it
+read from its disk queue after the last sync.  Such a copy may come a week later, and its attempts start at 1, so no key
+expires.  Most messages are newer than all stored messages of their nsqd.  The index looks up only the other messages.
 
 The keys of the newest rows are in memory.  :meth:`DedupIndex.flush` writes these keys to an index file.  Afterwards the
-packs or objects of these rows may be removed.  An index file has a JSON head with the publish times of each chunk, and
-the compressed chunks.  A lookup reads only the chunks that may hold the key of a copy.
+packs or objects of these rows may be removed.  An index file has a JSON head with the first and last publish time of
+each chunk of keys, and the compressed chunks.  A lookup reads only the chunks that may hold the key of a copy.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _HEAD = struct.Struct("<8sII")  # magic, length of the JSON, CRC-32 of the JSON
 _MAGIC = b"GNSQIDS1"
 _NAME = re.compile(r"ids-(\d{16})-(\d+)\.idx")
 _SCHEMA = pa.schema([("id", pa.string()), ("time", pa.int64())])
-#: A flush is due at FLUSH_ROWS keys in memory.  It rewrites the newest file if that file has fewer than FILE_ROWS keys.
+#: A flush is due at FLUSH_ROWS keys in memory.  A flush also rewrites a newest file of fewer than FILE_ROWS keys.
 FLUSH_ROWS, FILE_ROWS = 100_000, 100_000
-#: Keys are split after CHUNK_ROWS keys, and at the MOST_GAPS longest gaps of more than GAP microseconds.
+#: A chunk has at most CHUNK_ROWS keys, and ends at each of the MOST_GAPS longest gaps of more than GAP microseconds.
 CHUNK_ROWS, MOST_GAPS, GAP = 50_000, 16, 10_000_000
 #: Bytes of the first read of a file.  Most heads are smaller.
 HEAD_READ = 16_384
@@ -161,7 +161,7 @@ class DedupIndex:
             try:
                 self._cache[chunk] = chunk.load()
             except (OSError, pa.ArrowInvalid, ValueError) as error:
-                log.warning("copies of some messages will not be recognized: %s", error)
+                log.warning("an index file of known messages cannot be read; copies may be stored again: %s", error)
                 self._cache[chunk] = _SCHEMA.empty_table()
             if len(self._cache) > CACHED:
                 self._cache.popitem(last=False)
@@ -240,7 +240,7 @@ class DedupIndex:
 
 
 def _detached(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy the columns of a key.  References would occupy the disk space of a mapped file even after its removal."""
+    """Copy the columns of a key.  A reference would keep the disk space of a mapped file in use after its removal."""
     keys = batch.select(["id", "nsqd", "timestamp"])
     return pa.ipc.read_record_batch(keys.serialize(), keys.schema)
 

@@ -1,7 +1,7 @@
-"""Leases of logs on object stores.  A writer holds the lease of its log, and increments the lease's counter.
+"""Leases of logs on object stores.  A writer holds its log's lease, and renews the lease by incrementing a counter.
 
-The clocks of two machines are never compared.  A recorder may take over a lease if, by its own clock, the lease did not
-change for LEASE seconds.  If the old writer resumes, its next write fails because of the log's fence (objects.py).
+The clocks of two machines are never compared.  A recorder may take over a lease that was released, or that did not
+change for LEASE seconds of the recorder's clock.  If the old writer resumes, the log's fence (objects.py) refuses it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Lease:
     def take(self, wait: float) -> None:
         """Take the lease.
 
-        Raises OSError, and RecordingInUse if another writer still runs after *wait* seconds.
+        Raises OSError, and RecordingInUse if another writer runs after *wait* seconds or takes the lease meanwhile.
         """
         self.term = self._await(wait) + 1
         if not create_once(self._store, _key(self.term), self._content()):
@@ -122,7 +122,7 @@ class Lease:
         self._thread.start()
 
     def _await(self, wait: float) -> int:
-        """Wait until the writer of the newest term has stopped, and return the newest term."""
+        """Wait until the lease is free, and return the newest term or 0.  Raises RecordingInUse, OSError."""
         begun = self._clock.now()
         while True:
             is_free = self.is_free()

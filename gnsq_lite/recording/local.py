@@ -158,7 +158,7 @@ class LocalLog:
                     self._files.sync(fd)
                 finally:
                     self._files.close(fd)
-        elif self.last > synced:  # complete, but perhaps not synced by the previous recorder
+        elif self.last > synced:  # the last write is complete, but perhaps not synced
             fd = os.open(path, os.O_WRONLY)
             try:
                 self._files.sync(fd)
@@ -167,7 +167,7 @@ class LocalLog:
         self._note_end()
 
     def _refuse_damage(self, path: Path, view: memoryview, end: int, synced: int) -> None:
-        """Raise RecordingDamaged if a synced row is damaged.  Only a last write without sync may be incomplete."""
+        """Raise RecordingDamaged if the frames up to *end* lack a synced row, or if an intact frame follows *end*."""
         lost = self.last < synced
         for at in range(end + frames.ALIGN, len(view) - frames.ALIGN + 1, frames.ALIGN):
             frame = frames.frame_at(view, at)
@@ -247,7 +247,7 @@ class LocalLog:
 
 
 class LocalReader:
-    """Reads a log in a directory.  Remembers where the last :meth:`pieces` ended, and begins the next span there."""
+    """Reads a log in a directory.  Remembers where :meth:`pieces` ended, because the next span often begins there."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self.name = directory, directory.name
@@ -315,7 +315,7 @@ class LocalReader:
             raise RecordingDamaged(f"{self._directory} lacks rows {expected or span.start + 1} to {span.end}")
 
     def first_after(self, time_us: int) -> int:
-        """Find the pack by the times of the packs' first writes, then search its frames by publish times."""
+        """Find a pack by the times of the packs' first writes, then search the rows from there on by publish time."""
         bounds = self.bounds()
         there = packs(self._directory)
         begin = 0

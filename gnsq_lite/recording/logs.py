@@ -52,7 +52,7 @@ class Bounds(NamedTuple):
 
 
 class Age(NamedTuple):
-    """A file of a log, as retention needs it.  *written* is the time of its completion in seconds since 1970."""
+    """A file that may be removed, and its last row.  *written* is the time of its completion in seconds since 1970."""
 
     name: str
     last: int
@@ -110,13 +110,13 @@ class LogReader(Protocol):
         """
 
     def first_after(self, time_us: int) -> int:
-        """Return the number of the first row published at *time_us* or later, or the next free number."""
+        """Return the number of the first row published at *time_us* or later, or else the last row's number + 1."""
 
     def ages(self) -> Iterator[Age]:
         """Yield the files that retention may remove, oldest first: all except the newest file."""
 
     def removable(self, row: int) -> list[Age]:
-        """Return the files that have no row after *row*, except the newest file.  ``written`` is not set."""
+        """Return the files that have no row after *row*, except the newest file.  ``written`` is 0."""
 
     def size(self) -> int:
         """Return the size of all files in bytes."""
@@ -129,12 +129,12 @@ class LogReader(Protocol):
 
 
 def new_name() -> str:
-    """Return a new random name for a log.  A log that replaces a lost log must have another name."""
+    """Return a new random name for a log.  Positions refer to logs by name, so a name must not be used again."""
     return secrets.token_hex(4)
 
 
 def share(ranges: list[tuple[LogReader, int, int]], parts: int) -> list[list[Span]]:
-    """Split ranges (log, start, end) into about *parts* groups of equal size.  The result is deterministic (PIPE-3)."""
+    """Split ranges (log, start, end) into about *parts* groups of equal size.  Equal ranges give equal groups."""
     most = -(-sum(end - start for _, start, end in ranges) // max(1, parts))
     groups: list[list[Span]] = [[]]
     left = most

@@ -7,9 +7,9 @@
     merged/FIRST-LAST   writes of up to 64 MB or ten minutes; created before these writes are deleted
     RETIRED, ids/       as in local.py
 
-A recorder that takes over the log first creates a fence: an object without rows, which has the name of the next write.
-The recorder's next write has the same FIRST and the next N.  The old recorder's next write fails because its name
-exists, and the old recorder finishes no further message.  Fences are never deleted.
+A recorder that opens the log first creates a fence, an object without rows, under the name of the next write.  The
+recorder's next write has the same FIRST and the next N.  If an old recorder still runs, its next write fails because
+the name exists, and the old recorder finishes no further message.  Fences are never deleted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PatientBlobs:
         return self._patiently(self._store.names)
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Return *size* bytes from the offset *at* on, or fewer at the end."""
+        """Return at most *size* bytes (None: all bytes) from the offset *at* on."""
         return self._patiently(lambda: self._store.read(name, at, size))
 
     def write(self, name: str, data: bytes) -> None:
@@ -162,7 +162,7 @@ class ObjectLog:
         return len(data)
 
     def _merge(self) -> None:
-        """Merge all writes except the newest into one object, and delete the merged writes."""
+        """Merge all writes except the newest into one object, if their schemas are equal, and delete these writes."""
         *parts, newest_part = self._parts
         self._parts, self._since = [newest_part], self._clock.now()
         if len(parts) < 2:
@@ -224,7 +224,7 @@ class ObjectReader:
         self._newest: tuple[str, int] = ("", 0)  # name and last row of the newest object that was read
 
     def bounds(self) -> Bounds:
-        """Return the bounds of the stored rows.  List only the names after the known names."""
+        """Return the bounds of the stored rows.  After the first call, list only names after the known names."""
         known = max(self._names, default="")
         more = self._listed("rows/", known)
         if not known:
@@ -335,7 +335,7 @@ class ObjectReader:
                     yield frame, cut(frames.decode(data, frame, schema), frame, span)
 
     def first_after(self, time_us: int) -> int:
-        """Find the object by the times of the objects' writes, then search its rows by publish times."""
+        """Find an object by the times of the objects' writes, then search the rows from there on by publish time."""
         bounds = self.bounds()
         pieces = self._pieces()
         low, high = 0, len(pieces)

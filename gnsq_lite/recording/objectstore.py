@@ -51,9 +51,9 @@ _NO_CREDENTIALS = "the options and the environment have no credentials, and the 
 
 
 def settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options ``nsq.storage.*``, given without this prefix, under obstore's names.
+    """Return the options ``nsq.storage.NAME`` with obstore's names.  *given* has the names without the prefix.
 
-    Spark passes names in lower case.  Raises OptionError for an unknown name.
+    Spark passes names in lower case.  Raises OptionError for an unknown name, or for http:// without allowHttp.
     """
     names = {name.replace("_", ""): name for name in _CLIENT_NAMES | _STORE_NAMES}
     found = {}
@@ -82,7 +82,7 @@ class ObjectStore:
         return {**self.__dict__, "_store": None}
 
     def below(self, prefix: str) -> ObjectStore:
-        """Return the objects whose names begin with *prefix*."""
+        """Return a store of the objects whose names begin with *prefix*."""
         found = ObjectStore(self.url, self._given, self._prefix + prefix)
         found._store = self._opened()
         return found
@@ -153,7 +153,7 @@ class ObjectStore:
             obstore.put(store, self._prefix + name, data, use_multipart=False)
 
     def read(self, name: str, at: int = 0, size: int | None = None) -> bytes:
-        """Return *size* bytes from the offset *at* on, or fewer at the end.  Raises FileNotFoundError."""
+        """Return at most *size* bytes (None: all bytes) from the offset *at* on.  Raises FileNotFoundError."""
         import obstore
 
         store = self._opened()
@@ -183,7 +183,7 @@ class ObjectStore:
         return dict(sorted(found.items()))
 
     def folders(self) -> list[str]:
-        """Return the names of the folders directly below the URL, sorted."""
+        """Return the names of the folders directly below the URL and the prefix, sorted."""
         import obstore
 
         store = self._opened()

@@ -15,8 +15,8 @@ class RecorderOptions:
 
     *client* has keyword arguments of a Reader, such as addresses, TLS and AUTH.  *retain* is the number of seconds for
     which rows stay (0: no limit).  *retain_bytes* is the maximum bytes of stored rows (None: no limit).  A Spark query
-    ignores *retain* and *retain_bytes*, and removes rows when it commits.  Receiving pauses while more than
-    *max_waiting* bytes of rows are in no batch of the query (None: no limit).
+    ignores *retain* and *retain_bytes*, and removes rows when it commits.  Receiving pauses when more than
+    *max_waiting* bytes of rows are in no batch of the query (None: no limit), and resumes at 80% of this number.
     """
 
     topic: str

@@ -1,7 +1,7 @@
 """Receives a recorder's messages with one or several Readers.
 
 The receiver passes each message to the recorder, and the recorder finishes the message after its row is durable.  The
-Reader does TLS, AUTH, compression, discovery, reconnects, heartbeats and Youzan's partitions (PIPE-4).
+Reader does TLS, AUTH, compression, discovery, reconnects, heartbeats and Youzan's partitions.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ OnMessages = Callable[[list[Message]], None]
 #: Seconds for which a Reader gathers messages into one list, because each list has a fixed cost.
 GATHER = 0.001
 
-#: Seconds for which a lost nsqd counts as missing, even if nsqlookupd does not list it.  nsqlookupd does not list an
-#: nsqd while it restarts.
+#: Minimum seconds for which a lost nsqd counts as missing even if nsqlookupd does not list it, because nsqlookupd lists
+#: no nsqd that is restarting.
 REMEMBERED = 900.0
 
 _BODY = attrgetter("body")
@@ -71,7 +71,7 @@ class Receiver:
         self.lost = 0
 
     def start(self, on_messages: OnMessages) -> None:
-        """Connect."""
+        """Start the Readers.  Does not wait for their connections."""
 
         def take(messages: list[Message]) -> None:
             keep_all(messages)
@@ -90,7 +90,7 @@ class Receiver:
             reader.start(block=False)
 
     def _on_connected(self, number: int, address: str) -> None:
-        """Store the subscriptions of a Reader.  Runs in the I/O thread."""
+        """Copy the present subscriptions of the Reader *number*.  Runs in the I/O thread."""
         stats = self._readers[number].stats()
         self._subscribed[number] = {(connection.address, connection.partition) for connection in stats.connections}
 
@@ -106,7 +106,7 @@ class Receiver:
         self._trouble = str(reason)
 
     def missing(self) -> list[str]:
-        """Return the nsqds to which at least one Reader is not subscribed."""
+        """Return the configured or recently lost nsqds to which at least one Reader is not subscribed."""
         now = self._clock.now()
         addresses = [{address for address, _ in here} for here in self._subscribed.values()]
         away = {one for one in self._named if not all(one in some for some in addresses)}
@@ -121,7 +121,7 @@ class Receiver:
         return any(str(one) == partition if partition else address == lost for address, one in self._subscribed[number])
 
     def trouble(self) -> str:
-        """Return why the last connection ended or failed."""
+        """Return why a connection last ended or failed, or ""."""
         return self._trouble
 
     def pause(self) -> None:
@@ -135,7 +135,7 @@ class Receiver:
             reader.resume()
 
     def is_connected(self) -> bool:
-        """Return whether a Reader has a connection."""
+        """Return whether at least one Reader is subscribed."""
         return any(self._subscribed.values())
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""The recorder stores received messages durably in a log, and then finishes the messages (PIPE-2).
+"""The recorder stores received messages durably in a log, and then finishes (FIN) the messages.
 
 The Reader's I/O thread appends received messages to a queue, and continues to read.  The recorder's thread stores the
 queued messages with one write, waits for the disk or the store, and sends the FINs.
@@ -27,9 +27,9 @@ log = logging.getLogger("gnsq_lite.recording")
 
 #: Maximum messages, and bytes of bodies, of one write.
 MOST_AT_ONCE, MOST_BYTES = 10_000, 16 << 20
-#: The index is written when it lacks this many rows.  A starting recorder must read the rows that the index lacks.
+#: The index of known messages is written when it lacks this many rows, because a starting recorder reads these rows.
 UNINDEXED = 1_000_000
-#: Time limit in seconds of a graceful stop.
+#: Time limit in seconds of each step of a graceful stop: close the Readers, and store the queued messages.
 STOP_TIMEOUT = 8.0
 
 
@@ -138,7 +138,7 @@ class Recorder:
             self.resume_if_room()
 
     def _gather(self) -> None:
-        """Wait ``linger`` seconds for further messages, or until half of max_in_flight messages are queued."""
+        """Gather messages until ``linger`` seconds pass, half of max_in_flight are queued, or the recorder stops."""
         deadline = self._clock.now() + self.log.linger
         enough = max(1, self._options.max_in_flight // 2)
         while self._queue and len(self._queue) < enough and self._clock.now() < deadline:
@@ -226,7 +226,7 @@ class Recorder:
         return self._cutoff.covers(first.nsqd_address, first.timestamp_ns)
 
     def _refused(self, error: OSError, messages: list[Message]) -> None:
-        """Requeue *messages* after a failed write, as on a full disk.  Then remove rows, or pause for a second."""
+        """Requeue *messages* after a failed write.  If no row can be removed, pause, or raise after lease.PATIENCE."""
         send_back(messages)
         now = self._clock.now()
         self._refused_since = now if self._refused_since is None else self._refused_since
@@ -272,11 +272,11 @@ class Recorder:
         return 0 if self._known is None else self._known.dropped
 
     def in_flight(self) -> int:
-        """Return how many received messages are not stored yet."""
+        """Return how many received messages are queued for a write."""
         return len(self._queue)
 
     def is_paused(self) -> bool:
-        """Return whether receiving is paused until further rows are in a batch."""
+        """Return whether receiving is paused because more than max_waiting bytes are in no batch."""
         return self._paused
 
     def not_connected(self, seconds: float) -> ConnectError:
@@ -298,13 +298,13 @@ class Recorder:
         return most is not None and self.waiting_bytes() > most
 
     def wait_for_rows(self, after: int, seconds: float) -> None:
-        """Wait at most *seconds* until a row with a number above *after* is stored."""
+        """Wait at most *seconds* for a row after *after*.  Return earlier if the recorder fails or drops copies."""
         self._news.clear()
         if self.log.last <= after and self._error is None:
             self._news.wait(seconds)
 
     def hand_over(self, row: int) -> None:
-        """Note that the rows up to *row* are in a batch."""
+        """Record that the rows up to *row* are in a batch."""
         with self.lock:
             self.taken = max(self.taken, row)
             while self._waiting and self._waiting[0][0] <= self.taken:

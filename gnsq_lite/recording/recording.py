@@ -7,7 +7,7 @@
     logs/NAME/      a log, see local.py and objects.py
     jobs/ID         marker of a Spark job of recorders; the job stops when the marker is removed
 
-A position maps log names to the number of the last row read.  A log is absent until its first row is read.
+A position maps log names to the number of the last row read.  It has no entry for a log of which no row was read.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ class Recording:
         """Open a log that has no writer, or a new log, for writing.
 
         If *own* is false, skip logs that have lost rows.  If *own* is true, the recording may have only one writer:
-        raise RecordingInUse if another writer runs, and RecordingDamaged if the log has lost rows.  If *complete* is
-        false, retire a log that has lost rows, and open a new log instead of raising RecordingDamaged.
+        raise RecordingInUse if another writer still runs after *wait* seconds.  If its log has lost rows, raise
+        RecordingDamaged or, if *complete* is false, retire this log and open a new log.
         """
         writers = [self._writer(name) for name in self.names() if not self.reader(name).is_retired()]
         for writer in writers if own or self._store is None else _without_writer(writers):
@@ -357,7 +357,7 @@ class Recording:
 
 
 def _without_writer(logs: list[LocalLog | ObjectLog]) -> Iterator[LocalLog | ObjectLog]:
-    """Yield each log as soon as its lease is known to be free.  Watches all leases at the same time."""
+    """Yield each log as soon as its lease is known to be free, but no log with a writer.  Watches all leases."""
     watched = [one for one in logs if isinstance(one, ObjectLog)]
     while watched:
         states = [(one, one.lease.is_free()) for one in watched]
