@@ -1,8 +1,8 @@
 """NSQ for Spark.  ``format("nsq")`` is a source and a sink, and ``format("nsq_log")`` is a source.
 
-``format("nsq")`` finishes (FIN) a message only after the message is durable in a recording, from which a restarted
-query continues (PIPE-2).  A batch that runs again has the same rows (PIPE-3).  So a sink that skips repeated batch ids
-stores each message once.  Any other sink stores each message at least once.
+``format("nsq")`` finishes (FIN) a message only after the message is durable in a recording.  A restarted query reads on
+from the recording, and a batch that runs again has the same rows.  So a sink that skips repeated batch ids stores each
+message once.  Any other sink stores each message at least once.
 
 Needs the extra ``spark`` (``pip install ".[spark]"`` in a checkout) and Java 17.  This module itself imports neither
 Spark nor Arrow.

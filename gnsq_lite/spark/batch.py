@@ -20,7 +20,7 @@ from gnsq_lite.spark.reading import (
 
 
 class NsqBatchReader(DataSourceReader):
-    """Reads from startingOffsets (earliest) to endingOffsets (latest).  The first action resolves both offsets."""
+    """Reads from startingOffsets to endingOffsets (default: all rows).  The first action resolves both offsets."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

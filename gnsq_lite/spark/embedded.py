@@ -46,7 +46,7 @@ class Embedded:
         self._committed = self._recording.committed()
 
     def begin_new_log(self, name: str) -> None:
-        """Replace the log *name*, which ends before the checkpoint's position, so that no row number is used twice."""
+        """Replace the log *name* before the start, because new rows would get numbers that the checkpoint used."""
         if self._writer is not None and self._writer.name == name and self.recorder is None:
             self._writer.close()
             self._recording.retire(name)
@@ -94,12 +94,12 @@ class Embedded:
         recorder.wait_for_rows(recorder.taken, seconds)
 
     def hand_over(self, position: Position) -> None:
-        """Note that the rows up to *position* are in a batch."""
+        """Record that the rows up to *position* are in a batch."""
         recorder = self.started()
         recorder.hand_over(position.get(recorder.log.name, 0))
 
     def is_paused(self) -> bool:
-        """Return whether receiving is paused until further rows are in a batch."""
+        """Return whether receiving is paused because more than maxWaitingBytes are in no batch."""
         return self.started().is_paused()
 
     def commit(self, position: Position) -> None:

@@ -1,8 +1,8 @@
 """Plans the ranges of a micro-batch of logs.
 
 As in Spark's Kafka source, an offset is ``{"topic": {"0": 23, "1": 45}}``: for each partition, the byte offset at which
-the next batch begins.  A message belongs to the range that has its first byte, so a range always has the same rows
-(PIPE-3).
+the next batch begins.  A message belongs to the range that has the message's first byte.  So a batch that runs
+again has the same rows.
 """
 
 from __future__ import annotations

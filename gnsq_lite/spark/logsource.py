@@ -1,7 +1,7 @@
 """``format("nsq_log")`` reads a topic of Youzan's NSQ as a log.
 
 The source needs no recording, and no channel that keeps a position.  Spark's offsets are the position, and a batch that
-runs again reads the same bytes of the log (PIPE-3).
+runs again reads the same bytes of the log.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _LogReader:
         """Return the tasks, and report messages that retention has already removed.
 
         A partition that was added later is read from 0, as in Spark's Kafka source.  Reading from the log's present
-        beginning would hide removed messages, and a batch that runs again could have other rows.
+        beginning would skip removed messages without an error, and a repeated batch could have other rows.
         """
         topic = self._options.topic
         for partition, end in ends.items():
@@ -208,7 +208,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         extents = self._extents(begins)
         ends = dict(begins or {})
         ends.update({number: extent.end for number, extent in extents.items()})
-        if self._until is not None:  # only the next run reads a partition that was added during this run
+        if self._until is not None:  # AvailableNow omits partitions that were added after the query's start
             last = {**(begins or {}), **self._until}
             ends = {number: last[number] for number in ends if number in last}
         if begins is not None:
@@ -242,7 +242,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return extents
 
     def _warn(self, why: str) -> None:
-        """Log a warning once while it applies, because Spark calls latestOffset() many times a second."""
+        """Log *why* once until latestOffset() has no warning, because Spark calls that method many times a second."""
         self._is_healthy = False
         if why not in self._warned:
             self._warned.add(why)
@@ -269,7 +269,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         return limited(there, ends, min(rows), self._cluster)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends of the logs, for the query's progress."""
+        """Return the ends of the logs for the query's progress, or None if they are unavailable."""
         try:
             extents = self._cluster.extents()
         except LogUnavailable:

@@ -1,8 +1,9 @@
 """A task of a log reads all messages of one range, once and in order.
 
-nsqd delivers a log only through a channel.  Each attempt of a task creates a channel, and sets the channel's position
-to the range's beginning.  The attempt reads until the offsets and lengths of its messages cover the range without a
-gap.  nsqd deletes the channel when the connection ends.  So attempts do not affect each other.
+nsqd delivers a log only through a channel.  Each attempt of a task creates an ephemeral channel (if the topic allows
+that), and sets the channel's position to the range's beginning.  The attempt reads until the offsets and lengths of its
+messages cover the range without a gap.  nsqd deletes the channel when the connection ends.  So attempts do not affect
+each other.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ from gnsq_lite.spark.logplan import Range
 from gnsq_lite.spark.logschema import to_log_batch
 from gnsq_lite.youzan.dialect import YouzanDialect
 
-#: Waiting messages above which reading pauses, and seconds without a message of the range until the task tries another
-#: channel.
+#: Queued messages at which reading pauses, and seconds without a next message until a task tries another channel.
 MOST_WAITING, STALLED = 50_000, 5.0
 #: Maximum messages in flight.
 WINDOW = 2500
@@ -105,7 +105,7 @@ class ChannelReader:
             self._reader.resume()
 
     def close(self) -> None:
-        """Close the Reader, and delete a channel that never had a consumer.  nsqd deletes all other channels itself."""
+        """Close the Reader.  Delete an ephemeral channel that never had a consumer: nsqd deletes only the others."""
         if self._reader is not None:
             self._reader.close(2.0)
         if self._channel and not self._was_connected:
@@ -176,7 +176,7 @@ class RangeTask:
         return channel
 
     def _through(self, channel: ChannelReader) -> Iterator[pa.RecordBatch]:
-        """Yield messages of *channel* until the range's end, or until no further message of the range arrives."""
+        """Yield messages until the range or the connection ends, or no next message arrives for STALLED seconds."""
         self._ahead.clear()
         ready: list[Any] = []
         last_progress = self._clock.now()
@@ -220,7 +220,7 @@ class RangeTask:
     # -- missing messages
 
     def _handle_missing(self) -> None:
-        """Wait for the next message, continue after a gap, or raise DataLoss or LogUnavailable."""
+        """Pause before another try, or skip lost messages.  Raises DataLoss, or LogUnavailable after pollTimeoutMs."""
         partition, patience = self._range.partition, self._options.poll_timeout_ms / 1000
         late = self._clock.now() - self._progress >= patience
         extent = mark = None

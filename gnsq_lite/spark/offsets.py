@@ -31,7 +31,7 @@ def given_position(option: str, text: str) -> Position:
 
 
 def limited(begin: Position, end: Position, rows: int | None) -> Position:
-    """Return a position at most *rows* after *begin*.  A log's share is proportional to its waiting rows."""
+    """Return *end*, or a position *rows* rows after *begin*.  A log's share is proportional to its waiting rows."""
     waiting = {name: row - begin.get(name, 0) for name, row in end.items() if row > begin.get(name, 0)}
     total = sum(waiting.values())
     found = dict(begin)

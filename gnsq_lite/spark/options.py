@@ -86,7 +86,7 @@ class CommonOptions:
             parse_address(address, default_port=4161, option="lookupdHTTPAddresses")
 
     def client_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of a Reader or a Writer: addresses, TLS, AUTH and other options (PIPE-4)."""
+        """Return the keyword arguments of a Reader or a Writer: addresses, TLS, AUTH and other options."""
         return {
             "nsqd_tcp_addresses": list(self.nsqd_tcp_addresses),
             "lookupd_http_addresses": list(self.lookupd_http_addresses),
@@ -116,16 +116,16 @@ class SourceOptions(CommonOptions):
     max_offsets_per_trigger: int | None = opt(None, "maximum rows of a micro-batch", low=1)
     min_offsets_per_trigger: int | None = opt(None, "minimum rows of a micro-batch", low=1)
     max_trigger_delay: str = opt("15m", "maximum wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 2 minutes")
-    min_partitions: int | None = opt(None, "minimum tasks of a batch; default: the number of cores", low=1, high=4096)
+    min_partitions: int | None = opt(
+        None, "minimum tasks of a batch; default: one per 10,000 rows, at most one per core", low=1, high=4096
+    )
     fail_on_data_loss: bool = opt(True, "fail if rows are missing: recording replaced, or rows removed by retention")
     max_in_flight: int = opt(2500, "recording: messages in flight per connection", low=1, high=1_000_000)
-    connections_per_nsqd: int = opt(
-        1, "recording: connections to each nsqd, each with its own maxInFlight", low=1, high=64
-    )
+    connections_per_nsqd: int = opt(1, "recording: connections to each nsqd, each with maxInFlight", low=1, high=64)
     max_waiting_bytes: int = opt(
-        1 << 30, "recording: pause receiving while more bytes than this are in no batch", low=4096, kind="bytes"
+        1 << 30, "recording: pause receiving when more bytes than this are in no batch", low=4096, kind="bytes"
     )
-    idle_timeout_ms: int = opt(2000, "recording: AvailableNow ends after this time without a message", low=10)
+    idle_timeout_ms: int = opt(2000, "recording: AvailableNow ends after this time without a backlog message", low=10)
     connect_timeout_ms: int = opt(30_000, "recording: time AvailableNow waits for an unreachable nsqd", low=10)
     on_missing_nsqd: Literal["error", "warn"] = opt(
         "error", "recording: if an nsqd is unreachable, AvailableNow fails (error) or reads the other nsqds (warn)"

@@ -1,7 +1,7 @@
 """Progress markers of the sink: a task that Spark runs again skips the rows that nsqd has confirmed.
 
 Without a marker, a repeated task publishes its whole partition again.  A marker belongs to one partition of a query's
-batch or of a batch write.  It is valid only if the repeated task has the same bodies in the same order.  After a
+batch or of a batch write.  The marker is valid only if the repeated task has the same bodies in order.  After a
 shuffle, or after a restart with other options, the bodies may differ.  So a marker has a checksum of the bodies.
 """
 

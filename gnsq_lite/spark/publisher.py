@@ -98,7 +98,7 @@ class Sink:
         self.published = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Publish all rows, and return the number of rows published.
+        """Publish all rows, and return the number of published messages.
 
         Raises:
             BadRows, OptionError: nsqd would refuse a row.  If the row is in the first CHECKED_BYTES, no row was sent.
@@ -141,7 +141,7 @@ class Sink:
         )
 
     def _send(self, held: list[tuple[Checked, int]]) -> None:
-        """Publish checked slices of rows.  *held* has each slice with the number of the task's rows up to its end."""
+        """Publish checked slices of rows.  *held* has (slice, number of the task's rows up to the slice's end)."""
         for one, end in held:
             self._send_rows(one, end)
         held.clear()
@@ -172,7 +172,7 @@ class Sink:
             self.done = Done(end, self._crc)
 
     def _checksum(self, pieces: Iterable[Payload]) -> int:
-        """Return the checksum of all rows up to *pieces*.  Without a marker, the checksum does not change."""
+        """Return the marker's checksum continued with *pieces*, or the old value if the task has no marker."""
         return self._crc if self._on_progress is None else checksum(pieces, self._crc)
 
     def _write_deferred(self, topic: str, bodies: pa.Array, defers: pa.Array) -> None:
@@ -208,7 +208,7 @@ class Sink:
         self._window.append((payload, publication, done))
 
     def _settle(self) -> None:
-        """Wait for the oldest MPUB, and send it again after a transient error."""
+        """Wait for the oldest MPUB, and send it again after a transient error, at most maxRetries times."""
         payload, publication, done = self._window.popleft()
         for attempt in range(self._options.max_retries + 1):
             try:

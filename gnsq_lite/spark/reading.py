@@ -29,7 +29,7 @@ log = logging.getLogger("gnsq_lite.spark")
 
 #: A batch has a task for each TASK_ROWS rows, but at most one for each core.  A task costs Spark some 10 ms.
 TASK_ROWS = 10_000
-#: Reported if a query's recording has a later committed position than its checkpoint.
+#: Reported if the recording's committed position is after the position in the query's checkpoint.
 OLDER = (
     "the checkpoint is an older copy.  Start with a new checkpointLocation, so that the query continues from the"
     " recording.  With this checkpoint, new rows get the ids of finished batches, and a sink may skip them"
@@ -134,7 +134,7 @@ class Checked:
         return {name: max(row, self.position.get(name, 0)) for name, row in {**self.position, **self.there}.items()}
 
     def ranges(self, end: Position) -> list[tuple[LogReader, int, int]]:
-        """Return (log, start, end) of the rows up to *end*.  Raises DataLoss."""
+        """Return (log, start, end) of the rows after :attr:`position` up to *end*.  Raises DataLoss."""
         found = []
         for name, row in sorted(end.items()):
             last = self.there.get(name, 0)
@@ -149,7 +149,7 @@ class Checked:
 def tasks(
     recording: Recording, ranges: list[tuple[LogReader, int, int]], options: SourceOptions
 ) -> list[InputPartition]:
-    """Split rows into tasks: up to one for each core, or at least minPartitions (PIPE-3)."""
+    """Split rows into at most one task per core, or minPartitions tasks.  With ordered=true, each log is one task."""
     uuid = recording.meta().uuid
     total = sum(end - start for _, start, end in ranges)
     if not total:

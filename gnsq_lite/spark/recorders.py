@@ -19,7 +19,7 @@ from gnsq_lite.spark.reading import settle_worker
 
 log = logging.getLogger("gnsq_lite.spark")
 
-#: Seconds between two checks of the job's marker.
+#: Seconds between two checks whether stop() has removed the job's marker.
 LOOK_EVERY = 1.0
 
 
@@ -48,7 +48,7 @@ class Recorders:
     def stop(self, timeout: float = 60.0) -> None:
         """Stop the recorders gracefully.  They store and finish every received message.
 
-        Raises TimeoutError if a recorder still runs after *timeout* seconds, and the job's error.
+        Raises the job's error, and TimeoutError if a recorder still runs after *timeout* seconds.
         """
         self._recording.jobs.remove(self._job)
         if not self.wait(timeout):

@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The valid rows of a slice and, with onBadRow=topic:NAME, a JSON record of each bad row."""
+    """The valid rows of a slice, JSON records of bad rows (onBadRow=topic:NAME), and whether no row was bad."""
 
     runs: list[Run]
     records: list[bytes]

@@ -71,7 +71,7 @@ class NsqArrowWriter(DataSourceArrowWriter):
         self._remove_markers()
 
     def abort(self, messages: list[Any]) -> None:
-        """Log a failed job, and remove the markers.  Rows of finished tasks stay published."""
+        """Log a failed job, and remove the markers.  Published rows stay in nsqd."""
         rows = sum(message.rows for message in messages if message is not None)
         log.warning("the job failed; its finished tasks have published %d rows", rows)
         self._remove_markers()

@@ -62,6 +62,6 @@ class StreamCommits:
                 remove_markers(Path(self._options.marker_dir), query, batchId)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Log a failed batch.  A restarted query runs the batch again, and tasks continue at their markers."""
+        """Log a failed batch.  A restarted query runs the batch again, and with markerDir continues at the markers."""
         rows = sum(message.rows for message in messages if message is not None)
         log.warning("batch %d failed after %d of its rows were published", batchId, rows)

@@ -1,4 +1,4 @@
-"""``format("nsq")``.  ``spark.dataSource.register(NsqDataSource)`` registers the format (PIPE-1)."""
+"""``format("nsq")``.  ``spark.dataSource.register(NsqDataSource)`` registers the format."""
 
 from __future__ import annotations
 

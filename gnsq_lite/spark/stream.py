@@ -1,8 +1,8 @@
-"""The streaming source reads a recording.  If the query has a topic and a channel, it also records the channel.
+"""The streaming source reads a recording.  If the query has a topic, the source also records the channel.
 
 Spark creates the reader twice, and sends a pickled copy of a reader to the tasks.  So the constructor does no I/O.  The
 first call of a driver method opens the recording, in Spark's process for the source of this query.  An offset is a
-position: a dict from log name to the number of the last row.  The rows of ``(start, end]`` never change (PIPE-3).
+position: a dict from log name to the number of the last row.  The rows between two offsets never change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _AvailableNow: Any = available_now_mixin()
 
 #: Seconds for which latestOffset() waits for a row.  Without a new row, Spark repeats the call 10 ms later.
 PATIENT = 0.1
-#: Seconds for which the first batch of a run gathers rows.  Without this wait, the batch would have a single row.
+#: Seconds for which a started query's first batch gathers rows.  Without this wait, the batch would have one row.
 FIRST = 0.1
 #: Rows that AvailableNow's first batch gathers while the backlog arrives.  Each later batch gathers as many rows as all
 #: earlier batches together, because a batch costs 0.1 s of CPU.
@@ -62,7 +62,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._until_ns = 0
         self._target: Position | None = None
         self._is_read, self._is_first = False, True
-        #: Arrival time of the newest message of AvailableNow's backlog, and the number of the message's row.
+        #: Value of the recorder's ``backlog_seen`` at its last change, and number of the last row stored at that time.
         self._seen, self._ready = 0.0, 0
         #: Rows in AvailableNow's batches so far.
         self._given = 0
@@ -104,7 +104,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return found
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start of a new query: after the last committed position, or at startingOffsets."""
+        """Return a new query's start: the committed position if the query records, or else startingOffsets."""
         recording = self._recording()
         found = recording.committed() if self._options.records else first_position(recording, self._options, "latest")
         self._last = self._valid(found).position
@@ -173,9 +173,9 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
                 time.sleep(0.02)
 
     def _wait_for_backlog(self, embedded: Embedded, rows: int | None) -> None:
-        """Wait before the first batch of a run until the backlog is recorded.
+        """Wait for the backlog before a query's first batch, AvailableNow's only batch with PySpark before 4.2.
 
-        PySpark before 4.2 does not inform a Python source about AvailableNow, and calls latestOffset() only once.
+        Return earlier if receiving pauses (maxWaitingBytes), *rows* rows are stored, or an nsqd stays unreachable.
         """
         embedded.expect(time.time_ns())
         backlog = Backlog(embedded.started(), self._options.recorder())
@@ -183,12 +183,12 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             while not backlog.is_read():
                 if embedded.is_paused() or (rows is not None and embedded.started().stored >= rows):
                     log.warning(
-                        "the backlog is more than maxWaitingBytes or maxOffsetsPerTrigger: with this PySpark, a run of"
-                        " AvailableNow reads only this amount"
+                        "the backlog exceeds maxWaitingBytes or maxOffsetsPerTrigger: with PySpark before 4.2,"
+                        " AvailableNow reads only this amount; start the query again to read on"
                     )
                     return
                 time.sleep(0.02)
-        except ConnectError as error:  # the run may be continuous, and must not end because an nsqd is unreachable
+        except ConnectError as error:  # a query without AvailableNow must not end because an nsqd is unreachable
             log.warning("%s", error)
         finally:
             embedded.expect(0)
@@ -206,7 +206,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return found
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Set AvailableNow's backlog: all messages published before this call, or all rows stored before this call."""
+        """Let AvailableNow read the messages published before this call or, without topic, rows stored before it."""
         self._until_ns = time.time_ns()
         if self._embedded is not None and self._embedded.recorder is not None:
             self._embedded.expect(self._until_ns)
@@ -214,7 +214,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             self._target = self._recording().end()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch.  The same offsets always give tasks with the same rows (PIPE-3)."""
+        """Return the tasks of a batch.  A batch that runs again has the same offsets, and so the same rows."""
         last = parse_position(end)
         begin = self._valid(parse_position(start))  # PySpark before 4.2 passes the checkpoint's position here first
         if self._embedded is not None:
@@ -224,7 +224,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return tasks(self._recording(), begin.ranges(last), self._options)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Commit the rows up to *end*, which Spark does not need any more."""
+        """Commit the rows up to *end*, so that they may be removed.  Spark reads no committed row again."""
         if self._embedded is not None:
             self._recording()
             self._embedded.commit(parse_position(end))
