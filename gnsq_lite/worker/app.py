@@ -70,8 +70,8 @@ class Worker:
         middleware: Objects with hooks around each message, the outermost first.
         drain_timeout: Seconds that running handlers have to finish when the worker stops.
         hang_timeout: Seconds after which a supervisor kills a process whose I/O loop does not run, for example because
-            a handler holds the GIL.  0 disables this.  The default is the longest time_limit, but at least two
-            heartbeat intervals, plus 30 s.
+            a handler holds the GIL.  0 disables this.  The default is 30 s plus the longest time_limit or two heartbeat
+            intervals, whichever is longer.
         defaults: Keywords of :class:`~gnsq_lite.Reader` for all handlers.  A handler's own value overrides a default.
             Pass *batch_size* to :meth:`handler` instead, because type checkers accept it only there.
 
@@ -114,11 +114,11 @@ class Worker:
 
     @property
     def stages(self) -> Stages:
-        """The stages of the shutdown: drain, then stop at once."""
+        """The shutdown: ``drain`` is set when it begins, ``at_once`` when it must end at once.  See :meth:`run`."""
         return self._stages
 
     def configure(self, **defaults: Unpack[HandlerArguments]) -> None:
-        """Change the defaults, as the command line does.  Raises OptionError, or ClosedError after the start."""
+        """Change defaults of all handlers.  Raises OptionError, or ClosedError if the Worker has started."""
         self._not_started()
         check_give_up(defaults.get("on_give_up"))
         changed = {**self.defaults, **defaults}
@@ -162,7 +162,7 @@ class Worker:
                 exception class to number of attempts.  ``retry_delay`` is the delay of a failed message in seconds, a
                 function of (error, attempts) that returns seconds, or a dict from exception class to such values.
         Raises:
-            OptionError, InvalidName: raised by the decorator, so the traceback shows the decorator's line.
+            OptionError, InvalidName, ClosedError: from the decorator, so the traceback shows the decorator's line.
         """
 
         def register(function: Any) -> Any:
@@ -181,12 +181,12 @@ class Worker:
                 raise OptionError(
                     "channel",
                     f"{handler.topic}/{handler.channel}",
-                    f"{other.name} already handles this channel; nsqd would send a message to only one of the handlers",
+                    f"{other.name} already handles this channel; nsqd would send each message to only one of these",
                 )
         self._handlers.append(handler)
 
     def every(self, when: str | float | Schedule, topic: str, body: schedules.Body) -> None:
-        """Publish a message on a schedule while the worker runs.  Only one of several processes publishes.
+        """Publish a message on a schedule while the worker runs.  Only one process of a supervisor publishes.
 
         Args:
             when: An interval such as ``"30s"`` or ``"5m"``, or a number of seconds (due at each multiple since 1970
@@ -208,7 +208,7 @@ class Worker:
         self._handlers = [handler for handler in self._handlers if handler.topic in wanted]
 
     def check(self) -> None:
-        """Raise OptionError if there is no handler or if options contradict each other, as :meth:`start` would."""
+        """Raise OptionError if there is no handler or if an option is invalid, as :meth:`start` would."""
         if not self._handlers:
             raise OptionError(
                 "handlers", [], "the worker has no handlers: decorate a function with @worker.handler(topic, channel)"
@@ -220,18 +220,18 @@ class Worker:
     # -- running
 
     def run(self, *, supervision: Supervision | None = None, checks: Sequence[Callable[[], object]] = ()) -> int:
-        """Consume until SIGTERM, SIGINT or :meth:`stop`.  Then drain, and return the exit code.
+        """Consume until SIGTERM, SIGINT, :meth:`stop` or the end of a Reader.  Then drain, and return the exit code.
 
-        After the first signal, the Worker receives no new messages.  Running handlers get ``drain_timeout`` seconds.
-        A second signal stops at once.  Unfinished messages are requeued.  Only the main thread can handle signals.
+        The drain requeues messages that no handler has begun.  Running handlers get ``drain_timeout`` seconds, or until
+        a second signal.  Then their messages are requeued too.  Signals have no effect outside the main thread.
 
         Args:
-            supervision: Values from this process's supervisor, or None.  A supervised process drains on each SIGTERM
-                and SIGINT, and stops at once only on SIGQUIT.  It may receive a signal twice, from the service manager
-                and from the supervisor.
+            supervision: Values from this process's supervisor, or None.  In a supervised process SIGTERM and SIGINT
+                only begin the drain, because the service manager and the supervisor may both send the signal.  SIGQUIT
+                or a second :meth:`stop` ends the drain at once.
             checks: Functions that the Worker calls twice a second.  The Worker drains if a function returns true.
         Returns:
-            0 if every handler finished, or 3 if a second signal or the time limit ended handlers.
+            0 if every handler finished, or 3 if handlers still ran at the end of the drain.
         Raises:
             OptionError: no handler is registered, or an option is invalid.
             NSQError: a Reader ended with an error that no retry can fix.  The other Readers were drained.
@@ -281,11 +281,11 @@ class Worker:
             self._publishing = schedules.start(self.schedules, self.writer().publish, election, self._stages.drain)
 
     def stop(self) -> None:
-        """Make :meth:`run` drain and return.  A second call stops at once.  Thread-safe, also in handlers."""
+        """Make :meth:`run` drain and return.  A call during the drain ends it at once.  Thread-safe."""
         self._stages.advance()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Drain the Readers, and wait.  Return whether every handler finished in *timeout* seconds."""
+        """Drain the Readers for *timeout* or ``drain_timeout`` seconds.  Return whether every handler finished."""
         drained = self._drain(self.drain_timeout if timeout is None else timeout)
         for each in reversed(self.middleware):
             try:
@@ -315,7 +315,7 @@ class Worker:
         return tuple(reader.stats(timeout) for reader in self.readers)
 
     def last_runs(self) -> dict[tuple[str, str], float]:
-        """Return a dict from (schedule, topic) to the due time of the last publish, in seconds since 1970."""
+        """Return the due time of the last publish by (schedule, topic), or {} if another process publishes."""
         return {} if self._publishing is None else self._publishing.last_runs()
 
     def __repr__(self) -> str:
@@ -324,7 +324,7 @@ class Worker:
     # -- inside
 
     def _wait_for_the_end(self, checks: Sequence[Callable[[], object]]) -> BaseException | None:
-        """Wait until the Worker must drain.  Return the error that ended a Reader, or None."""
+        """Wait until the Worker must drain.  Return the error of a Reader or a check, or None."""
         while not self._stages.drain.done():
             try:
                 for reader in self.readers:
@@ -413,8 +413,8 @@ class Middleware(Generic[Given]):
 
     *message* is the handler's argument: a :class:`~gnsq_lite.Message`, or with *batch_size* a list of messages.
     ``Middleware[list[Message]]`` declares lists to a type checker.
-    Hooks run in the handler's thread or greenlet, so several may run at once.  The first middleware is the outermost:
-    its ``before`` runs first, and its ``after`` or ``failed`` last.
+    ``before``, ``after`` and ``failed`` run in the handler's thread or greenlet, so several may run at once.  The first
+    middleware is the outermost: its ``before`` runs first, and its ``after`` or ``failed`` last.
     """
 
     def before(self, message: Given) -> None:
@@ -430,7 +430,7 @@ class Middleware(Generic[Given]):
         """Run once in each process, before the first message."""
 
     def stopped(self, worker: Worker) -> None:
-        """Run once in each process, after the last message."""
+        """Run once in each process, after the Readers and Writers have closed."""
 
     def wrap(self, call: Callable[[Given], object], handler: Handler) -> Callable[[Given], object]:
         """Return a function that replaces *call*.  Override this method to share values between before and after."""

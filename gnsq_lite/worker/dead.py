@@ -74,11 +74,11 @@ class DeadLetter:
 
     @property
     def key(self) -> str:
-        """Return a short form of the name for display."""
+        """Return the letter's id in the ``dead`` commands, a hash of the name.  It is not the message id."""
         return hashlib.blake2b(self.name.encode(), digest_size=5).hexdigest()
 
     def to_json(self) -> bytes:
-        """Return the letter as JSON, with the body in base64."""
+        """Return the letter as JSON, with the body in base64 and the message id in hex."""
         values = {**asdict(self), "id": self.id.hex(), "body": base64.b64encode(self.body).decode("ascii")}
         return json.dumps({"version": VERSION, **values}).encode("ascii")
 
@@ -127,7 +127,7 @@ def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
 class Store(Protocol):
     """A store of letters.  The methods raise the errors of the store's disk, nsqd or database."""
 
-    #: Text that names the store in the configuration.
+    #: The store as written in ``on_give_up`` and in the ``dead`` commands, such as "directory:PATH".
     word: str
 
     def keep(self, letter: DeadLetter) -> None:
@@ -209,7 +209,7 @@ class Topic:
         self._reader: Reader | None = None
 
     def keep(self, letter: DeadLetter) -> None:
-        """Publish the letter, if necessary without its traceback.  Raises MessageTooLarge, PublishError."""
+        """Publish the letter, without its traceback if it is too large.  Raises MessageTooLarge, PublishError."""
         if self._bare:
             self._writer().publish(self._topic, letter.body)
             return
@@ -251,7 +251,7 @@ class Topic:
         self._open.pop(letter.name).finish()
 
     def close(self) -> None:
-        """Requeue the letters that were not removed."""
+        """Requeue the letters that were not removed, and close the Reader."""
         for message in self._open.values():
             if not message.has_responded:
                 message.requeue(0.0, backoff=False)

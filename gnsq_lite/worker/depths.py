@@ -1,4 +1,4 @@
-"""Polls the depths of a Worker's channels from its nsqds when a client requests the live page or /metrics."""
+"""Polls the depths of a Worker's channels from its nsqds when a client requests a page that shows depths."""
 
 from __future__ import annotations
 

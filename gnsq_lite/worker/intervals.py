@@ -58,7 +58,7 @@ def due(schedule: Schedule, last: float, now: float, waited: float = 0.0) -> tup
 
     Only the latest of several missed times is due, so a process that slept for an hour does not publish an hour's
     messages at once.  Times more than a day ago are dropped.  *waited* is the time since *last* by the monotonic clock.
-    After twice the interval the next time is due, even if the wall clock was set back.
+    If it is at least twice the interval, the next time is due, even if the wall clock was set back.
     """
     found, missed = None, 0
     when = schedule.next_after(max(last, now - _PAST))

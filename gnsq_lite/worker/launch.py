@@ -24,7 +24,7 @@ from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 if TYPE_CHECKING:
     from gnsq_lite.worker.app import Worker
 
-#: Function that returns the renderer of /metrics.  It receives the Worker, and a function of depths (or None).
+#: Function that returns the renderer of /metrics.  Its arguments are the Worker, and ``Depths.look`` or None.
 Metrics = Callable[["Worker", Callable[..., Any] | None], Callable[[], Page]]
 
 #: Seconds between two checks of the sources.
@@ -68,13 +68,13 @@ class Launch:
         """Run the supervisor, or the Worker in a supervised process, and return the exit code.
 
         Args:
-            load: Function that returns the Worker.  If *load* raises with ``reload``, the process waits for a change.
+            load: Function that returns the Worker.  If it raises NSQError with ``reload``, wait for a source change.
             program: Name of the command in error messages.
             merge: Function that merges the metrics pages of several processes.
             metrics: Function that returns the renderer of the metrics page.
         Raises:
             OptionError: flags contradict each other.
-            NSQConnectionError: the port of the status pages is in use.
+            NSQConnectionError: the status pages cannot be served, for example because the port is in use.
             NSQError: the errors of :meth:`gnsq_lite.Worker.run`.
         """
         if self.metrics_depth and self.metrics_port is None:

@@ -33,7 +33,7 @@ class LastErrors(Middleware[Any]):
         self._of: dict[Key, deque[Document]] = {}
 
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
-        """Wrap *call* to keep the errors that it raises."""
+        """Wrap *call* to keep the errors that it raises, except a Requeue without backoff."""
         kept = self._of.setdefault((handler.topic, handler.channel), deque(maxlen=ERRORS))
 
         def keeping(message: Any) -> object:
@@ -47,7 +47,7 @@ class LastErrors(Middleware[Any]):
         return keeping
 
     def of(self, key: Key) -> list[Document]:
-        """Return the last errors of the handler with *key*."""
+        """Return the last errors of the handler of *key*, (topic, channel)."""
         with self._lock:
             return [dict(each) for each in self._of.get(key, ())]
 
@@ -102,7 +102,7 @@ class WorkerPages:
         return True, {"pid": os.getpid()}
 
     def ready(self) -> Verdict:
-        """Return whether every Reader has RDY above 0.  RDY is 0 while a Reader starts, drains or backs off."""
+        """Return whether each Reader has RDY above 0.  RDY is 0 while it starts, drains, is paused or backs off."""
         if self._worker.stages.drain.done():
             return False, {"why": "draining"}
         if len(self._worker.readers) < len(self._worker.handlers):

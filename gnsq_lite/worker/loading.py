@@ -64,7 +64,7 @@ def load(target: str, kind: type[T], default: str) -> T:
 
 
 def explained(name: str, error: BaseException) -> LoadError:
-    """Return the error for a failed import of *name*.  The text contains the traceback from the user's code on."""
+    """Return the error for a failed import of *name*.  The traceback in the text begins in the user's code."""
     trace = _users(error.__traceback__)
     lines = traceback.format_exception(type(error), error, trace, chain=error.__suppress_context__ is False)
     files = [frame.filename for frame in traceback.extract_tb(trace)]

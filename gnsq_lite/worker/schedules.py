@@ -1,4 +1,4 @@
-"""Publishes scheduled messages.  One of a Worker's processes is elected to publish."""
+"""Publishes scheduled messages.  Of the processes of a supervisor, one is elected to publish."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("gnsq_lite.worker")
 
 #: Maximum seconds between two checks of the clock.
 _CHECK_EVERY = 0.5
-#: Seconds from the due time until a publish is late, and from the start of a publish until it hangs.
+#: Seconds from the due time after which a publish counts as late, and from its start after which it counts as hung.
 _LATE, _HUNG = 5.0, 30.0
 #: Seconds for running publishes to end when the worker stops, before another process may publish.
 _FINISH = 2.0
@@ -68,7 +68,7 @@ class _Job:
     #: The due time of the last publish, and the monotonic time at which this process read that due time.
     last: float = 0.0
     since: float = 0.0
-    #: The due time of the running publish, and the monotonic time of its start, or None if no publish runs.
+    #: The due time of the latest publish.  The monotonic time at which the running publish began, or None.
     when: float = 0.0
     began: float | None = None
     #: Whether the last error or the hanging publish was logged.
@@ -101,12 +101,12 @@ class Publishing:
         for entry in entries:
             alike[entry.name] += 1
             self._jobs.append(_Job(f"{entry.name} {alike[entry.name]}", entry))
-        #: Start time of this process.  Earlier due times of an entry that was never published are ignored.
+        #: Start time of this process.  If no publish of an entry is recorded, earlier due times are ignored.
         self._began = clock.wall()
         self._recording = threading.Lock()
 
     def check(self) -> None:
-        """If this process is elected, start to publish each due entry.  The next call repeats a failed entry."""
+        """If this process is elected, start to publish each due entry.  The next call repeats a failed publish."""
         if not self._election.is_elected():
             return
         done = self._election.last_runs()
@@ -120,7 +120,7 @@ class Publishing:
     def last_runs(self) -> dict[tuple[str, str], float]:
         """Return a dict from (schedule, topic) to the due time of the last publish.
 
-        Of several entries with the same key, the earliest time counts.  If not elected, the dict is empty.
+        Of several entries with the same key, the earliest time counts.  If not elected, return {}.
         """
         done, found = self._election.last_runs(), dict[tuple[str, str], float]()
         for job in self._jobs:

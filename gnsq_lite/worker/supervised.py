@@ -1,4 +1,4 @@
-"""Exchanges data with the supervisor: ticks, messages that handlers began, readiness, pauses, replacement."""
+"""Reports ticks, begun messages, ready handlers and replacement requests to the supervisor, and obeys its pauses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gnsq_lite.worker.specs import Handler
 #: Time limit in seconds for the I/O loop's answer.  In a monkey-patched process a handler may block the loop.
 TIMEOUT = 2.0
 _MIB = 1024 * 1024
-#: Seconds that the default hang_timeout adds to the longest time limit, or to two heartbeat intervals if longer.
+#: Seconds that the default hang_timeout adds to the longest time limit, or to two heartbeats if these are longer.
 _SPARE = 30.0
 
 
@@ -44,7 +44,7 @@ class Supervised(Middleware[Any]):
         self.is_paused = self._group.is_paused
 
     def started(self, worker: Worker) -> None:
-        """Start ticking."""
+        """Start to count ticks in the I/O loop."""
         self._own.hang_timeout = hang_timeout(worker)
         loop = io_loop()
         run_in_loop(loop, loop.spawn, "ticks", self._tick)
