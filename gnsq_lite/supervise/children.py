@@ -51,11 +51,11 @@ class Child:
 
     @property
     def is_ready(self) -> bool:
-        """Whether each handler of the process can receive messages."""
+        """Whether all handlers of the process are ready to receive messages."""
         return self.memory is not None and 0 < self.memory.handlers == self.memory.ready
 
     def may_replace(self, other: Child) -> bool:
-        """Return whether this process is ready, or at least as many of its handlers are ready as of *other*."""
+        """Return whether all handlers of this process are ready, or at least as many as in the process *other*."""
         if self.memory is None or not self.memory.handlers:
             return False
         return self.is_ready or other.memory is None or self.memory.ready >= other.memory.ready

@@ -12,7 +12,7 @@ from typing import Any
 class Election:
     """Election among the processes of one supervisor.  The kernel releases the lock when the elected process ends.
 
-    The file records the last run of each task, so that the next elected process does not repeat that run.
+    The file records the due time of each task's last run, so that the next elected process does not repeat that run.
 
     Args:
         path: Path of the file, or None without a supervisor.  A process without a supervisor is always elected.
@@ -41,7 +41,7 @@ class Election:
         return True
 
     def last_runs(self) -> dict[str, float]:
-        """Return the time of each task's last run.  Ignore invalid JSON, which a killed process may have left."""
+        """Return the due time of each task's last run.  Ignore invalid JSON, which a killed process may have left."""
         if self._file is None:
             return self._runs
         found: Any = {}
@@ -50,7 +50,7 @@ class Election:
         return found if isinstance(found, dict) else {}
 
     def record(self, name: str, when: float) -> None:
-        """Record that the task *name* ran at *when*.  Pad the text with spaces to overwrite an older, longer text."""
+        """Record that the task *name* ran for the due time *when*.  Pad with spaces to overwrite a longer text."""
         if self._path is None:
             self._runs[name] = when
         elif self._file is not None:

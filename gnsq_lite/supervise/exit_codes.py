@@ -12,9 +12,9 @@ class ExitCode(IntEnum):
     OK = 0
     #: The worker ended with an error that no retry can fix, and printed the error to standard error.
     FAILED = 1
-    #: The command line, an option, or the module to import is wrong.  The supervisor does not restart the worker.
+    #: The command line, an option, or the module to import is wrong.  At the first load this ends the supervisor too.
     USAGE = 2
-    #: A second signal or the drain limit ended running handlers, and their messages were requeued.
+    #: Handlers still ran at a second signal or at the drain limit.  A supervisor: a process failed while stopping.
     NOT_DRAINED = 3
     #: Source files changed (--reload).  The supervisor restarts the process and never returns this code itself.
     RELOAD = 75

@@ -24,7 +24,7 @@ log = logging.getLogger("gnsq_lite.supervise")
 
 #: Seconds from the end of the drain limit, or from SIGQUIT, to SIGKILL.
 GRACE = 10.0
-#: Seconds within which a new process must become as ready as the old process.
+#: Seconds within which a new process must become ready.
 READY_TIMEOUT = 60.0
 #: Seconds between two checks while a process starts, and while all processes run.
 _CHECK_STARTING, _CHECK_EVERY = 0.05, 0.5
@@ -37,18 +37,19 @@ _LONGEST = 103 - len("/gnsq-XXXXXXXX/999999999.sock")
 
 @dataclass
 class Supervisor:
-    """Keeps *count* processes of one command running until SIGTERM or SIGINT.
+    """Keeps *count* processes of one command running until SIGTERM or SIGINT, or until the first load ends with USAGE.
 
     After the first signal it sends SIGTERM, and the processes drain.  After a second signal it sends SIGQUIT, and the
-    processes stop at once.  It kills processes that do not end in time.  After SIGHUP it replaces processes one by one:
-    an old process drains when its new process is ready.  SIGUSR1 pauses all handlers, and SIGUSR2 resumes them.
+    processes stop at once.  It kills processes that hang or do not end in time.  After SIGHUP, or at a process's own
+    request, it replaces processes one by one: an old process drains when at least as many handlers of the new process
+    are ready to receive messages.  SIGUSR1 pauses all handlers, and SIGUSR2 resumes them.
     """
 
     command: Sequence[str]
     count: int
     #: Seconds between the end of a process's drain limit and SIGKILL.
     grace: float = GRACE
-    #: Seconds within which a new process must become ready.  If it is late, the old processes stay.
+    #: Seconds within which a new process must become ready.  If it is late, the old processes keep running.
     ready_timeout: float = READY_TIMEOUT
     clock: Clock = SYSTEM_CLOCK
     notifier: Notifier = field(default_factory=lambda: Notifier({}))
@@ -65,7 +66,7 @@ class Supervisor:
         self._folder = ""
         self._checked_at = self.clock.now()
         self.children: list[Child] = []
-        #: Replaced processes that are draining.
+        #: Processes that drain: replaced processes, and new processes that did not become ready.
         self._draining: list[Child] = []
         self._rolling = Rolling(self.ready_timeout)
 
@@ -259,7 +260,7 @@ class Supervisor:
         self._memory.process_ended()
         if child in self._draining:
             self._draining.remove(child)
-            log.info("process %d was replaced, and ended (%d)", child.number, code, extra=extra)
+            log.info("process %d, which was draining, ended (%d)", child.number, code, extra=extra)
             self._note_code(code)
         elif child is self._rolling.replacement:
             self._replacement_ended(child, code)

@@ -26,7 +26,7 @@ class Restarts:
         self.starts += 1
 
     def ended(self) -> float:
-        """Record the end of the process, and return the seconds to wait before the next start."""
+        """Record that the process ended or asked to be replaced.  Return the seconds to wait before the next start."""
         if self._clock.now() - self._started >= WELL_AFTER:
             self._early = 0
         self._early += 1

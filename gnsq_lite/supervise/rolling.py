@@ -1,4 +1,4 @@
-"""Replaces processes one by one.  An old process drains only after the new process is ready."""
+"""Replaces processes one by one.  An old process drains when as many handlers of the new process are ready."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rolling:
         return True
 
     def take_over(self, children: list[Child]) -> Child | None:
-        """If the new process is as ready as the old process, replace and return the old process, for draining."""
+        """If the new process is ready, it replaces the old process.  Return the old process, which must drain."""
         new = self.replacement
         if new is None or not new.is_loaded or not new.may_replace(children[new.number]):
             return None
@@ -47,7 +47,7 @@ class Rolling:
         return self.replacement is not None and now >= self._ready_by
 
     def give_up(self, children: list[Child], why: str) -> None:
-        """Drop the new process, and keep the old processes until the next request."""
+        """Drop the new process, and cancel all replacements except those that a process requested with a reason."""
         new, self.replacement = self.replacement, None
         if new is not None:
             text = "the new process %d %s; the old processes keep running"
@@ -55,11 +55,11 @@ class Rolling:
         for child in children:
             child.replace_at = NEVER
             if child.memory is not None:
-                child.memory.has_changed = 0  # a request with a reason stays: begin() repeats it with a longer delay
+                child.memory.has_changed = 0  # ``reason`` stays: begin() schedules such a process again, later
 
 
 def _requested_time(child: Child, now: float) -> float:
-    """Return the time at which the supervisor should replace *child*, or NEVER if there is no request."""
+    """Return the time for the replacement that *child* requests in its memory, or NEVER if it requests none."""
     if child.memory is not None and child.memory.has_changed:
         return now
     if child.memory is None or not child.memory.reason:

@@ -30,7 +30,7 @@ _SLOTS = 65_536
 
 
 class GroupMemory:
-    """Memory that a supervisor and all its processes share: the pause, and a count of handler starts per message.
+    """Memory that a supervisor and all its processes share: the pause, and counts of unfinished handler calls.
 
     A slot has 8 bytes: 56 bits of the message's number, and 8 bits for the count.  A race can only lose a count.
     """
@@ -40,7 +40,7 @@ class GroupMemory:
         self._slots = memoryview(_mapped(os.path.join(folder, "group"), 16 + 8 * _SLOTS)).cast("Q")
 
     def count(self, number: int) -> int:
-        """Return how often handlers began the message with the 64-bit hash *number*."""
+        """Return how often handlers began and did not finish the message with the 64-bit hash *number*."""
         slot = self._slots[2 + (number >> 8) % _SLOTS]
         return slot & 0xFF if slot >> 8 == number >> 8 else 0
 
@@ -82,7 +82,7 @@ class _Number:
 
 
 class ProcessMemory:
-    """Memory that one process writes and its supervisor reads."""
+    """Memory in which one process reports to its supervisor."""
 
     #: Number of ticks of the I/O loop.  It is 0 while the process loads the Worker.
     ticks = _Number(0)
@@ -90,10 +90,10 @@ class ProcessMemory:
     hang_timeout = _Number(1)
     #: Seconds that running handlers have to finish when the process stops.
     drain_timeout = _Number(2)
-    #: Number of handlers that can receive messages, and number of all handlers.  Both are 0 while the Worker loads.
+    #: Number of handlers ready to receive messages, and number of all handlers.  Both are 0 while the Worker loads.
     ready = _Number(3)
     handlers = _Number(4)
-    #: 1 after a source file has changed.
+    #: 1 if the process asks to be replaced because a source file changed.  If that fails, the supervisor sets 0.
     has_changed = _Number(5)
 
     def __init__(self, socket: str) -> None:

@@ -57,7 +57,7 @@ class Pages(Protocol):
         """Return whether the process works."""
 
     def ready(self) -> Verdict:
-        """Return whether the process handles messages."""
+        """Return whether every handler is ready to receive messages."""
 
     def live(self, brief: bool) -> dict[str, Any]:
         """Return the document for the live page.  A *brief* document has no depths."""

@@ -218,7 +218,7 @@ def test_the_pages_and_json_logs_are_there_too(shop: Shop) -> None:
         program.says("waiting for a source to change")
         change(shop, "shop/nsq.py", "sent", "SENT OFF")
         change(shop, "shop/nsq.py", "import no_such_thing", "import time")
-        program.says("was replaced, and ended (0)")
+        program.says("which was draining, ended (0)")
         shop.publish("mails", b"x")
         program.says("SENT OFF x")
         lines: list[dict[str, Any]] = [json.loads(line) for line in program.output.splitlines() if line[:1] == "{"]

@@ -43,7 +43,7 @@ def test_one_process_publishes_each_due_time_once_while_processes_are_replaced(t
     ):
         wait_for(lambda: len(times) >= 2)
         program.signal(signal.SIGHUP)
-        program.says("was replaced, and ended (0)", times=2)
+        program.says("which was draining, ended (0)", times=2)
         since = len(times)
         wait_for(lambda: len(times) >= since + 2)
         program.signal(signal.SIGTERM)

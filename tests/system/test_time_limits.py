@@ -253,7 +253,7 @@ def test_a_process_with_a_thread_that_does_not_end_is_replaced_and_ends(tmp_path
         publish(nsqd, b"stuck")
         program.says("handled stuck", times=2)
         program.says("1 handlers run beyond their time limit")
-        program.says("was replaced, and ended (0)")
+        program.says("which was draining, ended (0)")
         publish(nsqd, b"more")
         program.says("handled more")
         assert len(set(pids(program))) == 2

@@ -66,7 +66,7 @@ def test_sighup_replaces_processes_one_by_one_and_an_old_one_drains_when_the_new
         prober = threading.Thread(target=probe)
         prober.start()
         program.signal(signal.SIGHUP)
-        program.says("was replaced, and ended (0)", times=2)
+        program.says("which was draining, ended (0)", times=2)
         over.set()
         prober.join()
         assert set(answers) == {200}
@@ -88,7 +88,7 @@ def test_sighup_under_load_loses_and_repeats_no_message(broker: ServerHandle, tm
         program.says("connected", times=2)
         for round in range(3):
             program.signal(signal.SIGHUP)
-            while program.output.count("was replaced, and ended (0)") < 2 * (round + 1):
+            while program.output.count("which was draining, ended (0)") < 2 * (round + 1):
                 broker.publish("t", *[b"m%d" % n for n in range(len(sent), len(sent) + 20)])
                 sent.extend(range(len(sent), len(sent) + 20))
                 time.sleep(0.05)
@@ -114,7 +114,7 @@ def test_after_sighup_with_broken_code_the_old_processes_continue(nsqd: Broker, 
         assert program.output.count("SyntaxError") == 1
         (tmp_path / "app.py").write_text(APP, encoding="utf-8")
         program.signal(signal.SIGHUP)
-        program.says("was replaced, and ended (0)", times=2)
+        program.says("which was draining, ended (0)", times=2)
         program.signal(signal.SIGTERM)
         assert program.ends() == 0
 
@@ -197,7 +197,7 @@ def test_max_messages_replaces_a_process_and_loses_and_repeats_no_message(nsqd: 
         program.says("connected")
         publish(nsqd, *[b"a%d" % n for n in range(25)])
         program.says("it has handled 25 messages")
-        program.says("was replaced, and ended (0)")
+        program.says("which was draining, ended (0)")
         publish(nsqd, *[b"b%d" % n for n in range(9)])
         program.says("handled b", times=9)
         bodies = re.findall(r"^handled (\w+)", program.output, re.M)
