@@ -24,7 +24,7 @@ _LONGEST_ANSWER = 1 << 20
 #: Time limit of a request to an auth server, in seconds (nsqd's default).
 _TIMEOUT = 5.0
 
-#: Decoded reply of an auth server.  True grants every permission.  None or False makes AUTH fail.
+#: Reply of an auth server, or value of the function.  True grants everything.  None or False makes AUTH fail.
 AuthAnswer = Mapping[str, Any] | bool | None
 
 
@@ -154,7 +154,7 @@ class Authorizer:
         return json.loads(body)
 
     def check(self, grant: Grant | None, request: AuthRequest, verb: str, topic: str, channel: str) -> Grant:
-        """Check that *grant* allows *verb*, and return the grant.  Raises CommandError.
+        """Check that *grant* allows *verb* on the topic and channel, and return the grant.  Raises CommandError.
 
         If *grant* has expired, this requests a new grant, and checks and returns the new grant.
         """

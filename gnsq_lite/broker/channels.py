@@ -70,13 +70,13 @@ class Channel:
     # -- input ------------------------------------------------------------------------------------------------------
 
     def put(self, message: StoredMessage) -> None:
-        """Add a new message that is ready at once."""
+        """Queue a new message."""
         self.message_count += 1
         self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
         self._enqueue(message)
 
     def put_deferred(self, message: StoredMessage, delay: float, now: float) -> None:
-        """Add a new message that is ready *delay* seconds after *now*."""
+        """Add a new message, which is queued *delay* seconds after *now*."""
         self.message_count += 1
         self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
         self._defer(message, delay, now)
@@ -102,7 +102,7 @@ class Channel:
     # -- output -----------------------------------------------------------------------------------------------------
 
     def pump(self, now: float) -> None:
-        """Distribute ready messages evenly among clients that may receive more."""
+        """Distribute queued messages evenly among clients that may receive more."""
         while self.queue and not self.paused and not self.exiting:
             ready = [client for client in self.clients.values() if client.room() > 0]
             if not ready:
@@ -166,7 +166,7 @@ class Channel:
             self._shared.wake(self)
 
     def requeue(self, client: Subscriber, message_id: bytes, delay: float, now: float) -> None:
-        """Requeue a message in flight.  The message is ready *delay* seconds after *now*.  Raises AnswerRefused."""
+        """Requeue a message in flight.  The message is queued *delay* seconds after *now*.  Raises AnswerRefused."""
         message = self._take(client, message_id)
         del self.in_flight[message_id]
         self.requeue_count += 1
@@ -242,12 +242,12 @@ class Channel:
 
     @property
     def depth(self) -> int:
-        """Number of messages that are ready and not in flight."""
+        """Number of queued messages, which are neither in flight nor deferred."""
         return len(self.queue)
 
     @property
     def backend_depth(self) -> int:
-        """Number of ready messages that nsqd would keep on disk."""
+        """Number of queued messages that nsqd would keep on disk."""
         return 0 if self.ephemeral else max(0, len(self.queue) - self._shared.options.mem_queue_size)
 
     def pause(self) -> None:
@@ -260,7 +260,7 @@ class Channel:
         self.wake()
 
     def empty(self) -> None:
-        """Drop all ready, in-flight and deferred messages."""
+        """Drop all queued, in-flight and deferred messages."""
         for held in (self.queue, self.in_flight.values(), self.deferred.values()):
             for message in held:
                 self._discard(message)
@@ -288,7 +288,7 @@ class Channel:
 def _due(
     heap: list[tuple[float, int, StoredMessage]], held: dict[bytes, StoredMessage], now: float
 ) -> list[StoredMessage]:
-    """Remove messages that are due at *now* from *heap* and *held*, and return them; skip stale heap entries."""
+    """Remove and return the messages in *held* that are due at *now*.  Remove stale entries from *heap* too."""
     due = []
     while heap and heap[0][0] <= now:
         deadline, _, message = heappop(heap)

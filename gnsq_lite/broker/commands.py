@@ -1,6 +1,6 @@
 """Parses the bytes of a client into commands.
 
-The parser shares no code with the client's encoder, because a bug in shared code would hide from the tests.  Tests
+The parser shares no code with the client's encoder, because tests would not find a bug in shared code.  Tests
 check the parser and the encoder against the same golden bytes.  The parser checks a body's size before it buffers the
 body.  Errors have nsqd's texts.
 """

@@ -71,7 +71,7 @@ class Node:
     def kill(self, *, stay_registered: bool = False) -> None:
         """Stop the nsqd and reset every connection, as in a crash.  :meth:`restart` restores its unfinished messages.
 
-        If *stay_registered* is true, lookups list the nsqd for further ``inactive_producer_timeout`` seconds.
+        If *stay_registered* is true, lookups list it until ``inactive_producer_timeout`` seconds after its last ping.
         """
         self._broker.call(lambda: self._nsqd.stop(abrupt=True, stay_registered=stay_registered))
 

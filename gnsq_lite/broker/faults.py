@@ -1,8 +1,8 @@
 """Faults for tests of clients.  An nsqd refuses commands, cuts connections, replies late, or sends no replies.
 
 Tests use ``node.faults``.  ``broker.faults`` is ``node.faults`` of the first node.  Sessions look up the active faults
-in :class:`FaultState` and apply them.  A fault ends after ``times`` uses, or with :meth:`Faults.clear`.  Faults apply
-to open and to new connections.
+in :class:`FaultState` and apply them.  A fault ends after ``times`` uses (if given), or with :meth:`Faults.clear`.
+Faults apply to open and to new connections.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class IdFactory:
 
 
 class MemoryMeter:
-    """Counts the bytes of queued messages against a limit."""
+    """Counts the bytes of all stored messages against a limit."""
 
     __slots__ = ("limit", "used")
 
@@ -97,5 +97,5 @@ class MemoryMeter:
         self.used = 0
 
     def has_room(self, size: int) -> bool:
-        """Whether *size* more bytes may be queued."""
+        """Whether *size* more bytes may be stored."""
         return self.used + size <= self.limit

@@ -44,7 +44,7 @@ class LoopTimer:
         self._callback()
 
     def stop(self) -> None:
-        """Stop the timer; a second call has no effect."""
+        """Stop the timer.  A second call has no effect."""
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.stop()
@@ -100,7 +100,7 @@ class Nsqd:
         return self._tcp is not None
 
     def start(self) -> None:
-        """Listen, register, and restore the topics of an earlier run.  If this raises OSError, no port is open."""
+        """Listen, register, and restore the topics that stop() saved.  If this raises OSError, no port is open."""
         self._loop = gevent.get_hub().loop
         try:
             self._listen()
@@ -117,7 +117,7 @@ class Nsqd:
             self.every(self.options.queue_scan_interval, self.topics.scan),
             self.every(_PING_INTERVAL, self._ping),
         ]
-        for listener in (self._tcp, self._https, self._http):  # last: an earlier client would use the old topics
+        for listener in (self._tcp, self._https, self._http):  # last, so that no client uses the old topics
             if listener is not None:
                 listener.start()
 
@@ -141,7 +141,8 @@ class Nsqd:
         """Stop listening, close every connection, and keep the unfinished messages for :meth:`start`.
 
         If *abrupt* is true, connections are reset, as in a crash.  If *stay_registered* is true, the lookupds
-        continue to list the nsqd, as after a power cut.  After :meth:`start`, all kept messages are ready.
+        continue to list the nsqd, as after a power cut, until its last ping is too old.  :meth:`start` queues all kept
+        messages again, also messages that were deferred.
         """
         if self._tcp is None:
             return

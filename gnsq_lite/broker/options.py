@@ -36,7 +36,7 @@ class BrokerOptions:
     """Options of a broker, named like nsqd's flags.  The defaults are nsqd's, except for ``queue_scan_interval``.
 
     ``max_connections`` and ``max_memory`` limit the resources of a test run; nsqd has no such flags.  ``max_memory``
-    counts the body and 256 bytes for each queued, deferred or in-flight message of each channel.
+    counts the body and 256 bytes for each unfinished message of each channel, and of each topic's backlog.
     """
 
     msg_timeout: float = _range(

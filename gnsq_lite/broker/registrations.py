@@ -97,7 +97,7 @@ class RegistrationDB:
         return [key for key, producers in self._map.items() if peer_id in producers]
 
     def active(self, producers: list[Registrant], *, tombstones: bool = True) -> list[Registrant]:
-        """Return the producers that pinged recently.  If *tombstones* is true, omit tombstoned producers."""
+        """Return producers that are not inactive.  If *tombstones* is true, omit tombstoned producers too."""
         now = self.clock.now()
         lifetime = self.tombstone_lifetime if tombstones else 0.0
         return [

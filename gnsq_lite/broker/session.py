@@ -36,7 +36,7 @@ class Timer(Protocol):
     """A running timer."""
 
     def stop(self) -> None:
-        """Stop the timer; a second call has no effect."""
+        """Stop the timer.  A second call has no effect."""
 
 
 class Server(Protocol):
@@ -190,7 +190,7 @@ class Session(Subscriber):
         self._flush_soon()
 
     def deliver(self, messages: list[StoredMessage]) -> None:
-        """Buffer messages.  As in nsqd, a full buffer, RDY messages in flight, or the flush timer cause a flush."""
+        """Buffer messages.  As in nsqd, flush at a full buffer, at as many messages in flight as RDY, or by a timer."""
         faults = self.server.faults
         sent = self.message_count - len(messages)
         left = faults.messages_until_cut(sent, len(messages)) if faults.active else None

@@ -106,7 +106,7 @@ class Connection:
         self._changed.set()
 
     def _send_now(self, data: bytes) -> bytes:
-        """Send as many bytes as the socket buffer accepts; return the rest."""
+        """Send as many bytes as the socket buffer accepts, and return the rest."""
         try:
             return data[self._sock.send(data, 0, 0.0) :]
         except BlockingIOError:

@@ -19,7 +19,7 @@ _VERSIONS = {
     "tls1.3": ssl.TLSVersion.TLSv1_3,
 }
 _HANDSHAKE, _CERTIFICATE = 22, b"\x0b"
-#: OpenSSL's X509_AUX structure, which trusts a certificate for clientAuth regardless of its key usage.
+#: X509_AUX (DER) to append to a certificate: OpenSSL then trusts it for clientAuth, regardless of its key usage.
 _FOR_CLIENTS = bytes.fromhex("300c300a06082b06010505070302")
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
 #: SSL_OP_NO_TX_CERTIFICATE_COMPRESSION and SSL_OP_NO_RX_CERTIFICATE_COMPRESSION of OpenSSL 3.2.

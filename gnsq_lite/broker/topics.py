@@ -55,7 +55,7 @@ class Topic:
         self._shared = shared
 
     def put(self, messages: list[StoredMessage], now: float) -> None:
-        """Add all *messages*, or raise PutRefused and add none."""
+        """Add all *messages*, or raise PutRefused and add none.  A full ephemeral backlog drops messages."""
         if self.exiting:
             raise PutRefused("exiting")
         size = sum([len(message.body) for message in messages])
@@ -130,7 +130,7 @@ class Topics:
         return self._clock.now()
 
     def get(self, name: str) -> Topic:
-        """Return the topic *name*.  Create a missing topic, with all channels that the lookupds list for it."""
+        """Return the topic *name*.  Create a missing topic, with the durable channels that lookupds list for it."""
         topic = self.by_name.get(name)
         if topic is None:
             topic = self.by_name[name] = Topic(name, self.shared)
@@ -224,7 +224,7 @@ class Topics:
         return saved
 
     def restore(self, saved: Saved) -> None:
-        """Restore the messages that :meth:`close` returned.  All restored messages are ready."""
+        """Restore the messages that :meth:`close` returned.  All restored messages are queued, none deferred."""
         for name, (paused, backlog, channels) in saved.items():
             topic = self.get(name)
             topic.paused = paused
