@@ -26,7 +26,7 @@ _CHANNEL = click.argument("channel", shell_complete=channel_names)
 
 
 def _admin(name: str, example: str, *arguments: Callable[[Any], Any], text: str) -> Callable[[Any], click.Command]:
-    """Return a decorator that makes a command.  The command asks for confirmation, and runs the function's steps."""
+    """Return a decorator for a function that returns steps.  The command asks first, except "create", and runs them."""
 
     def decorate(steps: Callable[..., list[Step]]) -> click.Command:
         def command(
@@ -201,7 +201,7 @@ node.add_command(drain)
     "node tombstone nsqd1:4151 clicks",
     click.argument("node"),
     _TOPIC,
-    text="Hide NODE (host:http_port) from lookups of TOPIC for a while, and delete TOPIC with its messages on NODE.",
+    text="Tombstone NODE (host:http_port) for TOPIC (45 s by default).  On plain NSQ also delete TOPIC on NODE.",
 )
 def node_tombstone(cluster: Cluster, node: str, topic: str) -> list[Step]:
     cluster.check_node(node)  # nsqlookupd accepts any node

@@ -93,11 +93,11 @@ class Cluster:
             raise click.ClickException(f"no nsqlookupd knows a topic {topic!r}")
 
     def has_nsqds(self, topic: str) -> bool:
-        """Return whether an nsqd has the topic, or a flag gives an nsqd."""
+        """Return whether an nsqlookupd lists an nsqd of the topic, or a flag gives an nsqd."""
         return bool(self._places(topic))
 
     def on_nsqds(self, topic: str, act: str, call: Callable[[NsqdClient, int | None], None]) -> list[Step]:
-        """Return a step for each nsqd that has the topic or is given by a flag.
+        """Return a step for each nsqd that has the topic (Youzan's NSQ: each partition), or that a flag gives.
 
         *call* receives a client, and a partition or None.  Raises click.ClickException if there is no such nsqd.
         """

@@ -19,7 +19,7 @@ _TIMEOUT = 1.0
 
 
 def topic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the topics that start with *incomplete*, or an empty list if no server answers."""
+    """Return the topics that start with *incomplete*.  After a server fails, no further server is queried."""
     return _names(
         ctx, lambda lookupd: lookupd.topics(), lambda nsqd: (t.topic_name for t in nsqd.stats().topics), incomplete
     )

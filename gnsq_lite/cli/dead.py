@@ -36,7 +36,7 @@ _GROUPS: dict[str, Callable[[DeadLetter], str]] = {
 def command() -> None:
     """List, show, retry and drop the messages that workers have given up.
 
-    STORE is the path of a directory, or a value of on_give_up: directory:PATH, topic:NAME, bodies:NAME or django.
+    STORE is a directory, or a value of on_give_up: directory:PATH, topic:NAME, bodies:NAME, django or django:ALIAS.
     """
 
 
@@ -53,7 +53,7 @@ def _selection(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--error", help="Only letters with this exception class."),
         click.option("--nsqd", help="Only letters from this nsqd, HOST:PORT."),
         click.option("--since", type=Duration(), help="Only letters given up less than this time ago, such as 2h."),
-        click.option("--id", "keys", multiple=True, help="Only the letter with this id; repeatable."),
+        click.option("--id", "keys", multiple=True, help="Only the letter with this letter id; repeatable."),
         click.option("--limit", type=click.IntRange(1), help="Maximum number of letters."),
     ):
         function = add(function)
@@ -132,7 +132,7 @@ def _one_line(letter: DeadLetter) -> str:
 @click.option("--group-by", type=click.Choice(list(_GROUPS)), help="Count the letters by this field.")
 @flags.as_json
 def list_(store: str, group_by: str | None, as_json: bool, **given: Any) -> None:
-    """List letters, or count them by error, topic, nsqd or host."""
+    """List letters, or count them by error, topic, nsqd or host.  A letter id is not the message id."""
     with _opened(store, given) as (opened, _):
         letters = _selected(opened, given)
         if group_by is not None:
@@ -141,7 +141,7 @@ def list_(store: str, group_by: str | None, as_json: bool, **given: Any) -> None
             for letter in letters:
                 echo(letter.to_json().decode("ascii"))
         else:
-            table = _table("id", "topic/channel", "attempts", "given up", "error")
+            table = _table("letter id", "topic/channel", "attempts", "given up", "error")
             for letter in letters:
                 where = f"{letter.topic}/{letter.channel}"
                 table.add_row(letter.key, where, str(letter.attempts), _when(letter), _one_line(letter))
@@ -165,7 +165,7 @@ def _print_groups(group_by: str, letters: Iterator[DeadLetter], as_json: bool) -
     if as_json:
         echo(json.dumps(dict(counts.most_common())))
         return
-    table = _table("letters", group_by, "last given up", "last id", "last error")
+    table = _table("letters", group_by, "last given up", "last letter id", "last error")
     for key, count in counts.most_common():
         table.add_row(f"{count:,}", visible(key), _when(last[key]), last[key].key, _one_line(last[key]))
     console.print(table)
@@ -173,13 +173,13 @@ def _print_groups(group_by: str, letters: Iterator[DeadLetter], as_json: bool) -
 
 @command.command("show", cls=Command, example="dead show dead 67c19db2b0")
 @_store
-@click.argument("key", metavar="ID")
+@click.argument("key", metavar="LETTER_ID")
 def show(store: str, key: str, **given: Any) -> int:
-    """Print one letter with its topic, nsqd, error, traceback and body."""
+    """Print one letter with its topic, nsqd, error, traceback and body.  `dead list` prints the letter ids."""
     with _opened(store, given) as (opened, _):
         letter = next((each for each in opened.letters() if each.key == key), None)
     if letter is None:
-        errors.print(f"gnsq-lite: no letter has the id {key!r}", markup=False)
+        errors.print(f"gnsq-lite: no letter has the id {key!r}; dead list prints the ids", markup=False)
         return 1
     published = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter.timestamp_ns / 1e9))
     for title, value in (
@@ -204,8 +204,8 @@ def show(store: str, key: str, **given: Any) -> int:
 def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **given: Any) -> int:
     """Publish letters to their topic again, and remove each letter after nsqd's OK.
 
-    A letter is published to the nsqd that delivered its message, or to the nsqds given by flags.  Every channel of the
-    topic receives the message again.
+    A letter is published to the nsqd that delivered its message, or to an nsqd given or found by flags.  Every channel
+    of the topic receives the message again.
     """
     per = per_second("rate", rate)
     counts, failed = Counter[str](), 0

@@ -1,4 +1,4 @@
-"""``gnsq-lite node drain``: wait until an nsqd has no messages and can be stopped."""
+"""``gnsq-lite node drain``: keep an nsqd out of lookups, and wait until it has no messages and can be stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gnsq_lite.http import NsqdClient
 from gnsq_lite.http.stats import NsqdStats
 from gnsq_lite.options import HTTPOptions
 
-#: Seconds between two requests for statistics, and between two tombstones of a topic.  A tombstone lasts 45 s.
+#: Seconds between two requests for nsqd's statistics, and between two tombstones of a topic, which last 45 s each.
 _POLL_INTERVAL, _TOMBSTONE_INTERVAL = 0.5, 20.0
 
 
@@ -33,13 +33,13 @@ def waiting(stats: NsqdStats) -> dict[str, int]:
 @click.command("drain", cls=Command, example="node drain nsqd1:4151 --timeout 5m")
 @click.argument("node")
 @option("--timeout", type=Duration(), default="5m", show_default=True, help="Give up after this time.")
-@option("--idle", type=Duration(), default="10s", show_default=True, help="Time without a new message before exit.")
+@option("--idle", type=Duration(), default="10s", show_default=True, help="Exit after this time without a message.")
 @flags.lookupds
 @flags.http_timeout
 def drain(node: str, timeout: float, idle: float, lookupds: tuple[str, ...], http_timeout: float) -> int:
-    """Hide NODE (host:http_port) from lookups of all its topics, and wait until all its channels are empty.
+    """Tombstone all topics of NODE (host:http_port).  Wait until NODE is empty and has got no message for --idle.
 
-    Writers that use nsqlookupds then publish to other nsqds.  Consumers stay connected and handle the messages of NODE.
+    Writers then find other nsqds.  Consumers stay connected and handle the messages.  Ephemeral channels are ignored.
 
     Exit codes: 0 no message is left; 1 messages are left after --timeout, or a server failed.
     """
@@ -56,7 +56,7 @@ def drain(node: str, timeout: float, idle: float, lookupds: tuple[str, ...], htt
 
 
 def _drained(look: Callable[[], NsqdStats], cluster: Cluster, node: str, timeout: float, idle: float) -> dict[str, int]:
-    """Hide *node* until it has no message, for at most *timeout* seconds.  Return the numbers of remaining messages."""
+    """Tombstone *node* until it is empty and idle for *idle* s, or for *timeout* s.  Return the remaining counts."""
     ends, again, last, since = time.monotonic() + timeout, 0.0, dict[str, int](), time.monotonic()
     while True:
         stats, now = look(), time.monotonic()

@@ -23,13 +23,13 @@ def command() -> None:
 @command.command("relay", cls=Command, example="outbox relay shop.db:outbox --nsqd-tcp-address 127.0.0.1:4150")
 @click.argument("target", metavar="MODULE[:OUTBOX]")
 @flags.addresses
-@click.option("--once", is_flag=True, help="Exit when no message is due, or at the first error.")
+@click.option("--once", is_flag=True, help="Exit when no message is due, or nsqd or the database fails.")
 @click.option("--interval", type=Duration(low=0.01, high=3600.0), default=INTERVAL, help="Time between polls.")
 @flags.security
 def relay(
     target: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...], once: bool, interval: float, **options: Any
 ) -> None:
-    """Publish committed messages until SIGTERM or Ctrl-C.
+    """Publish committed messages until SIGTERM or Ctrl-C, or the end given by --once.
 
     OUTBOX is the name of the Outbox in MODULE (default "outbox").  Several relays may run at the same time, also in
     workers: a lock lets one relay publish at a time.

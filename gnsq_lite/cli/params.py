@@ -22,7 +22,7 @@ CONNECTION, SECURITY, OUTPUT = "Connection", "TLS, compression, AUTH", "Output"
 
 
 class Duration(_Seconds):
-    """Click type: a duration in seconds as a float, from *low* to *high*."""
+    """Click type that converts a duration such as 5m to seconds, and refuses durations outside *low* to *high*."""
 
     name = "duration"
 
@@ -41,7 +41,7 @@ class Duration(_Seconds):
 
 
 class Size(_Bytes):
-    """Click type: a number of bytes, with an optional k, m, g or t."""
+    """Click type that converts a size such as 64k (64 KiB), with an optional k, m, g or t, to bytes."""
 
     name = "size"
 

@@ -94,7 +94,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def stoppable(*more: int) -> Iterator[None]:
-    """Make SIGINT, SIGTERM and *more* raise :class:`Stopped` in the main thread until the block ends."""
+    """Make SIGINT, SIGTERM and *more* raise :class:`Stopped` in the block.  Outside the main thread, do nothing."""
 
     def stop(number: int, frame: Any) -> None:
         raise Stopped(number)
@@ -184,10 +184,10 @@ def command(
     timeout: float,
     **options: Any,
 ) -> int:
-    """Publish the lines of FILES, or of standard input, and exit when nsqd has confirmed every line.
+    """Publish the lines of FILES, or of standard input.  Exit when nsqd has confirmed every line, or at an error.
 
     With several --nsqd-tcp-address, the command publishes every line to each nsqd.  After Ctrl-C or SIGTERM it prints
-    the number of sent lines, and exits with 130 or 143.
+    the numbers of sent and confirmed lines, and exits with 130 or 143.
     """
     check_topic(topic)
     separator = _separator(delimiter)

@@ -44,7 +44,7 @@ _OPTIONS = ("retain", "retain_bytes", "max_in_flight", "connections_per_nsqd", "
 @storage
 @option("--retain", type=Duration(), default=0.0, help="Remove rows after this time, such as 7d; default: never.")
 @option("--retain-bytes", type=Size(), help="Maximum bytes of all logs, such as 200g.")
-@option("--until-empty", is_flag=True, help="Exit after recording the messages that the channel holds now.")
+@option("--until-empty", is_flag=True, help="Exit after 2 s without a message published before the start.")
 @option("--metrics", metavar="HOST:PORT", section=OUTPUT, help="Serve /metrics, /healthz and /readyz.")
 @option("--max-in-flight", type=click.IntRange(1), default=2500, show_default=True, section=CONNECTION)
 @option(
@@ -83,7 +83,7 @@ def command(
     youzan: bool,
     **given: Any,
 ) -> int:
-    """Record CHANNEL of TOPIC in URL, a directory or an object store, until SIGTERM or Ctrl-C.
+    """Record CHANNEL of TOPIC in URL, a directory or an object store, until SIGTERM, Ctrl-C or an error.
 
     A message is finished only after its row is durable.  Several recorders may run at the same time.  Each recorder
     writes its own log.

@@ -17,7 +17,7 @@ storage = option(
     metavar="NAME=VALUE",
     multiple=True,
     section=CONNECTION,
-    help="A setting of the object store, such as region=eu-central-1; an environment variable may replace it.",
+    help="A setting of the object store, such as region=eu-central-1; default: its environment variables.",
 )
 
 
@@ -92,7 +92,7 @@ def verify_command(url: str, storage: tuple[str, ...]) -> int:
 @option("--retain", type=Duration(), default=0.0, help="Remove files older than this, such as 7d.")
 @option("--retain-bytes", type=Size(), help="Remove the oldest files until at most this size is left, such as 200g.")
 def trim_command(url: str, storage: tuple[str, ...], retain: float, retain_bytes: int | None) -> int:
-    """Remove the oldest files or objects of URL.  The newest of each log stays."""
+    """Remove the oldest files or objects of URL.  The newest file or object of each log stays."""
     if not retain and retain_bytes is None:
         raise click.UsageError("give --retain or --retain-bytes")
     recording = existing(url, storage)

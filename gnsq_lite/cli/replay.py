@@ -86,7 +86,7 @@ class State:
 @option("--since", type=Moment(), help="Only messages published after this time: 2h (ago), or an ISO time.")
 @option("--until", type=Moment(), help="Only messages published before this time.")
 @option("--rate", type=click.FloatRange(0), default=0.0, help="Maximum messages per second; 0 sets no limit.")
-@option("--state", metavar="FILE", help="File that keeps the position; the next replay with this file continues there.")
+@option("--state", metavar="FILE", help="File that keeps position, --since and --until for the next replay.")
 @option("--force", is_flag=True, help="Allow publishing to the recorded topic, which then has the messages twice.")
 @flags.publish_timeout
 @flags.security
@@ -104,7 +104,7 @@ def command(
     timeout: float,
     **options: Any,
 ) -> int:
-    """Publish the bodies of the recording at URL unchanged, up to the last row stored now.
+    """Publish the bodies of the recording at URL unchanged, up to the last row stored at the start.
 
     Each log is published in order.  Headers, trace ids and keys of Youzan's NSQ are not published.
     """
@@ -135,7 +135,7 @@ def command(
 
 
 def gather(rows: Iterable[tuple[dict[str, int], Any]]) -> Iterator[tuple[dict[str, int], list[bytes]]]:
-    """Join small batches of rows.  Yield the bodies, with the position after the last row."""
+    """Join small batches of rows.  Yield the bodies, with the position in each log after the last row."""
     bodies: list[bytes] = []
     position: dict[str, int] = {}
     for position, batch in rows:

@@ -91,7 +91,7 @@ def command(
     http_timeout: float,
     as_json: bool,
 ) -> int:
-    """Show depth, rates and clients of every channel on every nsqd registered at the nsqlookupds.
+    """Show depth, rates and clients of every channel until Ctrl-C or --count, for the given or all registered nsqds.
 
     Without a terminal, each sample is printed as a block of tab-separated lines with a heading.
     """

@@ -41,7 +41,7 @@ class Row:
     clients: int = 0
     nsqds: int = 0
     paused: bool = False
-    #: Messages per second since the previous sample; None in the first sample.
+    #: Messages per second since the previous sample, or None in the channel's first sample.
     rate: float | None = None
     memory_depth: int = 0
     disk_depth: int = 0

@@ -47,9 +47,9 @@ def as_record(message: Message) -> bytes:
 
 
 class Printer:
-    """Handler that writes each body as a line to standard output, and stops the command after *most* bodies.
+    """Handler that prints a line for each message.  After *most* (0: no limit) or a failed write it settles *done*.
 
-    On a terminal it writes control characters as escapes.  Elsewhere it writes bodies unchanged.
+    As JSON, or on a terminal, control characters are escaped.  Otherwise bodies are written unchanged.
     """
 
     def __init__(self, most: int, as_json: bool, print_topic: bool, done: Completion) -> None:
@@ -116,7 +116,7 @@ def command(
 ) -> int:
     """Print the messages of topics as they arrive.
 
-    On a terminal, control characters of a body are shown as escapes.  Elsewhere bodies are written unchanged.
+    With --json or on a terminal, control characters of a body are escaped.  Otherwise bodies are written unchanged.
     """
     if sys.stdout is None:
         raise click.UsageError("standard output is closed")

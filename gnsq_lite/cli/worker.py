@@ -47,9 +47,9 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(target: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...], patch: bool, **flags: Any) -> int:
     """Run the handlers of the Worker with the name WORKER (default "worker") in MODULE.
 
-    SIGTERM or Ctrl-C drains: the worker takes no new messages, and exits when its running handlers have finished.  A
-    second signal stops at once.  SIGHUP replaces the processes one by one: each new process is ready before an old
-    process drains.  SIGUSR1 pauses all handlers, and SIGUSR2 resumes them.
+    SIGTERM or Ctrl-C drains: the worker takes no new messages, and exits when its running handlers have finished, or
+    after --drain-timeout.  A second signal stops at once.  SIGHUP replaces the processes one by one: an old process
+    drains when the new one receives messages.  SIGUSR1 pauses all handlers, and SIGUSR2 resumes them.
 
     Exit codes: 0 drained; 1 an error that no retry can fix; 2 the module or an option is wrong; 3 a second signal or
     the time limit ended handlers.

@@ -136,7 +136,7 @@ def _close(connection: Any) -> None:
     try:
         connection.close()
     except Exception as error:  # a broken connection, or SQLite's connection of another thread
-        log.debug("closing a connection failed: %s", error)
+        log.debug("cannot close a database connection of the inbox: %s", error)
 
 
 def consumer_of(message: Message) -> str:

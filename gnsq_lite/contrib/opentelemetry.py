@@ -40,7 +40,7 @@ FIELD = "trace_context"
 class Tracing(Middleware):
     """Makes a span "process TOPIC" for each handler call.  The span includes the inner middleware.
 
-    The span's parent is the span of the publish.  The span of a batch has links to the spans of all publishes.
+    If a message carries the trace context, the span's parent is the publish's span; a batch's span has links instead.
 
     Args:
         tracer_provider: The default is the global provider.
@@ -90,7 +90,7 @@ class PublishTracing(PublishMiddleware):
 
     Args:
         tracer_provider: The default is the global provider.
-        carry: Place of the trace context.  With ``"headers"`` it is in the headers of Youzan's NSQ, except for batches.
+        carry: Place of the trace context.  ``"headers"``: the headers of Youzan's NSQ; batches then carry no context.
             With ``"json"`` it is in a field of the JSON body.  All consumers see this field, and the publish of a body
             that is no JSON object raises NotSent.  With None, messages carry no context.
         json_field: Name of the field for ``"json"``.
@@ -201,7 +201,7 @@ class PublishMetrics(PublishMiddleware):
 
 
 def _measured(topic: str, operation: str, name: str, value: str) -> dict[str, Any]:
-    """Return the attributes of metrics.  Spans have more attributes, but each combination here is a time series."""
+    """Return the attributes of metrics: fewer than of spans, because each combination of values makes a time series."""
     found = {"messaging.system": "nsq", "messaging.destination.name": topic, "messaging.operation.name": operation}
     return {**found, name: value}
 

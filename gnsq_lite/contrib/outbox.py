@@ -266,7 +266,7 @@ class Outbox:
                 opened.append(self._connect())
                 if getattr(opened[0], "autocommit", False) is True:
                     close()
-                    raise OptionError("connect", self._connect, "returns a connection with autocommit")
+                    raise OptionError("connect", self._connect, "returns a connection with autocommit: turn it off")
             return opened[0]
 
         def close() -> None:

@@ -157,7 +157,7 @@ def _add(made: dict[str, Any], labels: list[str], *stats: ReaderStats | WriterSt
 
 _OF_READERS, _OF_WRITERS = families(ReaderStats, ConnectionStats), families(WriterStats)
 _FURTHER = (
-    ("gnsq_loop_up", "1 if the I/O loop responds; 0 if a handler blocks the loop", ["topic", "channel"]),
+    ("gnsq_loop_up", "1: the I/O loop responds; 0: it is blocked or the Reader not started", ["topic", "channel"]),
     ("gnsq_schedule_last_run_timestamp_seconds", "Due time of the last published message.", ["schedule", "topic"]),
     ("gnsq_outbox_messages", "Due messages of an outbox.", ["outbox"]),
     ("gnsq_outbox_age_seconds", "Seconds for which the oldest message of an outbox has been due.", ["outbox"]),
@@ -194,8 +194,8 @@ def _histogram(
 class HandlerSeconds(Middleware[Any]):
     """Times handlers in the histogram ``gnsq_handler_seconds``, by topic, channel and outcome ("ok" or "failed").
 
-    The times include inner middleware.  The histogram ``gnsq_message_age_seconds`` has the age of each message when the
-    handler starts: this machine's time minus nsqd's timestamp.  The histograms cost a few microseconds per message.
+    The times include inner middleware.  The histogram ``gnsq_message_age_seconds`` has the age of the message, or of a
+    batch's first message, at the start: local time minus nsqd's timestamp.  Both cost microseconds per handler call.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, buckets: Iterable[float] = BUCKETS) -> None:

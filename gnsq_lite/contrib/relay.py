@@ -52,7 +52,7 @@ class Relay:
         self.backlog: tuple[int, float] | None = None
 
     def publish_batch(self) -> bool:
-        """Publish at most one batch.  Return whether a message was due, because more messages may then be due.
+        """Publish at most one batch.  Return False if no message was due, or if another relay has the lock.
 
         The lock excludes other relays until the deletion of the published rows is committed.  If this process ends
         before the commit, the database releases the lock, and the next relay publishes these messages again.
@@ -76,7 +76,7 @@ class Relay:
         return bool(rows)
 
     def step(self, interval: float) -> float:
-        """Publish a batch, log an error, and return the seconds until the next batch: *interval* if none was due."""
+        """Publish a batch and log its error.  Return the pause: 0 after a batch, *interval*, or more after errors."""
         try:
             if self._clock.now() >= self._count_at:
                 self._count_at = self._clock.now() + _COUNT_EVERY
@@ -112,7 +112,7 @@ class Relay:
         return problem
 
     def _all_at_once(self, topic: str, rows: Sequence[Row], done: list[int]) -> bool:
-        """Publish *rows* with one MPUB.  Return False if rows have options or keys, or if nsqd refuses the batch."""
+        """Publish *rows* with one MPUB.  Return False if options, keys or nsqd's refusal require single publishes."""
         if len(rows) < 2 or any(row.options or (row.key and self._accepts_keys) for row in rows):
             return False
         try:

@@ -37,7 +37,7 @@ class Stages:
         self.at_once = Completion()
 
     def advance(self, number: int | None = None, frame: Any = None) -> None:
-        """Begin the next stage."""
+        """Begin to drain.  At the second call, begin to end at once."""
         if not self.drain.settle(number):
             self.at_once.settle(number)
 

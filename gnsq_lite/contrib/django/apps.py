@@ -1,4 +1,4 @@
-"""The app for INSTALLED_APPS.  It provides ``manage.py nsq_worker``, and checks the setting ``NSQ``."""
+"""The app for INSTALLED_APPS.  It provides two commands of ``manage.py``, and checks the setting ``NSQ``."""
 
 from __future__ import annotations
 

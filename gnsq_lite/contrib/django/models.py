@@ -17,7 +17,7 @@ class OutboxMessage(models.Model):
     body = models.BinaryField()
     #: Keywords of Writer.publish, as JSON.
     options = models.TextField(blank=True, default="{}")
-    #: Time at which to publish the message, and time of the relay's next attempt, or 0 for at once.
+    #: Time at which to publish the message; and the time of the relay's next attempt (0: at once).
     publish_at = models.FloatField()
     due_at = models.FloatField(default=0.0)
     #: Number of times nsqd refused the message, and the last error.

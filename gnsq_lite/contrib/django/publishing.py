@@ -44,7 +44,7 @@ class OnCommit(PublishMiddleware):
             if call.method == "publish_nowait":
                 raise NotSent("publish_nowait cannot wait for the commit of a transaction: use publish()")
             pending = connection.__dict__.setdefault("_gnsq_lite_publishes", _PendingPublishes())
-            if not pending.waiting:  # another on_commit callback raised during the last commit
+            if not pending.waiting:  # left over if another on_commit callback raised in a commit
                 pending.error = None
             publish = _Publish(functools.partial(send, call), call.topic, pending)
             transaction.on_commit(publish, using=self._using)

@@ -28,7 +28,7 @@ class CloseOldConnections(Middleware[Any]):
     """Closes database connections that are broken or older than CONN_MAX_AGE, as Django does around each request."""
 
     def before(self, message: Any) -> None:
-        """Close broken or old connections before the handler starts, when no transaction is open."""
+        """Close broken or old connections without an open transaction, before the handler starts."""
         close_old_connections()
 
     def after(self, message: Any) -> None:

@@ -1,1 +1,1 @@
-"""``manage.py nsq_worker``."""
+"""``manage.py nsq_worker`` and ``manage.py nsq_outbox``."""

@@ -16,15 +16,15 @@ from gnsq_lite.errors import NSQError
 class Command(BaseCommand):
     """Relays until SIGTERM or SIGINT.  Several of these processes, and workers, may run at the same time."""
 
-    help = "Publishes the messages in the outboxes of the databases NSQ['OUTBOX'], until SIGTERM."
+    help = "Publishes the messages in the outboxes of the databases NSQ['OUTBOX'], until SIGTERM or SIGINT."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add the flag --once."""
-        parser.add_argument("--once", action="store_true", help="exit when no message is due, or at the first error")
+        parser.add_argument("--once", action="store_true", help="exit when no message is due, or after an error")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Relay the outboxes.  Exit with an error if publishing fails."""
+        """Relay the outboxes.  With --once, exit with an error if nsqd is unreachable."""
         aliases, writer = outbox_databases(), direct_writer()
         if not aliases:
             raise CommandError("NSQ['OUTBOX'] names no database", returncode=2)

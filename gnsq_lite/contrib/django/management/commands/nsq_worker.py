@@ -21,7 +21,7 @@ from gnsq_lite.worker.loading import LoadError, explained
 
 
 class Command(BaseCommand):
-    """Command with the flags and exit codes of ``gnsq-lite worker``.  Without --log-format, LOGGING applies."""
+    """``gnsq-lite worker`` without its flags for addresses and --patch.  Without --log-format, LOGGING applies."""
 
     help = "Runs the handlers in the apps' nsq.py (gnsq_lite.contrib.django.handler) until SIGTERM."
     requires_system_checks = ()
