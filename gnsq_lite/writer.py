@@ -296,7 +296,7 @@ class Writer:
         return pool
 
     def _uses_pool(self, core: WriterCore | None) -> bool:
-        """Return whether the calling thread publishes through a connection of the pool, to any node.
+        """Return whether the calling thread may publish to any node through a connection of the pool.
 
         While a ``publish_nowait`` is unanswered, the loop does all publishes, to keep their order.
         """
