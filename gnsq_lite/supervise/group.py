@@ -60,7 +60,7 @@ class GroupPages:
         return good, {"processes": details}
 
     def live(self, brief: bool) -> dict[str, Any]:
-        """Return the document of all processes.  Only the first running process polls depths."""
+        """Return the merged document for the live page.  Only the first running process polls depths."""
         children = tuple(self._supervisor.children)
         documents: list[Document] = []
         for child, (status, body) in zip(children, self._answers(children, "/api/status", "?brief"), strict=True):

@@ -148,7 +148,7 @@ class Supervisor:
         child.send(signal.SIGKILL)
 
     def _start_others(self, now: float) -> None:
-        """After the first process has loaded the Worker, start the others.  So an error is printed only once."""
+        """After the first process has loaded the Worker, start the others.  So a load error is printed only once."""
         if not self._is_up and not self._stops and self.children[0].is_loaded:
             self._is_up = True
             for child in self.children[1:]:

@@ -37,7 +37,7 @@ class Supervision:
     processes: int
     #: Election of the process that publishes scheduled messages.
     election: Election
-    #: Function that returns the number of a message's unfinished handler calls, and the number of ended processes.
+    #: Returns how many handler calls did not finish a message, and how many processes of the supervisor have ended.
     known_of: Callable[[Message], tuple[int, int]]
     #: Whether the Readers start paused.
     is_paused: bool
