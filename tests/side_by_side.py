@@ -95,11 +95,12 @@ RUNS = {
     "slow": Run("slow", env=LONG),
     "slow-monkey": Run("slow and not program", PATCHABLE, patched=True, env=LONG),
     "all-monkey": Run("", patched=True, env=LONG),
+    "rest-pure": Run("not slow and not program", ("tests/system",), env={"GNSQ_LITE_IMPL": "python"}),
 }
 GROUPS = {
     "default": ("lint", "plain", "pure", "monkey"),
     "full": ("slow", "slow-monkey"),
-    "night": ("all-monkey",),
+    "night": ("all-monkey", "rest-pure"),
 }
 
 
