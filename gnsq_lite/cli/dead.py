@@ -139,7 +139,7 @@ def list_(store: str, group_by: str | None, as_json: bool, **given: Any) -> None
             _print_groups(group_by, letters, as_json)
         elif as_json:
             for letter in letters:
-                echo(letter.to_json().decode("ascii"))
+                echo(json.dumps({"letter_id": letter.key, **json.loads(letter.to_json())}))
         else:
             table = _table("letter id", "topic/channel", "attempts", "given up", "error")
             for letter in letters:

@@ -46,7 +46,14 @@ _OPTIONS = ("retain", "retain_bytes", "max_in_flight", "connections_per_nsqd", "
 @option("--retain-bytes", type=Size(), help="Maximum bytes of all logs, such as 200g.")
 @option("--until-empty", is_flag=True, help="Exit after 2 s without a message published before the start.")
 @option("--metrics", metavar="HOST:PORT", section=OUTPUT, help="Serve /metrics, /healthz and /readyz.")
-@option("--max-in-flight", type=click.IntRange(1), default=2500, show_default=True, section=CONNECTION)
+@option(
+    "--max-in-flight",
+    type=click.IntRange(1),
+    default=2500,
+    show_default=True,
+    section=CONNECTION,
+    help="Maximum messages of one connection that are not on disk yet.",
+)
 @option(
     "--connections-per-nsqd",
     type=click.IntRange(1, 64),

@@ -90,6 +90,7 @@ def test_letters_are_grouped_and_retried(nsqd: Broker, tmp_path: Path) -> None:
     assert (one["attempts"], one["error"]) == (2, "'price'")
     table = dead(tmp_path, nsqd, "list", "letters", "--error", "KeyError", "--limit", "1")
     key = table.splitlines()[1].split()[0]
+    assert one["letter_id"] == key
     shown = dead(tmp_path, nsqd, "show", "letters", key)
     assert "KeyError: 'price'" in shown
     assert 'raise KeyError("price")' in shown
