@@ -1,7 +1,7 @@
 """A blocking connection to one nsqd: a thread sends a command and waits for the response.
 
 Only one thread uses the connection at a time.  IDENTIFY disables heartbeats, so the connection reads nothing between
-two commands.  Errors are NSQErrors that name the nsqd.  Exceptions of signal handlers, even TimeoutError, propagate.
+two commands.  Errors are DeadlinePassed and NSQErrors that name the nsqd.  Exceptions of signal handlers propagate.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DeadlinePassed(Exception):
 
 
 class BlockingStream(ByteStream):
-    """A stream whose methods block the calling thread.  It closes *sock*."""
+    """A stream whose methods block the calling thread.  The stream owns *sock*, and :meth:`close` closes it."""
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         super().__init__(sock, address)
@@ -127,7 +127,7 @@ class BlockingStream(ByteStream):
         return not self._poll.poll(0)
 
     def shut_down(self) -> None:
-        """Shut the socket down, so that the thread that blocks on it reads EOF.  Thread-safe."""
+        """Shut the socket down.  A thread that blocks in a read then reads EOF.  Thread-safe."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -166,7 +166,7 @@ class BlockingConnection(BaseConnection):
     def open(self, address: Address, seconds: float, identify_extra: Mapping[str, Any]) -> None:
         """Connect to *address* and do the handshake, within *seconds* and the time limits of the options.
 
-        Raises NSQConnectionError, NsqdError, ProtocolError, and then closes the connection.
+        Resolving a host name has no time limit.  Closes the connection after an error.  Raises NSQError.
         """
         options, ends = self.options, self.clock.now() + seconds
         self.target = replace(self.target, identify_extra=identify_extra)
@@ -188,7 +188,7 @@ class BlockingConnection(BaseConnection):
         """Send *command* and return the body of the response.
 
         Args:
-            timeout: Seconds for the first send and the first read.
+            timeout: Maximum seconds of the first send, and of the first read.
             deadline: Monotonic time by which all further sends and reads must end.
         Raises:
             NsqdError: nsqd refused the command.  The connection stays usable unless ``closes_connection`` is true.
@@ -265,7 +265,7 @@ class BlockingConnection(BaseConnection):
         return True
 
     def shut_down(self) -> None:
-        """Shut the socket down, so that the thread that uses the connection reads EOF.  Thread-safe."""
+        """Shut the socket down.  A thread that waits for a response then reads EOF.  Thread-safe."""
         if self._stream is not None:
             self._stream.shut_down()
 

@@ -43,15 +43,15 @@ log = logging.getLogger("gnsq_lite.net")
 
 #: Maximum bytes of one handshake frame, and of one decompressed read in the handshake.
 _HANDSHAKE_BYTES = 1024 * 1024
-#: Number of unsent bytes above which the connection does not answer heartbeats.
+#: Number of unsent bytes at which the connection stops answering heartbeats.
 MOST_UNSENT = 4 * 1024 * 1024
 
 
 class Owner(Protocol):
-    """Receives all frames except messages.  The connection calls it in the loop's thread; a method must not block."""
+    """Handles responses and error frames in the loop's thread.  The methods must not block."""
 
     def on_response(self, connection: Any, body: bytes) -> None:
-        """Handle a response of nsqd that is no heartbeat."""
+        """Handle a response of nsqd, except a heartbeat."""
 
     def on_error_frame(self, connection: Any, error: NsqdError) -> None:
         """Handle an error frame after which the connection stays open."""
@@ -77,8 +77,8 @@ class Target:
 class BaseConnection:
     """Base class of connections, with the handshake (CONN-1).
 
-    *of_messages* is the argument ``connection`` of each Message.  A connection without messages passes None: with a
-    reference to itself, only Python's garbage collector would free the connection.
+    *of_messages* is the argument ``connection`` of each Message.  A blocking connection, which receives no messages,
+    passes None: with a reference to itself, only Python's garbage collector would free the connection.
     """
 
     def __init__(self, target: Target, options: ConnectionOptions, clock: Clock, of_messages: Any = None) -> None:
@@ -106,7 +106,7 @@ class BaseConnection:
             host: The host name that TLS verifies.
             heartbeats: False disables heartbeats.  nsqd allows this for producers.
         Raises:
-            NSQConnectionError, NsqdError, ProtocolError: The handshake failed.  The text names the nsqd.
+            NSQError: The handshake failed.  The text names the nsqd.
         """
         try:
             negotiated = self._identify(stream, heartbeats)
@@ -229,8 +229,7 @@ class Connection(BaseConnection):
         """Connect and do the handshake.  Blocks the greenlet.
 
         Raises:
-            ConnectError, HandshakeTimeout, TLSError, NsqdError, ProtocolError: Opening failed, and the connection is
-                closed.  The text names the nsqd.
+            NSQError: Opening failed, and the connection is closed.  The text names the nsqd.
         """
         host, port = self.target.connect_to or self.endpoint.address
         sock = dial(host, port, self.options.connect_timeout)
@@ -243,7 +242,7 @@ class Connection(BaseConnection):
             self.close(error)
             raise
         except BaseException:
-            self.close(ConnectionLost(self.address, "given up"))
+            self.close(ConnectionLost(self.address, "this client stopped the handshake"))
             raise
         self.opened_at = self.clock.now()
 
@@ -287,7 +286,7 @@ class Connection(BaseConnection):
             raise self._decoder.error
 
     def _let_others_run(self) -> None:
-        """Let other greenlets run if this read takes long.  If they closed the connection, raise the reason."""
+        """Let other greenlets run if one read takes long to handle.  If one closes the connection, raise the reason."""
         if self.clock.now() - self._slice_began > SLICE:
             let_io()
             self._slice_began = self.clock.now()
@@ -342,16 +341,16 @@ class Connection(BaseConnection):
     # -- watching
 
     def check(self, now: float) -> None:
-        """Close the connection if nsqd sent or accepted no bytes for too long (HB-2).
+        """Close the connection if nsqd is silent for two heartbeat intervals or accepts no bytes for ``write_timeout``.
 
-        Call it about once a second in the loop's thread.
+        Call this method about once a second in the loop's thread.
         """
         stream = self._stream
         if stream is None or stream.closed is not None or self.opened_at is None:
             return
         silent = now - max(self.read_at, self.opened_at)
         if silent > 2 * self.options.heartbeat_interval:
-            why = f"nsqd has sent no bytes for {silent:.1f} s, two heartbeat intervals"
+            why = f"nsqd has sent no bytes for {silent:.1f} s, more than two heartbeat intervals"
             self.close(HeartbeatTimeout(self.address, why))
         elif stream.stuck_since is not None and now - stream.stuck_since > self.options.write_timeout:
             why = f"nsqd has accepted no bytes for {self.options.write_timeout:g} s"

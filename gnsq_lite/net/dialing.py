@@ -28,9 +28,9 @@ _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 def dial(host: str, port: int, timeout: float, *, blocks: bool = False) -> Any:
     """Resolve *host*, try its addresses one after the other, and return a connected non-blocking socket.
 
-    This takes at most *timeout* seconds (CONN-5).  Each address gets an equal part of the remaining time.  If *blocks*
-    is true, the calling thread blocks, and the name resolution has no time limit.  Otherwise only the greenlet waits.
-    Raises ConnectError.
+    Each address gets an equal part of the time that is left of *timeout* seconds.  If *blocks* is true, the thread
+    blocks, and resolving the name may take longer than *timeout*.  Otherwise only the greenlet waits, and *timeout*
+    includes resolving the name (CONN-5).  Raises ConnectError.
     """
     address, ends = format_address((host, port)), SYSTEM_CLOCK.now() + timeout
     timed_out = ConnectError(address, f"no connection within {timeout:g} s")

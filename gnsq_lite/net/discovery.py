@@ -17,7 +17,7 @@ each failed query reconnects the nsqds in the last answer of that nsqlookupd.  O
 outage of all nsqlookupds would have no consumers until the end of the outage.
 
 If the dialect has a ``lookupds_path``, each nsqlookupd lists all nsqlookupds of its cluster (YZ-1).  Discovery queries
-the listed nsqlookupds by plain HTTP and without a token.  If any given address is https, discovery ignores the list.
+the listed nsqlookupds by plain HTTP and without a token.  If any given address is https, discovery asks for no list.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Lookupd:
     since: float | None = None
     #: Number of successive answers, or of successive failures.  The first was at the time *since*.
     count: int = 0
-    #: Endpoints of the last good answer, in order, without the given nsqds.
+    #: Endpoints of the last good answer, in its order, without the given nsqds.
     endpoints: dict[Endpoint, None] = field(default_factory=dict)
     lookup: Lookup | None = None
     topic_is_unknown: bool = False
@@ -87,13 +87,13 @@ class Discovery:
     Args:
         settings: The nsqlookupds and the options of queries.  Discovery does not report the given ``endpoints``, nor
             nsqds that ``address_map`` maps to them, because the owner connects to them anyway.  Nsqds that
-            ``allowed_addresses`` refuses are in no Lookup, and nsqlookupds that it refuses are not queried.
+            ``allowed_addresses`` refuses are in no Lookup.  Listed nsqlookupds that it refuses are not queried.
         topic: The topic to read or to publish to.  "" with *role* "write" finds all nsqds.
         on_found: Called with endpoints to connect to.  The owner later calls :meth:`connected` or :meth:`disconnected`.
-        on_lookup: Called with (nsqlookupd, Lookup) for each good answer, before *on_found*.
+        on_lookup: Called with (address of the nsqlookupd, Lookup) for each good answer, before *on_found*.
         on_forget: Called with endpoints that are not connected and no longer listed.
-        on_outage: Called for each failed query while all nsqlookupds fail.
-        publish_waits: Returns whether polls are urgent, because a publish waits for an nsqd or a Reader for a leader.
+        on_outage: Called for each failed query, unless the last query of another nsqlookupd succeeded.
+        publish_waits: Returns whether polls are urgent: a publish waits for an nsqd, or a Reader waits for a leader.
         fetch: Queries an nsqlookupd.  The default queries by HTTP.
     Raises:
         OptionError: The address of an nsqlookupd is invalid, or a CA file cannot be read.
@@ -142,7 +142,7 @@ class Discovery:
     def run(self) -> None:
         """Poll now, at intervals with jitter (DISC-4), and after each :meth:`poke`, until a call of :meth:`stop`.
 
-        Polls are frequent until an nsqd is found, and while they are urgent (:mod:`gnsq_lite.policy.reconnect`).
+        Polls are more frequent until an nsqd is found, and while *publish_waits* returns True (:class:`PollTimes`).
         """
         while not self._stopped:
             self._wake.clear()
@@ -155,7 +155,7 @@ class Discovery:
                 self.poll()
 
     def poll(self) -> None:
-        """Start to query each nsqlookupd without a running query."""
+        """Start a query of each nsqlookupd, except those whose last query still runs."""
         for address, lookupd in list(self._lookupds.items()):
             if lookupd.task is None:
                 lookupd.task = Task(self._query, address, lookupd)
@@ -163,12 +163,12 @@ class Discovery:
                 lookupd.task.start()
 
     def poke(self) -> None:
-        """Poll now, for example because a partition may have a new leader (YZ-8)."""
+        """Make :meth:`run` poll now, for example because a partition may have a new leader (YZ-8)."""
         self._polls.hasten()
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop :meth:`run`.  Running queries end at their own time limit, and their answers are dropped.
+        """Stop :meth:`run`.  Running queries end with an answer or at their time limit, and the answers are dropped.
 
         They are not killed, because a kill while urllib3 connects would leave the socket to the garbage collector.
         """
@@ -179,7 +179,7 @@ class Discovery:
                 lookupd.client.close()
 
     def abandon(self) -> None:
-        """In a forked child, kill the parent's queries, but do not close clients, whose locks may be held.
+        """In a forked child, kill the parent's queries, but do not close HTTP clients, because their locks may be held.
 
         The caller kills the greenlet of :meth:`run`.
         """
@@ -192,7 +192,7 @@ class Discovery:
     # -- one query
 
     def _query(self, address: str, lookupd: _Lookupd) -> None:
-        """Look the topic up.  Once per interval, also query the list of nsqlookupds."""
+        """Look the topic up.  After a success, also query the list of nsqlookupds, once per poll interval."""
         try:
             self._look_up(address, lookupd)
             if self._finds_lookupds and lookupd.ok and not self._stopped and self._clock.now() >= self._next_listing:
@@ -237,7 +237,7 @@ class Discovery:
                 if not is_unknown_topic(error):
                     raise
                 if not lookupd.topic_is_unknown:
-                    log_safely(log, logging.INFO, "nsqlookupd %s does not know %s yet: %s", address, path, error.text)
+                    log_safely(log, logging.INFO, "nsqlookupd %s: unknown topic in %s: %s", address, path, error.text)
                 lookupd.topic_is_unknown, data = True, {"channels": [], "producers": []}
             else:
                 lookupd.topic_is_unknown = False
@@ -299,7 +299,7 @@ class Discovery:
             self._on_forget(forgotten)
 
     def _set_health(self, address: str, lookupd: _Lookupd, error: str | None) -> None:
-        """Record a good answer, or the *error* of a failed query.  Log only the first of each kind (DISC-6)."""
+        """Record a good answer, or the *error* of a failed query.  Log only the first in a row of each (DISC-6)."""
         ok, after = error is None, lookupd.count
         lookupd.error = error
         lookupd.count += 1
@@ -333,7 +333,7 @@ class Discovery:
         return allowed
 
     def _without_direct(self, endpoints: Iterable[Endpoint]) -> Iterable[Endpoint]:
-        """Yield *endpoints* without the given nsqds, and without nsqds that the address map maps to given nsqds."""
+        """Yield *endpoints*, except given nsqds, nsqds mapped to given nsqds, and nsqds for which the map fails."""
         for endpoint in endpoints:
             try:
                 target = mapped(self._address_map, endpoint)
@@ -358,7 +358,7 @@ class Discovery:
             self._known[endpoint] = True
 
     def disconnected(self, endpoint: Endpoint) -> None:
-        """Mark *endpoint* as not connected.  A later poll that lists it reports it again (CONN-4)."""
+        """Mark *endpoint* as not connected, or forget it if no answer lists it.  Later polls may report it (CONN-4)."""
         if endpoint in self._known:
             self._known[endpoint] = False
             if not (self._stopped or any(endpoint in lookupd.endpoints for lookupd in self._lookupds.values())):
@@ -368,11 +368,11 @@ class Discovery:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All endpoints in the last good answers, each once (DISC-2)."""
+        """All endpoints in the last good answers, without the given nsqds, each once (DISC-2)."""
         return tuple(dict.fromkeys(key for lookupd in self._lookupds.values() for key in lookupd.endpoints))
 
     def answers(self) -> list[Lookup]:
-        """Return the last answer of each nsqlookupd that does not fail now."""
+        """Return the last answer of each nsqlookupd whose last query succeeded."""
         return [each.lookup for each in self._lookupds.values() if each.ok and each.lookup is not None]
 
     def health(self) -> dict[str, Health]:
@@ -384,7 +384,7 @@ class Discovery:
 
 
 def _open_client(address: str, options: LookupOptions, *, found: bool = False) -> LookupdClient:
-    """Return a client for *address*, ``host:port`` or a URL.  Only the scheme https enables TLS.
+    """Return an HTTP client of *address*, ``host:port`` or a URL.  Only the scheme https enables TLS.
 
     If the address was *found* in the answer of another nsqlookupd, the client sends no token.
     """

@@ -36,7 +36,7 @@ from gnsq_lite.net.os_threads import (
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Seconds to wait for the end of the I/O thread, and then for the end of the handler threads.
+#: Maximum seconds to wait for the end of the I/O thread, and then for the end of the handler threads.
 _TO_END = 1.0
 #: Seconds between two checks whether handler threads still run.
 _CHECK_EVERY = 0.002
@@ -90,10 +90,10 @@ def _start_own() -> Loop:
 
 
 def stop_io_thread() -> None:
-    """Stop the I/O thread, if any, and wait until it has ended.  Call this function only when Python exits.
+    """Stop the I/O thread, if any, and wait at most a second for its end.  Call this function only when Python exits.
 
-    In a monkey-patched process, wait also for the handler threads, because a thread that waits for the GIL in its hub
-    while Python exits crashes the process.
+    In a monkey-patched process, wait at most another second for the handler threads, because a thread that waits for
+    the GIL in its hub while Python exits crashes the process.
     """
     global _is_exiting
     _is_exiting = True
@@ -115,7 +115,7 @@ def enter_thread(loop: Loop) -> None:
 
 
 def leave_thread() -> None:
-    """Unregister the calling native thread, which is about to end, and destroy its hub to free the descriptors."""
+    """Unregister the calling native thread, which is about to end.  Destroy its hub, unless the hub has a Loop."""
     destroy_unused_hub()
     _handles_for.pop(native_ident(), None)  # from now on stop_io_thread() does not wait for this thread
 
@@ -149,7 +149,7 @@ _forker: Any = None
 
 
 def on_fork(act: Callable[[], None]) -> None:
-    """Call *act* in each forked child, before the child uses the library.  Keeps the order of registration."""
+    """Call *act* in each forked child, before the child uses the library, in the order of registration."""
     _acts.append(act)
 
 

@@ -1,6 +1,6 @@
 """Keeps one endpoint connected, for Readers and Writers (CONN-3, PUB-3).
 
-A link connects, reads until the connection ends, pauses, and connects again.  Its owner decides when to reconnect.
+A link connects, reads until the connection ends, pauses, and connects again.  Its owner decides whether to reconnect.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ C = TypeVar("C", bound=Connection)
 
 
 class Again(Enum):
-    """When a link reconnects after it lost its connection."""
+    """When a link reconnects after it lost its connection or could not connect."""
 
     SOON = "connect again after the shortest pause"
-    LATER = "connect again after a pause, which grows with each failure"
+    LATER = "connect again after a pause, which grows with each failure up to a maximum"
     NEVER = "do not connect again"
 
 
@@ -39,10 +39,10 @@ class LinkOwner(Protocol[C]):
         """Use *connection*, whose handshake has ended."""
 
     def on_disconnected(self, connection: C) -> None:
-        """Stop using *connection*, which has ended.  Its handshake may have failed."""
+        """Stop using *connection*, which has ended or could not be opened.  The link may call this twice."""
 
     def on_lost(self, reason: NSQError) -> Again:
-        """Handle the loss of the connection, and return when to reconnect.  Not called after :meth:`is_over`."""
+        """Handle a lost connection or a failure to connect, and return when to reconnect.  Not called if is_over()."""
 
     def on_retry(self) -> None:
         """Handle the end of a pause, before the link reconnects."""
@@ -64,11 +64,11 @@ class Link(Generic[C]):
     ) -> None:
         self.endpoint, self._owner, self._log = endpoint, owner, log
         self._retry = Reconnect(options, rng=rng)
-        #: The current connection: open, or being opened.
+        #: The last connection: being opened, open, or ended.
         self.connection: C | None = None
 
     def run(self) -> None:
-        """Keep the endpoint connected until ``owner.is_over()`` returns True.  Blocks the greenlet."""
+        """Keep the endpoint connected until is_over() returns True or on_lost() returns NEVER.  Blocks the greenlet."""
         try:
             while not self._owner.is_over():
                 reason = self._once()
@@ -111,7 +111,7 @@ class Link(Generic[C]):
             self._owner.on_disconnected(connection)
 
     def close(self, reason: NSQError) -> None:
-        """Close the current connection, if any.  :meth:`run` then reconnects, or ends if ``owner.is_over()``."""
+        """Close the current connection, if any.  :meth:`run` then continues as after any other loss."""
         if self.connection is not None:
             self.connection.close(reason)
 

@@ -55,7 +55,7 @@ current_greenlet: Callable[[], Any] = getcurrent
 Killed = gevent.GreenletExit
 #: Suspends the current greenlet for a number of seconds.
 sleep: Callable[[float], None] = gevent.sleep
-#: Resolves a host name in gevent's thread pool, without blocking the loop.
+#: Resolves a host name with gevent's resolver, without blocking the loop.
 resolve: Callable[..., Any] = getaddrinfo
 #: Events of :meth:`Loop.io`.
 READ, WRITE = 1, 2
@@ -65,7 +65,7 @@ SLICE = 0.01
 #: Maximum calls of :meth:`Loop.call_behind` before the loop polls its sockets again.
 _BEHIND_AT_ONCE = 1000
 
-#: Seconds between a reset and new connections.  They prevent a busy loop if an error follows each reset.
+#: Seconds between a reset and new connections.  The pause prevents a busy loop if an error follows each reset.
 PAUSE = 0.05
 
 #: Exceptions that a public call may raise without a reset.
@@ -83,7 +83,7 @@ class Core(Protocol):
     def reset(self) -> None:
         """Close all connections and start again with new state.  Does not block.  Called in the loop's thread.
 
-        If an exception interrupts this method, the loop calls the method again.
+        The method must also work after an exception of a signal handler has interrupted an earlier call.
         """
 
 
@@ -99,7 +99,7 @@ def in_task() -> bool:
 class Guard:
     """Context manager for public calls, used as ``with loop.guard:``.  The block must not wait.
 
-    An unexpected exception in the block resets the loop's Readers and Writers.
+    An unexpected exception in the block, in the loop's thread, resets the loop's Readers and Writers.
     """
 
     __slots__ = ("_disrupted", "_ident")
@@ -294,7 +294,7 @@ class Loop:
 
     def disrupted(self, error: BaseException) -> None:
         """Reset the Readers and Writers after *error* has interrupted the library's code."""
-        said = "%s interrupted the library's code: all connections are closed and opened again"
+        said = "%s interrupted the library's code: all Readers and Writers of this thread reconnect"
         self.soon(self.spawn, "log", log.warning, said, repr(error))
         for core in list(self.cores):
             core.reset()
@@ -350,5 +350,5 @@ def wait_for_io(descriptor: int, events: int, seconds: float) -> bool:
 
 
 def time_limit(seconds: float, error: Exception) -> AbstractContextManager[Any]:
-    """Return a context manager that raises *error* if its block takes longer than *seconds*."""
+    """Return a context manager that raises *error* if its block still waits, in a greenlet, after *seconds*."""
     return gevent.Timeout(max(0.0, seconds), error)

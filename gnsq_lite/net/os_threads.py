@@ -54,16 +54,16 @@ def start_native_thread(name: str, run: Callable[[], None]) -> None:
 
 #: Hubs of the threads that :func:`start_hub_thread` started.
 _hubs: set[Any] = set()
-#: Maximum seconds to wait until a thread sleeps.
+#: Maximum seconds to wait at exit until one of these threads sleeps.
 _TO_PARK = 1.0
-#: Seconds for which such a thread sleeps, while the process exits.
+#: Seconds for which one of these threads sleeps, while the process exits.
 _PARKED = 10.0
 
 
 def start_hub_thread(name: str, run: Callable[[], None]) -> None:
     """Call *run*, which may block, in a new native daemon thread.
 
-    If gevent has patched threads, the thread gets a hub of its own.  When Python exits, such a thread is put to sleep.
+    If gevent has patched threads, the thread gets a hub of its own, and an atexit function puts the thread to sleep.
     """
     if not has_patched_threads():
         start_native_thread(name, run)

@@ -29,7 +29,7 @@ AddressMap = Callable[[str, int], Address] | Mapping[str, str]
 def check_connection(options: ConnectionOptions, lookup: LookupOptions) -> None:
     """Raise OptionError if a TLS file cannot be read or ``extra_identify`` is invalid.
 
-    Without this check the error would appear only when a connection is made.
+    Without this check the first connection would raise the error.
     """
     for tls in (options.tls, lookup.lookupd_tls):
         if isinstance(tls, TLSOptions):
@@ -42,14 +42,14 @@ class SharedOptions:
     """Options of Readers and Writers that concern discovery, addresses and the dialect."""
 
     lookupd_http_addresses: Addresses | None = documented(
-        None, "nsqlookupds that list the nsqds, as for nsqd_tcp_addresses or as http(s) URLs"
+        None, "nsqlookupds that list the nsqds, each written as in nsqd_tcp_addresses or as an http(s) URL"
     )
     dialect: DialectName | Dialect = documented("nsq", "'nsq', 'youzan', or a YouzanDialect")
     address_map: AddressMap | None = documented(
-        None, "addresses to use instead of announced addresses: a dict, or a function of (host, port)"
+        None, "addresses to use instead of those that nsqds announce: a dict, or a function of (host, port)"
     )
     allowed_addresses: Callable[[str, int], bool] | None = documented(
-        None, "function of (host, port) that returns whether the client may connect to a listed nsqd"
+        None, "function of (host, port) that returns whether the client may connect to a listed nsqd or nsqlookupd"
     )
 
     def __post_init__(self) -> None:
@@ -78,9 +78,9 @@ class Hooks:
 
     on_connected: Callable[[str], None] | None = hook("address", "the Reader is connected and subscribed to an nsqd")
     on_disconnected: Callable[[str, NSQError], None] | None = hook(
-        "address, error", "a connection was lost or could not be opened because of *error*"
+        "address, error", "a connection was lost or not opened because of *error*, except while the Reader closes"
     )
-    on_error: Callable[[NSQError], None] | None = hook("error", "a connection was lost, or nsqd refused a late answer")
+    on_error: Callable[[NSQError], None] | None = hook("error", "a connection failed, or nsqd refused a late answer")
     on_failure: Callable[[Message, BaseException], None] | None = hook(
         "message, error",
         "a handler or on_give_up raised *error* (not Requeue); the message was requeued or given up.  Runs in the"

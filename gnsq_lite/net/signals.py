@@ -24,7 +24,7 @@ def in_main_thread() -> bool:
 
 
 class Stages:
-    """The two stages of a shutdown: drain, then end at once.  The methods are signal handlers that begin a stage.
+    """The two stages of a shutdown: drain, then end at once.  Methods that begin a stage are signal handlers.
 
     They raise no exception.  In a monkey-patched process a signal may interrupt the handler of a message, and an
     exception would make this message fail.
@@ -37,7 +37,7 @@ class Stages:
         self.at_once = Completion()
 
     def advance(self, number: int | None = None, frame: Any = None) -> None:
-        """Begin to drain.  At the second call, begin to end at once."""
+        """Begin to drain.  If draining has begun already, begin to end at once."""
         if not self.drain.settle(number):
             self.at_once.settle(number)
 
@@ -71,8 +71,8 @@ def until_signal(
 ) -> bool:
     """Call *begin*, wait at most *timeout* seconds for *ended*, and return whether *ended* is set.
 
-    If a signal of *numbers* arrives that the program does not handle, call ``close()`` and wait for its end.  After a
-    second signal, call ``close(0)``.  A signal that arrives while *begin* runs has its effect afterwards.
+    If a signal of *numbers* arrives that the program does not handle, call ``close()`` and wait for its end without
+    *timeout*.  After a second signal, call ``close(0)``.  A signal during *begin* has its effect after *begin*.
     """
     stages, numbers = Stages(), tuple(numbers)
     with stages.installed((number, stages.advance) for number in _unhandled(numbers)):
@@ -110,16 +110,16 @@ def _close(stages: Stages, close: Callable[..., Any]) -> None:
         finally:
             closed.settle()
 
-    log.info("closing; a second signal stops at once")
+    log.info("a signal arrived: closing; a second signal closes at once")
     run_in_thread(run)
     _wait(closed, stages.at_once, interrupted=stages)
     if not closed.done():
-        log.warning("a second signal: closing at once")
+        log.warning("a second signal arrived: closing at once")
         close(0.0)
 
 
 def _wait(*completions: Completion, timeout: float = float("inf"), interrupted: Stages | None = None) -> None:
-    """Wait for any of *completions*.  A KeyboardInterrupt of the program begins the next stage of *interrupted*."""
+    """Wait for any of *completions*.  If *interrupted* is given, a KeyboardInterrupt begins its next stage."""
     ends = SYSTEM_CLOCK.now() + timeout
     while not any(each.done() for each in completions) and (left := ends - SYSTEM_CLOCK.now()) > 0.0:
         try:

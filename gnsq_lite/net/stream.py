@@ -104,9 +104,9 @@ class Stream(ByteStream):
         self._chunks: deque[bytes | memoryview] = deque()
         self._waiting: Any = None
         self._ending = False
-        #: Whether to continue reading after a write error, because an error frame of nsqd may be unread.
+        #: Whether to continue reading if a write finds the connection broken, because nsqd's error frame may be unread.
         self.reads_after_write_error = False
-        #: Called in the hub when all unsent bytes are sent.  It must not block.
+        #: Called in the hub when all bytes that a write left unsent are sent.  It must not block.
         self.on_drained: Callable[[], None] | None = None
         self._readable: Any = loop.io(sock.fileno(), READ)
         self._writable: Any = loop.io(sock.fileno(), WRITE)
@@ -174,7 +174,7 @@ class Stream(ByteStream):
     def write(self, data: bytes) -> None:
         """Send *data* now, or when the socket accepts it.  Call it in the loop's thread.  After close it does nothing.
 
-        A write error closes the connection, and :meth:`read` raises the error.
+        A write error closes the stream, and :meth:`read` raises the error, unless ``reads_after_write_error`` is true.
         """
         if self.closed is not None:
             return
@@ -280,7 +280,7 @@ class Stream(ByteStream):
             self._sock.shutdown(how)
 
     def abandon(self) -> None:
-        """Close the descriptor in a forked child without sending a byte, because the parent uses the connection."""
+        """In a forked child, close the descriptor and send nothing, because the parent uses the connection."""
         if self.closed is None:
             self.closed = ConnectionLost(self.address, "belongs to the parent process")
             self._has_ended = True

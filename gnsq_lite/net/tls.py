@@ -1,7 +1,7 @@
 """TLS encryption and decryption without I/O.
 
 TLSLayer uses memory buffers (``ssl.MemoryBIO``), so it works for the loop and for blocking threads.  It also decrypts
-TLS bytes that arrived in the same read as the last plain frame (SEC-3).  Error texts name the option to set.
+TLS bytes that arrived in the same read as the last plain frame (SEC-3).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gnsq_lite.errors import CertificateError, ClientCertificateError, Connectio
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.options import TLSOptions
 
-#: Bytes of one read of plain text.
+#: Maximum bytes of one read of plain text.
 _READ_SIZE = 64 * 1024
 
 #: Held in each step of a handshake, and while the process forks.  A handshake acquires global locks of OpenSSL.  If a
@@ -71,7 +71,7 @@ class TLSLayer:
         return True
 
     def decrypt(self, data: bytes) -> bytes:
-        """Decrypt the TLS records that are complete.  Raises ConnectionLost after nsqd's close_notify, and TLSError."""
+        """Decrypt the complete TLS records.  Without plain text, raises ConnectionLost at close_notify, or TLSError."""
         chunks = []
         self._in.write(data)
         try:
@@ -118,7 +118,7 @@ def _failure(address: str, error: Exception) -> TLSError:
 
 
 def _certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:
-    """Describe the failed check and name the option to set."""
+    """Describe the failed check, and name the option to set, if any."""
     said = error.verify_message or str(error)
     if "ostname" in said or "IP address" in said:
         return f"the certificate is not for {name!r} ({said}); set TLSOptions(server_hostname=...) to a name in it"

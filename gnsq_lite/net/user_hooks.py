@@ -61,7 +61,7 @@ class ErrorLog:
                 self._ends, self._count = now + _PERIOD, 0
             self._count += 1
             if self._count == _MOST + 1:
-                said = "more than %d errors of nsqds in this minute: further errors are logged at DEBUG"
+                said = "more than %d errors of nsqds in this minute: until it ends, errors are logged at DEBUG"
                 log_safely(self._log, logging.WARNING, said, _MOST)
         is_warning = is_news and self._count <= _MOST
         log_safely(self._log, logging.WARNING if is_warning else logging.DEBUG, "%s", error, extra=extra)
@@ -97,11 +97,11 @@ class UserHooks:
         return len(self._left)
 
     def call(self, name: str, *args: Any) -> None:
-        """Call the hook *name* of :class:`~gnsq_lite.net.settings.Hooks`, if the user has set it.  Thread-safe."""
+        """Call the hook *name* of Hooks, if the user has set it, now or soon in a greenlet.  Thread-safe."""
         hook = getattr(self._hooks, name)
         if hook is None:
             return
-        # A hook may wait, for example in stats().  The hub must not wait, nor a native thread for a patched lock.
+        # A hook may wait, for example in stats(), but the hub must not wait, nor a native thread for a patched lock.
         if current_greenlet() is self._loop.hub or loop_for_hooks() is not None:
             self._left.append(name)
             self._loop.call_soon(partial(self._loop.spawn, "hook", self._call_left, name, *args))

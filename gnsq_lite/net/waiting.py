@@ -61,7 +61,7 @@ class Completion:
         return self._done or wait_any((self,), timeout)
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the result; return the value or raise the error.  Raises TimeoutError after *timeout* seconds."""
+        """Wait for the result, and return it or raise the error.  Raises TimeoutError after *timeout* seconds."""
         if not self.wait(timeout):
             raise TimeoutError(f"no result in {timeout} s")
         if self._error is not None:
@@ -72,7 +72,7 @@ class Completion:
 def wait_any(completions: Sequence[Completion], timeout: float | None = None) -> bool:
     """Wait at most *timeout* seconds until at least one of *completions* is set, and return whether one is set.
 
-    Raises ClosedError in gevent's hub, which must not block.
+    If none is set and the caller is gevent's hub, which must not block, raises ClosedError.
     """
     look_for_fork()
     limit = _LONG if timeout is None else max(0.0, min(timeout, _LONG))
@@ -111,7 +111,7 @@ def _greenlet_parking(loop: Loop, limit: float) -> tuple[Callable[[], None], Cal
     def park() -> None:
         if in_hub():
             raise ClosedError("a blocking call was made in gevent's hub")
-        # The timer is needed without a limit too: a hub without timers and sockets would raise LoopExit.
+        # Even without a limit a timer is needed, because a hub without timers and sockets would raise LoopExit.
         timer: Any = loop.hub.loop.timer(limit)
         with timer:
             timer.start(resume, update=True)  # update, because the loop's cached time may be old
@@ -126,7 +126,7 @@ def in_hub() -> bool:
 
 
 def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-    """Call *run* in a greenlet of *loop*, and return its result.  Thread-safe.
+    """Call *run* in a greenlet of *loop*, and return the result or raise the error of *run*.  Thread-safe.
 
     Raises ClosedError if the loop's thread does not run, in a forked child or because Python exits.  Raises
     TimeoutError after *timeout* seconds, although *run* continues.  In gevent's hub, which must not block, raises
@@ -157,7 +157,7 @@ def run_or_leave(
 ) -> None:
     """Call *run* in a greenlet of *loop*.  Wait for its end, unless *wait* is false or the caller is gevent's hub.
 
-    Raises the errors of :func:`run_in_loop`.
+    If it waits, it raises the errors of :func:`run_in_loop`.
     """
     if not wait or (in_hub() and not loop.stopped):
         loop.call_soon(lambda: loop.spawn("call", run, *args))
