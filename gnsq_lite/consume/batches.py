@@ -15,8 +15,8 @@ class BatchFeeder:
     """Collects messages into lists of *size*, and submits full lists to the pool.  Call it in the loop's thread.
 
     A list that is not full is submitted *wait* seconds after its first message arrived.  The wait is at most half of
-    the message's timeout, so that the handler has the other half (MSG-5).  If the Reader is starved and no handler
-    runs, the list is submitted at once, because nsqd sends no message before an answer (RDY-7).
+    the message's timeout, so that the handler has the other half (MSG-5).  If the Reader is starved after a read and no
+    handler runs or is queued, the list is submitted at once, because nsqd may send nothing before an answer (RDY-7).
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class BatchFeeder:
         if self._held:
             first = self._held[0]
             latest = first.received_at + first._connection.msg_timeout / 2.0 - self._clock.now()
-            # Not in the hub, where a handler cannot wait: submit() of an inline pool calls the handler.
+            # In a greenlet, because submit() of an inline pool calls the handler, which cannot wait in the hub.
             self._timer = self._loop.timer(
                 max(0.0, min(self._wait, latest)), lambda: self._loop.spawn("batches", self._submit_held)
             )

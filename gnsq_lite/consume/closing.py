@@ -16,10 +16,11 @@ log = logging.getLogger("gnsq_lite.reader")
 
 #: Default time limit of close(), in seconds.
 CLOSE_TIMEOUT = 30.0
-#: Seconds after the time limit for nsqd's answer to CLS, and for the end of the connections.
+#: Seconds for nsqd's last answers after the Reader has answered all messages.  Also the seconds after CLS until an
+#: idle connection counts as closed.
 _LINGER = 1.0
-#: Seconds without a byte after CLOSE_WAIT, after which the Reader expects no more messages.  nsqd may send a message
-#: while it answers CLS, and the REQ must reach nsqd before the connection ends.  Also the interval of the checks.
+#: Seconds without a byte after which the Reader expects no message after CLOSE_WAIT.  Also the interval of the checks.
+#: nsqd may send a message while it answers CLS.  The REQ for this message must be sent before the connection ends.
 _LATE = 0.02
 
 
@@ -27,14 +28,14 @@ class Closing:
     """The shutdown of one Reader.  Call it in the loop's thread.
 
     Args:
-        busy: Returns the number of running handlers.
+        busy: Returns the number of running handlers and hooks.
     """
 
     def __init__(self, clock: Clock, busy: Callable[[], int]) -> None:
         self._clock, self._busy = clock, busy
         #: Whether the shutdown has begun.  The Reader requeues messages that arrive later.
         self.begun = False
-        #: Number of handlers that were still running at the time limit.
+        #: Number of handlers and hooks that were still running at the time limit.
         self.abandoned = 0
         self._close_by = self._asked_at = inf
 
@@ -45,7 +46,7 @@ class Closing:
         return is_first
 
     def drain(self, connections: list[Subscribed]) -> None:
-        """Wait until all handlers have returned and nsqd has sent CLOSE_WAIT.  Then shut *connections* down.
+        """Wait for handlers, answers and CLOSE_WAIT, at most until the time limit.  Then shut *connections* down.
 
         The caller has sent CLS on each connection.  REQ 0 requeues all messages that are unanswered at the time limit.
         """
@@ -72,7 +73,7 @@ class Closing:
         )
 
     def _is_gone(self, connection: Subscribed) -> bool:
-        """Return whether *connection* is closed, or has been idle for _LINGER seconds since CLS was sent."""
+        """Return whether *connection* is closed, or has been idle since CLS was sent _LINGER seconds ago."""
         if not connection.is_open():
             return True
         if connection.in_flight or connection.unsent() or connection.read_at > self._asked_at:

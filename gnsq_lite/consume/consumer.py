@@ -1,6 +1,7 @@
-"""The core of a Reader, which combines connections, discovery, flow control and the handler pool.
+"""Combines connections, discovery, flow control and the handler pool into the core of a Reader.
 
-This code runs in the loop's thread.  The code of :mod:`gnsq_lite.consume.run_handler` runs in the handlers' threads.
+This code runs in the loop's thread, except thread-safe methods.  The code of :mod:`gnsq_lite.consume.run_handler` runs
+in the handlers' threads.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ COUNTED = ("received", "finished", "requeued", "expired")
 
 
 class Consumer:
-    """Consumes one channel from all nsqds of its topic.  Use it in the loop's thread only."""
+    """Consumes one channel from all nsqds of its topic.  Use it in the loop's thread, except thread-safe methods."""
 
     def __init__(self, loop: Loop, settings: ConsumerSettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self.loop, self.settings, self.clock = loop, settings, clock
@@ -71,7 +72,7 @@ class Consumer:
         self.tries = Tries(settings.retry.max_attempts)
         self.outcomes = HandlerOutcomes(loop, settings, self.tries, self.hooks, on_exit=self.fail)
         self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
-        # Hooks that handlers' threads passed to the loop count as handlers, so that close() waits for on_failure.
+        # Hooks that run in greenlets of the loop count as handlers, so that close() waits for on_failure.
         self.end = Closing(clock, busy=lambda: self.limits.busy() + self.hooks.left)
         self._loss_log, self._refusal_log = ErrorLog(log, clock), ErrorLog(log, clock)
         self.before: Counter[str] = Counter()
@@ -117,7 +118,7 @@ class Consumer:
     # -- starting
 
     def start(self) -> None:
-        """Connect to the given nsqds, and start discovery and the ticker."""
+        """Connect to the given nsqds, and start the greenlets of flow control and discovery."""
         if self.closing:
             return  # close() was called before start()
         self._is_started = True
@@ -127,7 +128,7 @@ class Consumer:
             self._greenlets.append(self.loop.spawn("discovery", self.discovery.run))
 
     def reset(self) -> None:
-        """Close all connections and restart with new parts (see Loop).  Running handlers continue uncounted."""
+        """Close all connections and restart with new parts.  Running handlers continue, but stats() omits them."""
         if self.ended.done() or not self._is_started:
             return
         flow, running = self.flow, list(self.pool.workers)
@@ -228,7 +229,7 @@ class Consumer:
         return not self.queue.queued() and self.limits.busy() < self._concurrency
 
     def _on_late(self, connection: Subscribed, late: list[Message]) -> None:
-        """Drop the queued messages that timed out at nsqd.  If there were any, lower the RDY of *connection*."""
+        """Drop queued messages that expired, and lower RDY for them.  Record the begun ones in Tries (MSG-4)."""
         queued = self._purge()
         not_begun = set(map(id, queued))
         for message in late:
@@ -270,7 +271,7 @@ class Consumer:
         self.hooks.call("on_error", error)
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Record the attempt, and return the delay of its REQ: *asked*, or for None the Reader's delay (MSG-1)."""
+        """Record the attempt.  Return *asked*, or the Reader's delay if *asked* is None (MSG-1).  Thread-safe."""
         self.tries.tried(key_of(message), message.attempts)
         return requeue_delay(self.settings.retry, message.attempts, self.rng) if asked is None else asked
 
@@ -289,7 +290,7 @@ class Consumer:
         return self.end.begun
 
     def close_from_anywhere(self, timeout: float, *, wait: bool) -> None:
-        """Close.  Wait for the end if *wait* is true and the caller is no handler, hook or hub.  Thread-safe."""
+        """Close.  If *wait*, wait at most *timeout* + 5 s, but not in a handler, a hook or the hub.  Thread-safe."""
         me = current_greenlet(), native_ident()
         in_handler = any(worker[0] in me for worker in tuple(self.pool.workers))
         if not wait or in_handler or in_hub() or in_task():
@@ -299,9 +300,9 @@ class Consumer:
             self.ended.wait(timeout + _EXTRA_WAIT)
 
     def close(self, timeout: float) -> None:
-        """Begin a shutdown of at most *timeout* seconds, without waiting for its end.
+        """Begin a shutdown that waits at most *timeout* seconds for handlers.  Do not wait for its end.
 
-        A second call can only shorten the remaining time.  With a timeout of 0 the Reader ends at once.
+        A second call can only shorten the wait.  The Reader ends at most about one second after the wait.
         """
         if self.end.begin(timeout):
             self.handle = send_back
@@ -319,7 +320,7 @@ class Consumer:
             self._end()
 
     def fail(self, error: BaseException) -> None:
-        """Requeue all unanswered messages and end the Reader with *error*, which start() or join() raises."""
+        """End the Reader with *error*, which start() or join() raises.  If it is not closing yet, close it at once."""
         settings, said = self.settings, "the Reader of %s/%s ends: %s"
         log_safely(log, logging.ERROR, said, settings.topic, settings.channel, error, extra=settings.log_fields())
         self.error = self.error or error
@@ -333,7 +334,7 @@ class Consumer:
         self.ended.settle(error=self.error)
 
     def _disconnect(self, why: str, workers: list[Worker]) -> None:
-        """Close all connections.  Kill the Reader's greenlets, except the caller and *workers* (inline handlers)."""
+        """Close all connections.  Kill the Reader's greenlets, except the caller and those that run inline handlers."""
         subscriptions = list(self._subscriptions.values())
         self._subscriptions.clear()
         for subscription in subscriptions:
@@ -348,7 +349,7 @@ class Consumer:
         self.loop.kill(each for each in greenlets if each not in running)
 
     def close_for_exit(self, timeout: float) -> int:
-        """Requeue all unanswered messages and wait for the end.  Return 0, because a Reader has no publishes."""
+        """Requeue all unanswered messages, and wait at most *timeout* seconds.  Return 0: a Reader has no publishes."""
         self.close(0.0)
         self.ended.wait(timeout)
         return 0
@@ -372,8 +373,8 @@ on_fork(_closed_by_signal.clear)
 
 
 def close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
-    """Close *core* and all Readers that SIGTERM closes, within *timeout* seconds, and wait until they end."""
-    # valuerefs() is atomic; other threads may create Readers.
+    """Close *core* and all Readers that SIGTERM closes, and wait at most *timeout* + 5 seconds until they end."""
+    # Other threads may create Readers now, but valuerefs() is atomic.
     cores = {core, *(each for each in (ref() for ref in _closed_by_signal.valuerefs()) if each is not None)}
     open_ones = [each for each in cores if not (each.ended.done() or each.loop.stopped or each.loop.gone)]
     for each in open_ones:
@@ -406,7 +407,7 @@ class Subscription:
     # -- the link's owner
 
     def is_over(self) -> bool:
-        """Return whether the Reader is closing or has replaced this Subscription."""
+        """Return whether the Reader is closing or has dropped this Subscription."""
         return self._owner.is_over(self)
 
     def on_lost(self, reason: NSQError) -> Again:

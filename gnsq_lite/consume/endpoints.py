@@ -42,7 +42,7 @@ class Losses:
 
     def __init__(self) -> None:
         self._reasons: dict[Endpoint, NSQError] = {}
-        #: Whether the Reader was ever subscribed to an nsqd.  After that, no error ends the Reader.
+        #: Whether the Reader was ever subscribed to an nsqd.  After that, no lost connection ends the Reader.
         self.any_joined = False
 
     def lost(self, endpoint: Endpoint, reason: NSQError) -> bool:

@@ -3,7 +3,7 @@
 This module reports events to the policies (:mod:`gnsq_lite.policy`) and executes their decisions.  Everything runs in
 the loop's thread.
 
-A failed message pauses all connections of the Reader.  With Youzan's NSQ it pauses only the connections of its
+Backoff pauses all connections of the Reader.  With Youzan's NSQ it pauses only the connections of the failed message's
 partition, because a message that fails repeatedly must not stop the other partitions.
 """
 
@@ -27,7 +27,7 @@ from gnsq_lite.policy.rdy import ReadyAllocator, SetReady
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Minimum seconds between two checks for silent connections and late messages.
+#: Minimum seconds between two checks for silent connections, late messages and handlers over their time limit.
 _CHECK_EVERY = 1.0
 
 
@@ -113,7 +113,7 @@ class FlowControl:
     def received(self, connection: FlowControlled, count: int) -> None:
         """Record a read of *count* messages.
 
-        A connection calls this if :attr:`watches` is true or if it has more messages in flight than its RDY.
+        A connection calls this if :attr:`watches` is true or if it has more messages in flight than its share.
         """
         self.allocator.received(connection)
         if self._rate is not None:
@@ -121,7 +121,7 @@ class FlowControl:
             self._apply_rate()
 
     def answered(self, connection: FlowControlled, count: int, *, success: bool) -> None:
-        """Record that *count* messages were answered or expired.  A *success* may end backoff (BACK-2)."""
+        """Record that *count* messages were answered or expired.  A FIN among them (*success*) may end backoff."""
         self._apply(self.allocator.answered, connection, count)
         if success and self.backoffs[connection.endpoint.partition].level:
             self._outcome(connection.endpoint, True, self.successes(connection))
@@ -129,8 +129,8 @@ class FlowControl:
     def lower_limit(self, connection: FlowControlled, count: int, running: int) -> None:
         """Lower the maximum RDY of *connection*, because *count* messages expired in the queue (MSG-5).
 
-        Each of them lost an attempt.  The new maximum is *running*, the number of handlers that run for messages of the
-        connection.  While a handler is free and no message is queued, the maximum doubles once a second.
+        The new maximum is at most *running*, the number of the connection's unanswered messages in running handlers.
+        While a handler is free and no message is queued, the maximum doubles once a second, at first from 0 to 1.
         """
         size = self._lowered[connection] = min(self._lowered[connection], running)
         text = "%s: %d messages timed out before a handler began them; RDY is at most %d until handlers are fast enough"
@@ -186,7 +186,7 @@ class FlowControl:
             self._on_backoff(0.0)
 
     def _apply_phase(self, partition: int | None) -> None:
-        """Set the RDYs that belong to the phase of a backoff."""
+        """Set the RDYs for the phase of the backoff of *partition*."""
         if partition is None:
             allocator = self.allocator
             changes = {Phase.PAUSED: allocator.pause, Phase.PROBING: allocator.probe, Phase.FLOWING: allocator.resume}

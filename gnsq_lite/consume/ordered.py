@@ -1,7 +1,7 @@
 """A connection whose messages are handled strictly in order (YZ-6).
 
-If a handler fails, only the partition of the message pauses, for the requeue delay of the message.  Then nsqd sends the
-message again.  Ordered connections do not use the Reader's backoff.
+If a handler fails, only the partition of the message pauses, for the requeue delay but at most until shortly before the
+message's deadline.  Then nsqd sends the message again.  Ordered connections do not use the Reader's backoff.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OrderedConnection(Subscribed):
     def set_ready(self, count: int) -> None:
         """Set the share of RDY."""
         super().set_ready(count)
-        self.fins = None  # Subscribed sets it
+        self.fins = None  # Subscribed.set_ready() has set it
 
     def _on_messages(self, messages: list[Message]) -> None:
         self._report_finished()
@@ -39,7 +39,7 @@ class OrderedConnection(Subscribed):
             self._decide(self._sequence.arrived, message)
 
     def finish(self, message: Message) -> None:
-        """Send FIN.  The loop reports the message to the sequence before the next message arrives.  Thread-safe."""
+        """Send FIN.  The loop tells the sequence before it handles the next message.  Thread-safe."""
         with self.loop.guard:
             self._ended.append(message)  # before nsqd can send the next message
             if not self._write_fin(message):
@@ -57,13 +57,13 @@ class OrderedConnection(Subscribed):
         self._report_finished()
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
-        """Hold the message for *delay* seconds, then send REQ 0.  Until then no later message is handled."""
+        """Hold the message for *delay* seconds or until its deadline is near, then send REQ 0.  Ignore *backoff*."""
         wait = self._message_owner.requeue_delay(message, delay)
         with self.loop.guard:
             self._decide_soon(self._sequence.failed, message, wait)
 
     def answer_late(self, message: Message, *, finished: bool) -> None:
-        """Queue the answer to an expired message, then handle the next message of the partition."""
+        """Queue the answer to an expired message, and report the answer to the sequence."""
         super().answer_late(message, finished=finished)
         self._decide_soon(partial(self._sequence.answered_late, finished=finished), message)
 
@@ -79,7 +79,7 @@ class OrderedConnection(Subscribed):
         self._decide_soon(self._sequence.expired, message)
 
     def send_close(self) -> None:
-        """Send CLS, and requeue the held messages."""
+        """Send CLS, and requeue the held message and the waiting messages."""
         super().send_close()
         self._report_finished()
         self._decide(self._sequence.close)

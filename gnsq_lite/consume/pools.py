@@ -124,7 +124,7 @@ class Pool:
         """Try again to start threads that the system could not start.  Call it about once a second."""
 
     def close(self) -> None:
-        """Start no more handlers.  Each worker ends when its handler returns."""
+        """End each worker when its handler returns.  The caller has removed the queued messages."""
         self._closed = True
 
     def abandon(self) -> None:
@@ -148,7 +148,7 @@ class GreenletPool(Pool):
         self._iteration = 0.0
 
     def submit(self, jobs: list[Any]) -> None:
-        """Queue *jobs*.  In the hub, also run workers now, unless the time slice of this iteration has ended."""
+        """Queue *jobs*.  In the hub, also run workers now, unless they are scheduled to run later."""
         self._queue.extend(jobs)
         if self._is_scheduled:
             return
@@ -169,7 +169,7 @@ class GreenletPool(Pool):
             self._loop.timer(0.0, self._run_workers)
 
     def _run_workers(self) -> None:
-        """Switch to one worker after another until the queue is empty or the time slice ends.  Call it in the hub.
+        """Switch to workers until no job or no free worker is left, or the time slice ends.  Call it in the hub.
 
         A worker returns to the hub when its handler waits.  If handlers never wait, one switch handles a whole read.
         """
@@ -218,7 +218,7 @@ class GreenletPool(Pool):
                 self._run_soon()
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the maximum number of running handlers.  Surplus workers stay, because idle greenlets are cheap."""
+        """Change the maximum number of workers.  Surplus workers stay: the lower max_in_flight limits handlers too."""
         self._concurrency = concurrency
         self._run_soon()
 
@@ -231,7 +231,7 @@ class GreenletPool(Pool):
 
 
 class InlinePool(Pool):
-    """Runs handlers in the greenlet that reads the connection, which reads nothing until the handlers return.
+    """Runs handlers in the greenlet that reads the connection.  This greenlet reads nothing until they return.
 
     If handlers take long, the loop runs between two of them, sends answers and detects late messages.
     """
@@ -288,13 +288,13 @@ class ThreadPool(Pool):
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs* and wake a thread, unless a wake-up is under way."""
         self._queue.extend(jobs)
-        # Without the lock, a thread might have found the queue empty but not have added itself to _idle.
+        # Without the lock, a thread that has just found the queue empty could join _idle after this check, and sleep.
         with self._lock:
             if not self._waking and self._queue:
                 self._wake_one()
 
     def _wake_one(self) -> None:
-        """Wake an idle thread or start a new one, unless all threads are busy.  Call it under the lock."""
+        """Wake an idle thread, or start a new one if that is allowed now.  Call it under the lock."""
         if self._idle:
             self._waking = True
             self._idle.pop().release()
@@ -330,7 +330,7 @@ class ThreadPool(Pool):
             with self._lock:
                 self._waking = False
                 if len(self._queue) > 1:
-                    self._wake_one()  # this thread takes only one job
+                    self._wake_one()  # this thread runs only one job at a time
             try:
                 drain(self._runner, self._queue, worker)
             except HandlerRaised as raised:
@@ -360,7 +360,7 @@ class ThreadPool(Pool):
         self.submit([])
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Change the maximum number of threads.  A surplus thread ends when it has no job."""
+        """Change the maximum number of threads.  A surplus thread ends after its current job."""
         with self._lock:
             self._concurrency = concurrency
             self._update_surplus()

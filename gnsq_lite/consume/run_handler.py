@@ -105,7 +105,7 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
         if finish_new(message):
             return
         if is_expired(message):
-            unless_answered(message.finish)  # nsqd accepts it only if it has sent the message here again
+            unless_answered(message.finish)  # nsqd accepts this FIN only if nsqd has sent the message here again
         elif not message.has_responded:
             message._connection.handler_returned_unanswered(message)
 
@@ -171,12 +171,12 @@ class HandlerOutcomes:
     ) -> None:
         self._loop, self._settings, self._tries, self._hooks = loop, settings, tries, hooks
         self._on_exit = on_exit
-        #: The give-ups that run now, by id() of the message.  After a time limit another thread may begin the same one.
+        #: The give-ups that run now, by id() of the message.  After a time limit, two threads may give up one message.
         self._giving_up: dict[int, object] = {}
         self.failures = self.given_up = 0
 
     def on_exception(self, job: Any, error: BaseException) -> None:
-        """Requeue or give up the unanswered messages of a handler that raised.  Then log, and call on_failure."""
+        """Requeue or give up the unanswered messages of a handler that raised.  Report all errors except Requeue."""
         messages = job if isinstance(job, list) else (job,)
         counts = isinstance(error, (Exception, TimeLimitExceeded))
         for message in messages:
@@ -210,10 +210,7 @@ class HandlerOutcomes:
         self._hooks.call("on_failure", message, error)
 
     def gave_up(self, message: Message) -> bool:
-        """Give up a message that Tries gives up (MSG-4), or that this process has unanswered from an earlier delivery.
-
-        A handler of this process has begun that earlier delivery.
-        """
+        """Give up a message if Tries says so (MSG-4) or a handler has begun an unanswered earlier delivery of it."""
         connection: Any = message._connection
         over = self._tries.gives_up(key_of(message), message.attempts, *self._settings.known_of(message))
         if not over and not connection.has_other_delivery(message):
@@ -238,7 +235,7 @@ class HandlerOutcomes:
             refuse_unrun(self._settings.on_give_up(message), "on_give_up")
         except (Exception, TimeLimitExceeded) as error:
             unless_answered(message.requeue)
-            log_safely(log, logging.ERROR, "on_give_up failed; %r is requeued", message.id, exc_info=error)
+            log_safely(log, logging.ERROR, "on_give_up failed; message %r is requeued", message.id, exc_info=error)
             self._hooks.call("on_failure", message, error)
         except BaseException as error:
             unless_answered(message.requeue)

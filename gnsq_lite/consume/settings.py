@@ -25,8 +25,8 @@ class ReaderOptions(SharedOptions):
 
     nsqd_tcp_addresses: Addresses | None = documented(
         None,
-        "nsqds to connect to: 'host:port', a list, or a comma-separated string.  If no address is given, the"
-        " environment variable NSQ_LOOKUPD_HTTP_ADDRESSES is used, else NSQD_TCP_ADDRESSES, else 127.0.0.1:4150",
+        "nsqds to connect to: 'host:port', a list, or a comma-separated string.  If no nsqd and no nsqlookupd"
+        " is given, the variable NSQ_LOOKUPD_HTTP_ADDRESSES is used, else NSQD_TCP_ADDRESSES, else 127.0.0.1:4150",
     )
     max_in_flight: int = count(
         1, 0, _MOST, "messages", "maximum unanswered messages, summed over all nsqds; 0: receive no messages"
@@ -42,7 +42,7 @@ class ReaderOptions(SharedOptions):
     delivery: DeliveryMode = documented(
         "auto",
         "'prompt': RDY is slightly more than the messages in flight, so nsqd sends each message at once, and RDY rises"
-        " with the message rate; 'bulk': RDY is all of max_in_flight; 'auto': 'bulk' for batches, else 'prompt'",
+        " with the message rate; 'bulk': RDY is the whole share; 'auto': 'bulk' for batches, else 'prompt'",
     )
     backoff: BackoffOptions | bool | None = documented(
         None, "BackoffOptions; None or True: the default BackoffOptions; False: failures do not slow the Reader down"
@@ -65,7 +65,7 @@ class ReaderOptions(SharedOptions):
         *TIMEOUT,
         "how long a connection without messages keeps its RDY if there are more connections than max_in_flight",
     )
-    rdy_low_timeout: float = duration(30.0, *TIMEOUT, "rdy_idle_timeout of a connection that receives messages")
+    rdy_low_timeout: float = duration(30.0, *TIMEOUT, "how long any connection keeps its RDY if others wait for RDY")
     handle_signals: bool = documented(
         True,
         "whether SIGTERM closes the Reader while the main thread waits in start(block=True) or join() of any Reader;"

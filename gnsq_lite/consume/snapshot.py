@@ -56,7 +56,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
 
 
 def _state(core: Consumer) -> str:
-    """Return the state as one word, for humans and health checks."""
+    """Return the state as one word.  The supervisor and its live page compare it."""
     if core.ended.done():
         return "closed"
     if core.closing:

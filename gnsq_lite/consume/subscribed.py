@@ -2,7 +2,7 @@
 
 The connection collects FINs in a buffer and REQs in a list.  The loop writes both once per iteration, so most of the
 cost is per read, not per message.  If RDY is 1, nsqd sends the next message only after the FIN.  In this case the
-handler's thread writes the FIN itself and does not wake the loop (:meth:`Subscribed._write_fin`).
+handler's thread writes the FIN itself if it can, and does not wake the loop (:meth:`Subscribed._write_fin`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from gnsq_lite.wire.identify import Negotiated
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: If nsqd refused a FIN or REQ and then delivers nothing for this many seconds, the Reader reconnects.
+#: If nsqd refused an answer, and then nothing is in flight or arrives for this many seconds, the Reader reconnects.
 STALLED = 30.0
 #: Seconds for which a message still counts as in flight after its deadline.  A TOUCH may be on its way to nsqd, and
 #: nsqd checks deadlines only at intervals.
 _GRACE = 0.5
-#: If more messages are in flight than four times the highest RDY plus this number, the connection closes.  A correct
+#: If more messages are in flight than four times the highest share plus this number, the connection closes.  A correct
 #: nsqd reaches at most twice RDY, for a moment: messages that timed out at nsqd still count here.
 _MARGIN = 1000
 #: Minimum number of kept messages at which the connection drops the answered messages among them.
@@ -43,7 +43,7 @@ _KEPT = 1000
 
 
 class MessageOwner(Owner, Protocol):
-    """Receives the messages of a connection.  Called in the loop's thread; its methods must not block."""
+    """Receives messages in the loop's thread.  Its methods must not block, except ``handle`` with inline handlers."""
 
     @property
     def flow(self) -> FlowControl:
@@ -60,7 +60,7 @@ class MessageOwner(Owner, Protocol):
         """Count *count* answers that the connection cannot send, because it is closed."""
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Return the delay of a REQ, in seconds.  Called in the thread or greenlet that requeues the message."""
+        """Return the delay of a REQ, in seconds.  Thread-safe: the thread that requeues the message calls it."""
 
 
 class Subscribed(Connection):
@@ -68,8 +68,8 @@ class Subscribed(Connection):
 
     Args:
         is_prompt: Whether RDY is kept low so that nsqd sends each message at once.
-        reads_in_hub: Whether the hub passes messages to the pool.  False for inline handlers, which may wait.
-        writes_fins: Whether a handler's thread writes FIN itself while one message is in flight.
+        reads_in_hub: Whether the hub may pass messages to the pool.  False for inline handlers, which may wait.
+        writes_fins: Whether a handler's thread may write FIN itself while one message is in flight.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Subscribed(Connection):
         super().run()
 
     def _take_messages(self, data: bytes) -> bool:
-        """Handle *data* if it consists of messages.  Return False if the reading greenlet must handle *data*.
+        """Handle *data* if it is only messages.  Return False for other data, or if RDY is the whole share above 1.
 
         The stream calls this in the hub, so that a handler begins without a switch to the reading greenlet.
         """
@@ -323,9 +323,9 @@ class Subscribed(Connection):
             self.finish(message)
 
     def _write_fin(self, message: Message) -> bool:
-        """Write FIN in the calling thread if nothing else is in flight or queued.  Return whether FIN was written.
+        """Write FIN in this thread if nothing else is in flight or queued.  Return False if the caller must queue it.
 
-        This does not wake the loop.  The loop sees the new count when the next message arrives.
+        This does not wake the loop, which sees the new count when it next reads ``in_flight``.
         """
         stream = self._stream
         is_alone = self._writes_fins and self.in_flight == 1 and not (self._due or self._flow.watches)
@@ -356,7 +356,7 @@ class Subscribed(Connection):
     def slow_down(self, command: bytes = b"") -> None:
         """Report a failed message to the flow control (BACK-1), then queue *command*, the REQ.  Thread-safe.
 
-        If the flow control backs off, its RDY 0 must precede the REQ.  Otherwise nsqd would send the message at once.
+        If the flow control backs off, its RDY 0 must precede the REQ.  Otherwise nsqd could send it again at once.
         """
         successes = self._flow.successes(self)  # read it now: handlers may finish messages before _fail() runs
         self.loop.call_soon(lambda: self._fail(successes, command))

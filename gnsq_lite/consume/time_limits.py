@@ -1,8 +1,8 @@
 """Enforces the time limit of handlers.
 
-In a greenlet, the library raises TimeLimitExceeded in the wait of the handler.  A thread cannot be stopped: an
+In a greenlet, the library raises TimeLimitExceeded where the handler waits.  A thread cannot be stopped: an
 exception from another thread could appear at any line, even in a ``finally``, and would not end a call that hangs in C.
-So the library answers the messages of such a thread, ignores later answers of its handler, and starts another thread.
+So the library answers the messages of such a thread, refuses later answers of its handler, and starts another thread.
 
 Nothing is recorded when a handler begins or ends.  Each check reads the job of each worker.  The age of a job is the
 time since the first check that saw the job.  The Reader checks once a second, so limits act at most two seconds late.
@@ -50,7 +50,7 @@ class TimeLimits:
         return self._pool.busy() - self.overdue
 
     def set_concurrency(self, count: int) -> None:
-        """Change the maximum number of running handlers, not counting overdue ones."""
+        """Change the maximum number of running handlers.  At most *count* overdue handlers run in addition."""
         self._concurrency = count
         self._pool.set_concurrency(count + min(self.overdue, count))
 
