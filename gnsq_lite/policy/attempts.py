@@ -20,10 +20,10 @@ def requeue_delay(options: RetryOptions, attempts: int, rng: Random) -> float:
     return delay * (1.0 - options.requeue_jitter * rng.random())
 
 
-#: Number of deliveries after ``max_attempts`` that may have gone to hung or stopped processes, where no handler began.
+#: Allowed deliveries beyond ``max_attempts`` to processes that hung or stopped before a handler began.
 UNSEEN = 20
-#: Minimum number of remembered messages.  If more messages fail between the last attempt of a message and its next
-#: delivery, the message may be handled once more than ``max_attempts``.
+#: Minimum number of remembered messages.  A message that is forgotten before its next delivery may be handled once more
+#: than ``max_attempts``.
 REMEMBERED = 10_000
 
 

@@ -24,7 +24,7 @@ from random import Random
 from gnsq_lite.clock import Clock
 from gnsq_lite.options import BackoffOptions
 
-#: Maximum number of last outcomes that ``failure_ratio`` counts, and minimum number at which backoff can start.
+#: Maximum number of last outcomes that ``failure_ratio`` counts, and minimum number with which it starts backoff.
 _RECENT, _FEWEST = 20, 10
 
 

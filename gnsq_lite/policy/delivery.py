@@ -2,7 +2,7 @@
 
 **RDY decides when nsqd sends.**  nsqd writes messages into an output buffer.  nsqd flushes the buffer when it is full,
 every ``output_buffer_timeout``, and when the messages in flight, including those in the buffer, have reached the
-consumer's RDY (``messagePump``, nsqd/protocol_v2.go @v1.3.0).  If RDY is large, a message waits for
+consumer's RDY (``messagePump``, nsqd/protocol_v2.go @v1.3.0).  If RDY is large, a message waits up to
 ``output_buffer_timeout``.  If RDY is one more than the messages in flight, each message arrives at once, but nsqd sends
 the next message only after a round trip.
 
@@ -58,7 +58,7 @@ class Delivery:
         self._is_slow = False
         #: RDY to send.
         self.ready = 0
-        #: Whether RDY is the whole limit.  If so, the caller must only call tick(), and not even tick() at limit 1.
+        #: Whether RDY is the whole limit and can stay so.  If so, the caller need not report reads and answers.
         self.is_full = True
         #: Seconds until the next tick, or None if no tick is needed.
         self.tick_after: float | None = None

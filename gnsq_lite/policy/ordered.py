@@ -68,14 +68,14 @@ class OrderedPartition:
         return self._end(message)
 
     def answered_late(self, message: Any, *, finished: bool) -> list[Decision]:
-        """Handle an answer after the message's deadline, which the caller has sent.
+        """Handle an answer that the caller has sent after the message's deadline.
 
         If the server has sent the message again, it applies the answer to the new delivery.
         """
         return self._end(message, back=not finished)
 
     def failed(self, message: Any, delay: float) -> list[Decision]:
-        """Handle a failed message, which must be sent back after *delay* seconds."""
+        """Handle a failed message: send it back after *delay* seconds, or before its deadline if that is earlier."""
         current = self._current
         if current is None or current.id != message.id or self._held:
             return [Decision("send_back", message)]

@@ -12,7 +12,7 @@ from gnsq_lite.clock import Clock
 
 #: Size of the bucket: the tokens of this many seconds.
 _BURST = 1.0
-#: Share of the bucket by which the limit is raised at once.
+#: Minimum step by which the limit is raised, as a share of the bucket.
 _PART = 0.1
 
 

@@ -15,9 +15,9 @@ connection gets RDY 1 at once if the budget allows it.  It gets its share :attr:
 allocator computes all shares.  So the first of several new connections does not get the whole budget.
 
 **Turns** (if there is less RDY than connections).  Some connections have RDY 1, and the others wait.  While connections
-wait, each connection with RDY loses its RDY after ``low_ready_timeout`` seconds.  If it could receive but received no
-message for ``idle_timeout`` seconds, it loses its RDY earlier.  Free RDY goes to waiting connections in rounds: a round
-serves all connections that wait at its start, in random order.
+wait, each connection with RDY loses its RDY after ``low_ready_timeout`` seconds.  A connection that could receive but
+received no message for ``idle_timeout`` seconds loses its RDY earlier.  Free RDY goes to waiting connections in rounds:
+a round serves all connections that wait at its start, in random order.
 
 **The longest wait.**  Let there be at most n connections, a budget of m RDY, and messages that are answered h seconds
 after they arrive.  Then a connection waits at most ``2 * ceil(n / m) * (low_ready_timeout + settle + h)`` seconds for
@@ -146,7 +146,7 @@ class ReadyAllocator:
         self.owed = False
         #: Whether the caller must report messages and answers, because these may change a RDY.
         self.watches = False
-        self._hungry = False  # a connection has no RDY at all
+        self._hungry = False  # a connection that is owed RDY has none at all
         self._turns = False  # connections take turns
         #: Time at which to call :meth:`tick`; None: no tick is needed.
         self.next_tick: float | None = None
@@ -215,7 +215,7 @@ class ReadyAllocator:
             self.watches = self.watches or self.charged > self._max
 
     def answered(self, key: Key, count: int) -> list[SetReady]:
-        """Record that *count* messages were answered or timed out.  O(1) unless :attr:`owed`."""
+        """Record that *count* messages were answered or timed out.  O(1) unless :attr:`watches`."""
         connection = self._connections.get(key)
         if connection is None or count <= 0:
             return []
@@ -241,10 +241,10 @@ class ReadyAllocator:
         return self._evaluate(self._clock.now())
 
     def probe(self) -> list[SetReady]:
-        """Set RDY 1 on the connection that delivered the last message, and RDY 0 on all others (BACK-2).
+        """Set RDY 1 on one connection, and RDY 0 on all others (BACK-2).  With a budget of 0 there is no probe.
 
-        Connections without messages in flight are preferred, because nsqd sends nothing on the others at RDY 1.  If the
-        connection stays idle for ``idle_timeout``, the next one gets RDY 1.  With a budget of 0 there is no probe.
+        Of the connections without messages in flight, this is the one that delivered last: on others nsqd sends nothing
+        at RDY 1.  If the connection stays idle for ``idle_timeout``, the next one gets RDY 1.
         """
         self.phase, self._round = Phase.PROBING, []
         return self._evaluate(self._clock.now())
@@ -277,7 +277,7 @@ class ReadyAllocator:
         return 0 if connection is None else connection.size
 
     def is_starved(self) -> bool:
-        """Return whether a connection has messages in flight, and at least 85 % of its RDY (RDY-7)."""
+        """Return whether any connection has messages in flight that use at least 85 % of its RDY (RDY-7)."""
         return any(c.in_flight > 0 and c.in_flight >= 0.85 * c.size for c in self._connections.values())
 
     # -- decisions --------------------------------------------------------------------------------------------------

@@ -8,15 +8,15 @@ from random import Random
 from gnsq_lite.clock import Clock
 from gnsq_lite.options import LookupOptions, ReconnectOptions
 
-#: Seconds for which a connection must be ready to count as a success, unless ``reconnect_delay`` is longer.
+#: Seconds for which a connection must stay open to count as a success, unless ``reconnect_delay`` is longer.
 _A_WHILE = 1.0
 
 
 class Reconnect:
-    """Delays between attempts to connect to one nsqd: by default 8, 16, 32 ... seconds up to a cap, with jitter.
+    """Delays between attempts to connect to one nsqd: each twice the last one, up to a cap, with jitter.
 
-    Only a connection that was ready for some time counts as a success.  If a server accepts connections but refuses SUB
-    or AUTH or violates the protocol, the delays grow too.
+    Only a connection that stayed open for some time after its handshake counts as a success.  If a server accepts
+    connections but refuses SUB or AUTH or violates the protocol, the delays grow too.
     """
 
     def __init__(self, options: ReconnectOptions, rng: Random) -> None:
@@ -38,12 +38,12 @@ class Reconnect:
         return min(delay * (1.0 + self._options.reconnect_jitter * (2.0 * self._rng.random() - 1.0)), cap)
 
     def served(self, seconds: float) -> None:
-        """Reset the delays if a lost connection was ready for long enough.  Call it before :meth:`failed`."""
+        """Reset the delays if a lost connection was open for long enough.  Call it before :meth:`failed`."""
         if seconds >= max(_A_WHILE, self._options.reconnect_delay):
             self.restart()
 
     def restart(self) -> None:
-        """Reset the delays after a success.  Call it before :meth:`failed`."""
+        """Reset the delays, so that the next one is the shortest.  Call it before :meth:`failed`."""
         self.failures = 0
         self._next = self._options.reconnect_delay
 
