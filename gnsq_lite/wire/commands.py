@@ -80,7 +80,7 @@ class _PublishHeads(dict[str, bytes]):
 #: Maximum number of topics whose PUB line is cached.
 _MOST_HEADS = 10_000
 
-#: Cache of the PUB command line by topic, which precedes size and body.  A lookup may raise InvalidName.
+#: Cache of PUB command lines, which precede size and body, by topic.  A lookup may raise InvalidName.
 PUBLISH_HEADS: Final = _PublishHeads()
 
 

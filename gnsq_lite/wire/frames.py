@@ -65,7 +65,7 @@ class FrameDecoder(Generic[MessageT]):
         make_message: Called as ``make_message(owner, timestamp_ns, attempts, id, body)`` for each message frame.
         owner: The first argument of *make_message*.
 
-    After an error the decoder is unusable, and every call raises the error again.
+    After an error the decoder is unusable: feed() and feed_one() raise it again, and feed_messages() returns None.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class FrameDecoder(Generic[MessageT]):
         return found, others
 
     def feed_messages(self, data: bytes) -> list[MessageT] | None:
-        """Return the messages in *data* if *data* consists of complete, valid messages, else None.
+        """Return the messages in *data* if it consists of complete, valid messages and no bytes are held, else None.
 
         If the result is None, pass *data* to :meth:`feed`.
         """

@@ -1,7 +1,7 @@
 """Encodes IDENTIFY, and parses nsqd's replies to IDENTIFY (NEG-1 to NEG-4) and AUTH (SEC-4).
 
-This module converts seconds to milliseconds and back.  It checks every key of nsqd's reply, and raises
-:class:`~gnsq_lite.errors.ProtocolError` for a value that nsqd cannot have sent.
+This module converts seconds to milliseconds and back.  It checks the keys of the reply to IDENTIFY that the library
+uses, and raises :class:`~gnsq_lite.errors.ProtocolError` for a value that nsqd cannot have sent.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
 
 
 def not_granted(options: ConnectionOptions, negotiated: Negotiated) -> list[str]:
-    """Return a log line for each requested setting that nsqd did not grant, except TLS (NEG-4)."""
+    """Return a log line for each requested setting, except TLS and buffers, that nsqd did not grant (NEG-4)."""
     lines = []
     compression = options.compression
     if compression is not None and not getattr(negotiated, compression):
@@ -208,7 +208,7 @@ class AuthReply:
 
 
 def parse_auth_reply(body: bytes) -> AuthReply:
-    """Parse nsqd's response to AUTH.  A value of a wrong type becomes the default.  Raises ProtocolError."""
+    """Parse nsqd's response to AUTH.  Raises ProtocolError if it is no JSON object.  Wrong values become defaults."""
     values = load_object(body)
     count = values.get("permission_count", 0)
     return AuthReply(
