@@ -1,4 +1,4 @@
-"""Checks the headers and trace ids of one ``multipublish``, and splits its messages into MPUBs."""
+"""Checks the number of headers and trace ids of one ``multipublish``, and splits its messages into MPUBs."""
 
 from __future__ import annotations
 

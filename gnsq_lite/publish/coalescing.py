@@ -1,6 +1,6 @@
-"""Sends the publishes to one topic in one iteration of the loop as one MPUB.  Each publish keeps its own outcome.
+"""Sends the publishes without options to one topic in one loop iteration as one MPUB, each with its own outcome.
 
-A publish of a greenlet in the loop's thread costs only a list item.  It needs no object, callback or timer of its own.
+A publish of a greenlet in the loop's thread costs only a list item.  It needs no Publish, callback or timer of its own.
 One callback of the loop resumes all greenlets that wait for an MPUB.
 """
 
@@ -22,7 +22,7 @@ REFUSED_MPUB = (BadMessageError, BadBodyError)
 
 
 class CoalescedPublish(Publish):
-    """An MPUB for the publishes of one loop iteration with the same topic and timeout.  A single publish is a PUB."""
+    """An MPUB for the publishes of one loop iteration with the same topic and timeout, or the PUB of a single one."""
 
     __slots__ = ("_mixed", "_separate", "members", "room")
 
@@ -170,5 +170,5 @@ class Coalescing:
                     self._send(batch)
                 else:
                     self._outcomes.failed_with(batch, NotSent("all publishes of the MPUB have timed out"))
-            self.batches.popleft()  # only now: until the MPUB is sent, no later publish may be sent
+            self.batches.popleft()
         self._sends = False

@@ -1,13 +1,13 @@
-"""The part of a Writer that runs in the loop.  It has a node for each nsqd.  A node pipelines publishes to its nsqd.
+"""The part of a Writer that runs in the loop.  A node pipelines publishes to one nsqd, or to one partition of an nsqd.
 
-Each publish gets exactly one outcome.  An error frame is the outcome of the publish that it answers.  If nsqd then
-closes the connection, nsqd has not read the later publishes, so the core sends them again.  If a connection is lost
-without an error frame, the outcome of the sent publishes is unknown.  The core sends these publishes again only if the
-Writer has retries (PUB-2).
+Each publish gets exactly one outcome.  An error frame answers the oldest publish, which fails or is sent again.  If
+nsqd then closes the connection, nsqd has not read the later publishes, so the core sends them again.  If a connection
+is lost without an error frame, the outcome of the unanswered publishes is unknown.  The core sends only those publishes
+again that have retries left (PUB-2).
 
-A node is *silent* if its oldest publish has passed its deadline, or has been unanswered for one to two seconds.  Until
-a silent node answers, it gets no publish that another node can accept (PUB-4).  The deadline timer and a check each
-second find silent nodes.
+A node is *silent* if its oldest publish has passed its deadline, or has been unanswered for one to two seconds.  A
+silent node gets no publish that another node can accept, until the node answers a publish in time, has answered all its
+publishes, or reconnects (PUB-4).  The deadline timer and a check each second find silent nodes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RESET = "an unexpected exception has ended all connections"
 
 
 class WriterCore:
-    """Publishes in the loop, for all callers except plain threads, for which the pool publishes.
+    """Publishes in the loop.  For plain threads the core publishes only if the pool does not.
 
     Only ``carry_and_wait``, ``carry``, ``carry_nowait``, ``has_backlog``, ``avoids`` and ``publish_to_leader`` are
     thread-safe.  Make the object in the loop's thread, and call all other methods there.
@@ -76,11 +76,11 @@ class WriterCore:
     def _set_up(self) -> None:
         """Set the state that a reset replaces: nodes, router, discovery and coalescing."""
         self.nodes: dict[Endpoint, Node] = {}
-        #: Nodes after their handshake.
+        #: Nodes with an open connection, after its handshake.
         self.connected: list[Node] = []
         #: Endpoints that are silent or lost, and addresses of nsqds that are silent or lost.
         self._avoided: set[Any] = set()
-        #: Whether any handshake has succeeded, so that the settings cannot be wrong.
+        #: Whether any handshake has succeeded, which proves that the options are right.
         self._proven = False
         self._discoveries: list[Discovery] = []
         rotation = Rotation(self)
@@ -114,7 +114,7 @@ class WriterCore:
         self.start()
 
     def start(self) -> None:
-        """Start the check each second.  With plain NSQ, also connect to the given nsqds and start discovery."""
+        """Start to check the nodes each second.  With plain NSQ, connect to the given nsqds, and start discovery."""
         if self._started or self.closing:
             return
         self._started = True
@@ -140,7 +140,7 @@ class WriterCore:
     # -- publishing, from any thread
 
     def carry_and_wait(self, publish: Publish) -> Any:
-        """Publish, wait, and return the receipt.  Raises the publish's error, and NotSent if called in gevent's hub."""
+        """Publish, wait, and return the receipt.  Raises ClosedError, the publish's error, and NotSent in the hub."""
         if in_hub():
             raise NotSent("a publish would wait in gevent's hub: use publish_nowait()")
         self.carry(publish)
@@ -158,13 +158,13 @@ class WriterCore:
         return Publication(publish)
 
     def has_backlog(self) -> bool:
-        """Return whether a ``publish_nowait`` has no outcome yet.  Until then the loop does all publishes, in order."""
+        """Return whether a ``publish_nowait`` has no outcome yet.  If so, the loop does all publishes, in order."""
         return self.outcomes.backlog > 0
 
     def carry(self, publish: Publish) -> None:
         """Start a publish.  The loop sends it as soon as a node accepts it.
 
-        Raises ClosedError after a call of close(), and while Python exits.
+        Raises ClosedError after a call of close(), while Python exits, and if the loop belongs to the parent process.
         """
         if self.closing:
             raise ClosedError("the Writer was closed")
@@ -178,7 +178,7 @@ class WriterCore:
     def publish_to_leader(self, publish: Publish) -> Any:
         """Publish in a plain thread to the leader that the router chooses, and return the receipt.
 
-        Return a ForLoop if the loop must do the publish, because no leader is known or the leader is unreachable.
+        Return a ForLoop if the loop must do the publish, for example because no leader is known.
         """
         leader = self.router.leader(publish)
         outcome: Any = ForLoop(publish.retries)
@@ -216,7 +216,7 @@ class WriterCore:
     # -- the router's host
 
     def send_to(self, endpoint: Endpoint, publish: Publish) -> bool:
-        """Send a publish, or return False if the endpoint cannot accept it now.  Connect to a new endpoint."""
+        """Send a publish, or return False if the endpoint cannot accept it now.  The first call starts to connect."""
         connection = self._node(endpoint).connection
         return connection is not None and bool(connection.send_publish(publish))
 
@@ -237,12 +237,12 @@ class WriterCore:
         return self.loop.timer(seconds, act)
 
     def avoids(self, endpoint: Endpoint) -> bool:
-        """Return whether the endpoint is silent or unreachable.  Thread-safe."""
+        """Return whether the endpoint is silent or was lost, in the loop or in the pool.  Thread-safe."""
         avoided = endpoint in self._avoided or endpoint.address in self._avoided
         return avoided or self.pool.avoids(endpoint)
 
     def owes(self, topic: str, partition: int) -> bool:
-        """Return whether any publish to a partition is unanswered, and disconnect silent nodes with such publishes."""
+        """Return whether any publish to a partition is unanswered.  Disconnect each silent node with such a publish."""
         nodes = [node for node in self.nodes.values() if node.endpoint.partition == partition]
         owing = [node for node in nodes if any(each.topic == topic and not each._done for each in node.unanswered)]
         for node in owing:
@@ -290,7 +290,7 @@ class WriterCore:
                 discovery.disconnected(node.endpoint)
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
-        """Send *unsent* again, in order.  If no nsqd was ever reached and retries cannot help, fail all publishes."""
+        """Send *unsent* again, in order.  If no handshake ever succeeded or can succeed, fail the held publishes."""
         self._avoided.add(node.endpoint)
         if isinstance(error, NSQConnectionError):  # all partitions of the nsqd are unreachable
             self._avoided.add(node.endpoint.address)
@@ -302,7 +302,7 @@ class WriterCore:
             self.router.forget_done()
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
-        """Fail a refused publish, send it to another leader, or send the messages of an MPUB one by one."""
+        """Fail a refused publish, send it to another leader, or send the messages of a coalesced MPUB one by one."""
         if not publish._done and self.settings.lookupds and self.settings.dialect.should_reroute(error):
             publish.last_error, publish.sent = error, publish.in_doubt
             self.router.put_back([publish], endpoint)
@@ -325,7 +325,7 @@ class WriterCore:
         self._avoided -= {endpoint, endpoint.address}
 
     def check_nodes(self) -> None:
-        """Mark each node as silent if its oldest publish is the same as at the last call, about a second ago."""
+        """Check each connection.  Mark a node as silent if its oldest publish is the same as a second ago."""
         now = self.clock.now()
         for node in list(self.nodes.values()):
             if node.connection is not None:
@@ -336,7 +336,7 @@ class WriterCore:
             node.seen = owed
 
     def _mark_silent(self, node: Node) -> None:
-        """Mark a node as silent until it answers.  If the Writer has retries, send its publishes to another nsqd."""
+        """Mark a node as silent.  With plain NSQ and retries, move its publishes to another nsqd that can be used."""
         node.silent = True
         self._avoided |= {node.endpoint, node.endpoint.address}
         self.router.look_again(node.endpoint)
@@ -344,7 +344,7 @@ class WriterCore:
             node.disconnect_if_silent()
 
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
-        """Use a silent node again if its answer came in time, or if all its publishes are now answered."""
+        """Use a silent node again if it answered a publish in time, or has now answered all its publishes."""
         if node in self.connected and (in_time or not node.unanswered):
             node.silent = False
             self._use_again(node.endpoint)
@@ -404,7 +404,7 @@ class WriterCore:
             for node in self.nodes.values():
                 node.close()
             for publish in self.outcomes.open():
-                self.outcomes.failed_with(publish, NotSent("the Writer was closed before an nsqd could be reached"))
+                self.outcomes.failed_with(publish, NotSent("the Writer was closed before an nsqd accepted the publish"))
             self._stop()
         return left
 

@@ -1,4 +1,4 @@
-"""Middleware of a Writer, which runs code before and after each publish."""
+"""Middleware: objects that run code before and after each publish of a Writer."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class PublishMiddleware:
     """
 
     def before(self, call: PublishCall) -> None:
-        """Run before the publish.  If this method raises an Exception, the publish raises NotSent and sends nothing."""
+        """Run before the publish.  After an Exception here, the publish raises NotSent, and ``after`` does not run."""
 
     def after(self, call: PublishCall, error: BaseException | None) -> None:
         """Run when the publish has its outcome.  *error* is None after nsqd's OK.
 
-        The library logs an Exception of this method.  After ``publish_nowait`` this method runs in the I/O thread, and
-        must not block or wait.
+        The library logs an Exception of this method.  For ``publish_nowait`` this method usually runs in the I/O
+        thread, and must not block or wait.
         """
 
     def wrap(self, send: Send) -> Send:

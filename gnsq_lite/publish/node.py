@@ -1,4 +1,4 @@
-"""A Writer's pipelined connections, one for each nsqd, and the class that chooses the nsqd of each publish.
+"""A Writer's pipelined connections, one for each nsqd or partition, and the router for plain NSQ.
 
 nsqd answers publishes in the order in which it reads them.  Therefore each answer belongs to the oldest unanswered
 publish (PUB-2).  Most reads contain only OKs, which the hub handles without a switch to the connection's greenlet.
@@ -35,7 +35,7 @@ from gnsq_lite.wire.constants import OK
 
 log = logging.getLogger("gnsq_lite.writer")
 
-#: If nothing was read for this many seconds, send_publish() first checks that the connection has not ended (PUB-3).
+#: If no publish is unanswered and nothing was read for this many seconds, send_publish() first checks for EOF (PUB-3).
 _STALE = 0.001
 #: Refusals after which nsqd still reads and answers the later publishes of the connection (YZ-8).
 _REROUTED = (NotLeaderError, NotWritableError)
@@ -110,7 +110,7 @@ class Pipeline(Connection):
         super().run()
 
     def send_publish(self, publish: Publish) -> bool:
-        """Send a publish.
+        """Send a publish, unless it already has its outcome.
 
         Return False and send nothing if the connection has ended or has too many unsent bytes.  The router then sends
         the publish to another node, or holds it.
@@ -192,7 +192,7 @@ class Node:
         self.task: Any = None
         #: Whether the node is silent (PUB-4).
         self.silent = False
-        #: The oldest publish at the last check.
+        #: The oldest unanswered publish at the last call of ``check_nodes()``.
         self.seen: Publish | None = None
         #: Whether the connection has too many unsent bytes.
         self.full = False
@@ -206,14 +206,14 @@ class Node:
     # -- called by the connection
 
     def on_response(self, connection: Connection, body: bytes) -> None:
-        """Settle the oldest publish with nsqd's *body*.  Raises ProtocolError for an unexpected response."""
+        """Settle the oldest publish: *body* is OK or a receipt.  Raises ProtocolError for an unexpected response."""
         if not self.unanswered:
             raise ProtocolError(f"an answer without a publish: {body[:50]!r}")
         receipt = None if body == OK else self._owner.settings.dialect.receipt(body)
         self.succeeded(self._answered(), receipt)
 
     def on_error_frame(self, connection: Connection, error: NsqdError) -> None:
-        """Settle the oldest publish with *error*.  The connection stays open until all publishes are answered."""
+        """Handle the refusal of the oldest publish.  If no other is due and *error* closes connections, raise it."""
         if not self.unanswered:
             self._owner.error_log.add(error)
             return
@@ -257,10 +257,10 @@ class Node:
     def on_lost(self, reason: NSQError) -> Again:
         """Settle the unanswered publishes, or let the router send them again, in order.
 
-        If *reason* is an error frame, it answers the oldest publish, and nsqd has not read the later publishes.  If
-        *reason* is another error, nsqd may have read all publishes.  Then those with a retry left are sent again, and
-        the outcome of the others is unknown.  After a refused publish (for example because the disk is full) the node
-        reconnects soon if no other nsqd can be used.  In all other cases the pauses before a reconnection grow.
+        If *reason* is an error frame, it answers the oldest publish.  nsqd has not read the later publishes, which are
+        sent again.  If *reason* is another error, nsqd may have read all publishes.  Then those with a retry left are
+        sent again, and the outcome of the others is unknown.  The pauses before reconnections grow, unless *reason*
+        refused a publish (for example because the disk is full) and no other nsqd can be used.
         """
         is_news = str(reason) != str(self.error)
         self.error = reason
@@ -311,14 +311,14 @@ class Node:
 class Rotation(Router):
     """A router that sends publishes to the nsqds in turn.  Call all methods in the loop's thread.
 
-    The router skips silent nsqds (PUB-4).  If all connected nsqds are silent, it chooses the nsqd with the fewest
-    unanswered publishes.
+    The router skips silent nsqds (PUB-4), and nsqds with too many unsent bytes.  If all connected nsqds are silent, it
+    chooses the nsqd with the fewest unanswered publishes.
     """
 
     def __init__(self, owner: NodeOwner) -> None:
         self._owner, self._settings, self._outcomes = owner, owner.settings, owner.outcomes
         self._loop, self._now, self._connected = owner.loop, owner.clock.now, owner.connected
-        #: Held publishes, in order, which no node accepts now.
+        #: The held publishes, which no node could accept yet, in order.
         self._waiting: deque[Publish] = deque()
         self._turn = 0
 
@@ -361,7 +361,7 @@ class Rotation(Router):
         return min(with_room, key=lambda each: len(each.unanswered), default=None)
 
     def put_back(self, publishes: Iterable[Any], lost: Endpoint) -> None:
-        """Send *publishes*, which the lost nsqd has not confirmed, again in order."""
+        """Send *publishes* again, in order.  The lost nsqd has not confirmed them."""
         for publish in publishes:
             self.send(publish)
 

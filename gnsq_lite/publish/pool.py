@@ -3,10 +3,10 @@
 A plain thread is a native thread without a gevent hub in a process that is not monkey-patched.  It takes a connection
 from the pool, sends the command, reads the answer, and puts the connection back.  The pool changes its tables under a
 lock, but connects, sends, reads and closes without the lock.  An exception during a publish closes the connection.  The
-pool refers to a connection in use only weakly, so it does not count a connection that an exception has leaked.
+pool refers to a connection in use only weakly, so a connection that an exception has leaked does not count.
 
-The pool neither waits for a node nor retries.  The loop does the publish if no node can be used, if a node has
-``max_connections`` connections in use, or if the publish must be sent again.
+The pool neither waits for a node nor retries.  The loop does the publish if no node can be used, if the chosen node has
+``max_connections`` connections and none is idle, or if the publish must be sent again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from gnsq_lite.wire.constants import OK
 
 #: Seconds after which an idle connection is closed.  The pool checks this when a publish returns its connection.
 IDLE = 60.0
-#: Seconds after which a node with an unanswered publish is silent.  If there are other nodes, this is also the time
-#: limit to connect to a node.
+#: Seconds after which a node with an unanswered publish is silent.  If there are other nodes, this is also the maximum
+#: time to connect to a node.
 SILENT_AFTER = 1.0
 #: Seconds for which the pool does not use a node after a failure.  The loop tries to connect more often.
 RETRY_AFTER = 5.0
@@ -59,7 +59,7 @@ _POLL = 0.005
 class ForLoop:
     """Result of the pool for a publish that the loop must do."""
 
-    #: Number of retries left after an unknown outcome.
+    #: How many more times the publish may be sent again after an unknown outcome.
     retries: int
     #: Whether the pool sent the publish and got no answer.
     in_doubt: bool = False
@@ -159,7 +159,7 @@ class Pool:
     # -- publishing
 
     def carry(self, publish: Publish, leader: Endpoint | None = None) -> Any:
-        """Do a publish; see :meth:`publish`."""
+        """Send the command of *publish*, and return the result of :meth:`publish`."""
         topic, timeout, count, deadline = publish.topic, publish.timeout, publish.count, publish.deadline
         return self.publish(topic, publish.command(), timeout, count, leader=leader, deadline=deadline)
 
@@ -275,9 +275,9 @@ class Pool:
         return node if now >= node.retry_at else None
 
     def _open(self, node: PoolNode, now: float, deadline: float) -> BlockingConnection | None:
-        """Open a connection, or return None if the node has too many connections or cannot be reached.
+        """Open a connection, or return None if the node has too many connections or failed before the deadline.
 
-        Raises NSQError if the node cannot be reached before the deadline.
+        Raises NSQError if the node failed and the deadline has passed.
         """
         _warn_in_asyncio()  # only here, because most publishes open no connection
         with self._lock:
@@ -382,7 +382,7 @@ class Pool:
             return [each for node in self._nodes.values() for each in node.connections if each.opened_at]
 
     def stats(self, loop: WriterStats, state: str | None) -> WriterStats:
-        """Add the pool's statistics to *loop*, the loop's statistics.  *state* is "idle", "closed" or None."""
+        """Add the pool's statistics to *loop*, the loop's statistics.  If *state* is None, derive the state."""
         now = self._now()
         connections = (*loop.connections, *(connection_stats(each, now) for each in self.connections()))
         with self._lock:
@@ -400,12 +400,12 @@ class Pool:
         )
 
     def pending(self) -> int:
-        """Return the number of publishes without an outcome."""
+        """Return the number of publishes that use a connection of the pool now."""
         with self._lock:
             return sum(len(node.busy()) for node in self._nodes.values())
 
     def drain(self, seconds: float) -> bool:
-        """Wait at most *seconds* until every publish has an outcome; return whether every publish has one."""
+        """Wait at most *seconds* until no publish uses a connection of the pool; return whether this is so."""
         ends = self._now() + seconds
         while self.pending():
             if self._now() >= ends:
@@ -416,7 +416,7 @@ class Pool:
     def close(self, seconds: float, *, wait: bool = True) -> None:
         """Refuse new publishes, wait at most *seconds* for running publishes, and close all connections.
 
-        With ``wait=False`` a new thread waits and closes.  A signal handler may do this, because it takes no lock.
+        With ``wait=False`` a new thread waits and closes.  A signal handler may use it, because the call takes no lock.
         """
         self.closing = True
         if not wait:
@@ -457,7 +457,7 @@ on_fork(_pools.clear)
 
 
 def _warn_in_asyncio() -> None:
-    """Warn if the calling thread runs an asyncio event loop, because a publish blocks all its tasks."""
+    """Warn if the calling thread runs an asyncio event loop, because a publish blocks all tasks of that loop."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
         said = (

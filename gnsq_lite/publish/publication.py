@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.writer")
 
-#: Seconds that a thread waits after the deadline of its publish, because the loop's error names the reason.
+#: Seconds after the deadline of a publish that its thread waits for the loop's error, which names the reason.
 GRACE = 0.1
-#: Publishes with deadlines in the same interval of this many seconds form a group, which is checked at most twice.
+#: Publishes with deadlines in the same interval of this many seconds form a group, so that one check settles several.
 _SPAN = 0.02
 #: Seconds between two checks whether every publish has an outcome.
 _POLL = 0.001
@@ -72,7 +72,7 @@ class Publish(Completion):
         #: Number of messages.
         self.count = len(bodies)
         self.timeout, self.deadline = timeout, deadline
-        #: Number of retries left after an unknown outcome.
+        #: How many more times the publish may be sent again after an unknown outcome.
         self.retries = retries
         #: The greenlet of the loop's thread that waits for the outcome, or None.
         self.greenlet: Any = None
@@ -87,7 +87,7 @@ class Publish(Completion):
         #: The router's state: sequence number of the publish, and chosen endpoint of a publish to any partition.
         self.number = 0
         self.leader: Endpoint | None = None
-        #: Error with which an nsqd refused the publish.
+        #: Error with which a leader refused the publish before it was sent to another leader.
         self.last_error: NSQError | None = None
         #: ``sent``: an nsqd may have the message.  ``in_doubt``: an earlier attempt was sent and got no answer.
         self.sent = self.in_doubt = False
@@ -117,7 +117,7 @@ class Publish(Completion):
     # -- the outcome
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
-        """Set the outcome in the loop's thread and wake waiters.  If the outcome is already set, only return False."""
+        """Set the outcome and wake the waiters, in the loop's thread.  If it is already set, only return False."""
         if self._done:
             return False
         self._value, self._error = value, error
@@ -133,7 +133,7 @@ class Publish(Completion):
             self.loop.resume_soon((self.greenlet,))
 
     def mark_sent(self) -> bool:
-        """Mark the publish as sent.  Return False if the publish is already settled and must not be sent."""
+        """Mark the publish as sent.  Return False if the publish is already settled, so the caller must not send it."""
         self.sent = True  # before the read of _done: _give_up() sets _done and then reads sent
         return not self._done
 
@@ -156,7 +156,7 @@ class Publish(Completion):
     def wait_in(self, greenlet: Any) -> Any:
         """Wait in *greenlet*, the current greenlet of the loop's thread; return the value or raise the error.
 
-        The wait needs no timeout, because the core settles the publish at its deadline.
+        The wait needs no timeout, because :class:`Outcomes` settles the publish at its deadline.
         """
         if not self._done:
             self.greenlet = greenlet
@@ -350,8 +350,8 @@ class Outcomes:
 class Publication:
     """Gives access to the outcome of a ``publish_nowait``.
 
-    ``wait()`` and ``result()`` block no other greenlet.  Without a timeout they end after the timeout of the publish,
-    because then every publish has an outcome.
+    ``wait()`` and ``result()`` block no other greenlet.  Without a *timeout* they return when the publish has its
+    outcome, which is at the latest shortly after the timeout of the publish.
     """
 
     __slots__ = ("_publish",)
@@ -412,4 +412,4 @@ def not_reached(topic: str, timeout: float, reasons: Sequence[NSQError | str]) -
 
 def of_the_parent() -> OutcomeUnknown:
     """Return the error that a forked child raises for a publish of its parent."""
-    return OutcomeUnknown("the parent process published it, and only the parent learns the outcome")
+    return OutcomeUnknown("the parent process published the message, and only the parent learns the outcome")

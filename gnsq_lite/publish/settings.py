@@ -19,9 +19,9 @@ _MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError, WrongDialectE
 
 
 def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
-    """Return one of *errors*, the last errors of all nsqds, if retries cannot help.  Return None if they may help.
+    """Return one of *errors*, the last errors of all nsqds, if reconnecting cannot help.  Return None if it may help.
 
-    Retries cannot help if all nsqds are misconfigured, or if one nsqd has another dialect, because then all have it.
+    It cannot help if all nsqds are misconfigured, or if one nsqd has another dialect, because then all have it.
     """
     wrong = [error for error in errors if isinstance(error, WrongDialectError)]
     if wrong or all(isinstance(error, _MISCONFIGURED) for error in errors):
@@ -31,11 +31,11 @@ def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterOptions(SharedOptions):
-    """Options that only a Writer has (PUB-1 to PUB-4)."""
+    """Options that only a Writer has."""
 
     publish_timeout: float = duration(15.0, *TIMEOUT, "time limit of a publish, from connecting to the answer")
     retries: int = count(
-        0, 0, 1000, "times", "repetitions of a publish with an unknown outcome; nsqd may then store a message twice"
+        0, 0, 1000, "times", "maximum repetitions of a publish with an unknown outcome; each may store a message twice"
     )
     max_msg_size: int = size(
         1024 * 1024, 1, 2**31 - 1, "nsqd's --max-msg-size; the Writer refuses a larger body before it sends anything"
@@ -50,13 +50,13 @@ class WriterOptions(SharedOptions):
         64 * 1024 * 1024, 1, 2**40, "bytes of unanswered publish_nowait above which publish_nowait raises BacklogFull"
     )
     max_connections: int = count(
-        100, 1, 10_000, "connections", "maximum connections of publishing threads to one nsqd; each sends AUTH"
+        100, 1, 10_000, "connections", "maximum connections of publishing threads to one nsqd; each sends its own AUTH"
     )
 
     coalesce: bool = documented(
-        False, "send the publishes to a topic in one iteration of the loop as one MPUB; each has its own outcome"
+        False, "send the publishes to a topic in one loop iteration as one MPUB; each publish has its own outcome"
     )
-    trace: bool = documented(False, "each publish has a trace id and returns a PublishReceipt; Youzan's NSQ")
+    trace: bool = documented(False, "each publish has a trace id and returns a PublishReceipt; only for Youzan's NSQ")
     middleware: Sequence[PublishMiddleware] = documented(
         (), "objects that run code before and after each publish; the first is the outermost"
     )
@@ -65,7 +65,7 @@ class WriterOptions(SharedOptions):
 def check_defer(defer: float, longest: float) -> float:
     """Return *defer*, a number of seconds.  Raises OptionError for a delay that nsqd would refuse (WIRE-8)."""
     if check_number("defer", defer, *DEFER) > longest:
-        why = f"must be at most max_defer, {longest:g} s (nsqd's --max-req-timeout); an outbox takes a later at="
+        why = f"must be at most max_defer, {longest:g} s (nsqd's --max-req-timeout); an outbox with at= has no limit"
         raise OptionError("defer", defer, why)
     return defer
 

@@ -1,6 +1,6 @@
 """Encodes the commands that Youzan's NSQ adds to plain NSQ.
 
-Sources: nsqdserver/protocol_v2.go:419 @0.3.7-HA.1.13.0, go-nsq/command.go.  Sizes are big-endian 32-bit numbers.
+Sources: nsqdserver/protocol_v2.go:419 @0.3.7-HA.1.13.0, go-nsq/command.go.  Body sizes are big-endian uint32s.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_partition(partition: int) -> int:
     return check_number("partition", partition, 0, MAX_PARTITIONS - 1, whole=True)
 
 
-# -- start offset of a new channel ------------------------------------------------------------------------------------
+# -- start offset of a channel ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

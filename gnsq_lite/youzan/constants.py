@@ -6,7 +6,7 @@ from typing import Final
 
 #: Partitions are numbered 0 to 254.  consistence/nsqlookup_coord_api.go:15
 MAX_PARTITIONS: Final = 255
-#: Number of the lowest bit of an internal id that belongs to the partition.  A standalone server's partition is 0.
+#: Number of the lowest bit of the partition in an internal id.  A standalone server's partition is 0.
 PARTITION_SHIFT: Final = 50
 #: Bytes of a trace id and of an internal id.  nsqd/message.go:18
 TRACE_ID_LENGTH: Final = 8

@@ -1,7 +1,7 @@
 """Implements :class:`gnsq_lite.dialect.Dialect` for Youzan's NSQ.
 
-The dialect keeps nsqlookupd's last answer about each topic.  Only this answer shows whether the topic is ordered and
-whether its messages have headers.
+The dialect keeps nsqlookupd's last answer with metainfo about each topic.  Only the metainfo shows whether the topic is
+ordered and whether its messages have headers.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class YouzanDialect(Dialect):
         return Lookup(endpoints, layout, tuple(left_out))
 
     def _steady(self, topic: str, layout: TopicLayout) -> TopicLayout:
-        """Return *layout* with at least the known number of partitions, so that no key moves (YZ-5).
+        """Return *layout* with at least the known number of partitions, so that no key moves to another partition.
 
-        An outdated nsqlookupd may return fewer.  A topic really loses partitions only if it is created again.
+        An outdated nsqlookupd may return fewer partitions.  A topic loses partitions only if it is created again.
         """
         known = self.layout_of(topic).partition_num
         return replace(layout, partition_num=known) if layout.has_meta and layout.partition_num < known else layout
@@ -99,14 +99,14 @@ class YouzanDialect(Dialect):
             log.warning("%s has %d partitions: the Reader waits for partitions %s (partitions=)", topic, count, absent)
 
     def named_endpoints(self, nsqds: Iterable[Endpoint]) -> list[Endpoint]:
-        """Return *nsqds*.  With the option ``partitions``, return an endpoint for each partition on each nsqd."""
+        """Return *nsqds*, or, with the option ``partitions``, an endpoint for each chosen partition on each nsqd."""
         chosen = self.options.partitions
         if chosen is None:
             return list(nsqds)
         return [Endpoint(e.host, e.port, number) for e in nsqds for number in sorted(set(chosen))]
 
     def layout_of(self, topic: str) -> TopicLayout:
-        """Return the partitions of *topic* in nsqlookupd's last answer.  Without an answer they are empty."""
+        """Return the kept answer about *topic*, or an empty layout if nsqlookupd has not answered."""
         return self._layouts.get(topic, EMPTY)
 
     # -- consuming
@@ -160,7 +160,7 @@ class YouzanDialect(Dialect):
         return message_factory(endpoint.partition, most, ext=self._has_headers(topic), tail=tail)
 
     def calls_for_lookup(self, error: NSQError) -> bool:
-        """Return whether the partition may have a new leader.  A former leader may close without an error frame."""
+        """Return whether *error* may mean a new leader.  A former leader may close without an error frame."""
         return not isinstance(error, NsqdError) or isinstance(error, MOVED)
 
     # -- publishing

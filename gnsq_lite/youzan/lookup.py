@@ -1,8 +1,8 @@
 """Parses the answers of Youzan's nsqlookupd to ``/lookup`` (YZ-2) and ``/listlookup`` (YZ-1).
 
-The server may send null instead of an empty value.  In ``/listlookup`` it sends ports as strings.  The parser leaves
-out partitions and nodes with unusable addresses.  If all are unusable, and for any other error, it raises
-HTTPResponseError.
+The server may send null instead of an empty value.  In ``/listlookup`` it sends ports as strings.  The parser of
+``/lookup`` leaves out partitions and nodes with unusable addresses.  If all are unusable, and for any other error, the
+parsers raise HTTPResponseError.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gnsq_lite.youzan.constants import MAX_PARTITIONS
 class TopicLayout:
     """The partitions of a topic and their leaders.
 
-    ``partition_num`` counts all partitions, also those that have no leader or are not writable, which are not listed.
-    It is 0 if the server is in no cluster.  ``has_meta`` is true if the server sent the topic's metainfo.
+    ``partition_num`` also counts the partitions that nsqlookupd does not list because they have no leader or are not
+    writable.  It is 0 if the server is in no cluster.  ``has_meta`` is true if the server sent the topic's metainfo.
     ``lists_partitions`` is true if the server listed any partition, even an unusable one.
     """
 

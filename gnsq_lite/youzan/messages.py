@@ -1,6 +1,6 @@
 """Parses messages of Youzan's nsqd (YZ-10, YZ-15), and its replies to traced publishes (YZ-9).
 
-After the id, a message contains:
+After the id, a message contains (with the number of bytes):
 
 ::
 

@@ -1,8 +1,8 @@
 """Chooses the partition of a publish, and decides which errors require a new lookup.
 
 The partition of a key depends only on the key and the number of partitions (YZ-5).  If the leader of the partition is
-unreachable, the publish waits or fails.  It never goes to another partition, because the messages of the key would lose
-their order.
+unreachable, the publish waits for a leader, and fails at its deadline.  It never goes to another partition, because the
+messages of the key would lose their order.
 
 Youzan's two clients map keys differently.  All writers of a topic must use the same mapping, because the messages of a
 key would otherwise go to two partitions and lose their order.

@@ -39,7 +39,7 @@ class _Topic:
     def __init__(self, name: str) -> None:
         self.name = name
         self.lookups: Lookups | None = None
-        #: nsqlookupd's last answer that lists endpoints.  If there is none, nsqlookupd's last answer.
+        #: nsqlookupd's last answer that lists endpoints.  If there is none, nsqlookupd's first answer.
         self.lookup: Lookup | None = None
         #: The leader of each partition, by the number of the partition.
         self.leaders: dict[int, Endpoint] = {}
@@ -47,7 +47,7 @@ class _Topic:
         self.nodes: tuple[Endpoint, ...] = ()
         #: All leaders, or, without partitions, all nsqds.
         self.endpoints: tuple[Endpoint, ...] = ()
-        #: Leaders that refused a publish or were lost.
+        #: Leaders that refused a publish or were lost, until the router chooses them again.
         self.failed: set[Endpoint] = set()
         #: For each partition with held publishes, a heap of (number, publish).
         self.held: dict[int, list[tuple[int, RoutedPublish]]] = {}
@@ -102,7 +102,7 @@ class LeaderRouter:
     # -- publishes
 
     def leader(self, publish: RoutedPublish) -> Endpoint | None:
-        """Encode the publish, and return its leader.  Thread-safe.
+        """Encode the publish, and return the leader of its partition.  Thread-safe.
 
         Return None if the loop must do the publish, for example because publishes to its partition are held.
         """
@@ -267,7 +267,7 @@ class LeaderRouter:
             self._learned(topic, topic.lookup)
 
     def _look_again(self, topic: _Topic) -> None:
-        """Query the nsqlookupds now, but not before _MIN_PAUSE seconds after the last query."""
+        """Query the nsqlookupds, at least _MIN_PAUSE s after the last query.  Repeat this while publishes are held."""
         if topic.timer is None and topic.lookups is not None and not self._closed:
             pause = max(0.0, topic.polled_at + _MIN_PAUSE - self._clock.now())
             topic.timer = self._host.call_later(pause, partial(self._poll, topic, topic.lookups))
@@ -296,7 +296,7 @@ class LeaderRouter:
                 self._look_again(topic)
 
     def look_again(self, endpoint: Endpoint, *, failed: bool = False) -> None:
-        """Look up the topics of *endpoint*, which is silent or lost (YZ-18).  If it *failed*, stop using it."""
+        """Look up the topics of *endpoint*, which is silent, lost or refuses publishes.  If *failed*, stop using it."""
         for topic in self._topics.values():
             if topic.lookups is not None and endpoint in topic.endpoints:
                 if failed:
@@ -351,7 +351,7 @@ class LeaderRouter:
         return unavailable
 
     def close(self) -> None:
-        """Stop all lookups."""
+        """Stop the timers of the lookups.  The host stops the queries."""
         self._closed = True
         for topic in self._topics.values():
             if topic.timer is not None:

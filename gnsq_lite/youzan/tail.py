@@ -1,4 +1,4 @@
-"""Moves messages that are given up to the end of their partition (YZ-13)."""
+"""Publishes a message again, at the end of its partition, when a Reader gives the message up (YZ-13)."""
 
 from __future__ import annotations
 
