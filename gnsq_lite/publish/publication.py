@@ -247,7 +247,9 @@ class Outcomes:
         self.forget(publish)
 
     def failed_with(self, publish: Publish, error: BaseException) -> None:
-        """Settle a publish with *error*, and count the failure."""
+        """Settle a publish with *error*, or with OutcomeUnknown if it is in doubt, and count the failure."""
+        if publish.in_doubt and not isinstance(error, OutcomeUnknown):
+            error = OutcomeUnknown(f"an earlier attempt got no answer, so the outcome is unknown: {error}")
         if publish.settle(error=error):
             self.count_failure(publish, error)
         else:

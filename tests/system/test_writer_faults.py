@@ -131,6 +131,24 @@ def test_with_retries_a_publish_of_unknown_outcome_is_sent_again(embedded: Broke
     assert embedded.node.stats()["topics"][0]["depth"] >= 2
 
 
+@pytest.mark.rule("PUB-2")
+def test_a_repeated_publish_that_fails_has_an_unknown_outcome(embedded: Broker) -> None:
+    """The nsqd of the first attempt may have the message, whatever happens to the second attempt."""
+    with Writer(embedded.nsqd_tcp_address, retries=1, **QUICK) as writer:
+        writer.publish("t", b"first")
+        embedded.faults.disconnect_on("PUB")
+        embedded.faults.answer("PUB", b"E_PUB_FAILED PUB failed")
+        with pytest.raises(errors.OutcomeUnknown, match=r"earlier attempt.*E_PUB_FAILED"):
+            writer.publish("t", b"second")
+    writer = Writer(embedded.nsqd_tcp_address, retries=1, reconnect_delay=60.0, max_reconnect_delay=60.0)
+    writer.publish_nowait("t", b"third").result(10.0)
+    embedded.faults.disconnect_on("PUB")
+    sent = writer.publish_nowait("t", b"fourth")
+    writer.close(timeout=0.5)
+    with pytest.raises(errors.OutcomeUnknown, match=r"earlier attempt.*closed"):
+        sent.result(10.0)
+
+
 def test_an_answer_that_never_comes_is_a_timeout_and_later_answers_stay_in_order(embedded: Broker) -> None:
     with Writer(embedded.nsqd_tcp_address, **QUICK) as writer:
         writer.publish("t", b"first")
