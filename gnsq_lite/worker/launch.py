@@ -161,7 +161,7 @@ class Launch:
             address = f"{self.metrics_host}:{self.metrics_port}"
             raise NSQConnectionError(address, f"cannot serve the status pages: {error.strerror or error}") from error
         where = f"http://{self.metrics_host}:{server.port}/"
-        print(f"status: {where}metrics /healthz /readyz; live: {where}", file=sys.stderr, flush=True)
+        print(f"live page: {where}  (also {where}metrics, {where}healthz, {where}readyz)", file=sys.stderr, flush=True)
 
 
 def _has_changed(watch: SourceWatch) -> bool:

@@ -207,8 +207,8 @@ def test_an_unknown_topic_is_refused_and_no_supervise_runs_in_the_process_itself
 
 def test_the_pages_and_json_logs_are_there_too(shop: Shop) -> None:
     with shop.manage("nsq_worker", "--metrics-port", "0", "--log-format", "json", "--reload") as program:
-        program.says("status: http://")
-        address = program.output.split("status: http://")[1].split("/metrics")[0]
+        program.says("live page: http://")
+        address = program.output.split("live page: http://")[1].split("/")[0]
         program.says("connected", times=2)
         wait_for(lambda: http_call(address, "GET", "/readyz").status == 200)
         assert 'gnsq_connections{channel="billing",process="0",topic="orders"} 1.0' in str(

@@ -401,8 +401,8 @@ def test_json_logs_are_one_object_a_line_with_the_key_fields(nsqd: Broker, tmp_p
 
 
 def pages_at(program: Program) -> str:
-    program.says("status: http://")
-    return program.output.split("status: http://")[1].split("/metrics")[0]
+    program.says("live page: http://")
+    return program.output.split("live page: http://")[1].split("/")[0]
 
 
 def get(address: str, page: str) -> tuple[int, str]:
