@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gnsq_lite.discovery")
 
-#: Type of a function of (address of an nsqlookupd, path) that returns decoded JSON.  It raises HTTPError.
+#: Type of a function of (address of an nsqlookupd, path) that returns decoded JSON or raises HTTPError.
 Fetch = Callable[[str, str], Any]
 
 #: Maximum seconds between two checks whether polls are urgent.
@@ -87,7 +87,7 @@ class Discovery:
     Args:
         settings: The nsqlookupds and the options of queries.  Discovery does not report the given ``endpoints``, nor
             nsqds that ``address_map`` maps to them, because the owner connects to them anyway.  Nsqds that
-            ``allowed_addresses`` refuses are in no Lookup.  Listed nsqlookupds that it refuses are not queried.
+            ``allowed_addresses`` refuses are in no Lookup, and refused nsqlookupds are not queried.
         topic: The topic to read or to publish to.  "" with *role* "write" finds all nsqds.
         on_found: Called with endpoints to connect to.  The owner later calls :meth:`connected` or :meth:`disconnected`.
         on_lookup: Called with (address of the nsqlookupd, Lookup) for each good answer, before *on_found*.
@@ -170,7 +170,7 @@ class Discovery:
     def stop(self) -> None:
         """Stop :meth:`run`.  Running queries end with an answer or at their time limit, and the answers are dropped.
 
-        They are not killed, because a kill while urllib3 connects would leave the socket to the garbage collector.
+        Queries are not killed, because a kill while urllib3 connects would leave the socket to the garbage collector.
         """
         self._stopped = True
         self._wake.set()
@@ -299,7 +299,7 @@ class Discovery:
             self._on_forget(forgotten)
 
     def _set_health(self, address: str, lookupd: _Lookupd, error: str | None) -> None:
-        """Record a good answer, or the *error* of a failed query.  Log only the first in a row of each (DISC-6)."""
+        """Record a good answer, or the *error* of a failed query.  Log the first result and each change (DISC-6)."""
         ok, after = error is None, lookupd.count
         lookupd.error = error
         lookupd.count += 1
@@ -307,7 +307,7 @@ class Discovery:
             return
         lookupd.ok, lookupd.since, lookupd.count = ok, self._clock.wall(), 1
         if not ok:
-            said = "nsqlookupd %s fails, and its last good answer stays valid: %s"
+            said = "nsqlookupd %s fails: %s; its last good answer, if any, stays valid"
             log_safely(log, logging.WARNING, said, address, error)
         elif after:
             log_safely(log, logging.INFO, "nsqlookupd %s answers again, after %d failures", address, after)
@@ -406,7 +406,8 @@ def _check_size(address: str, data: Any) -> None:
     """Raise HTTPResponseError if an answer lists more than MAX_LISTED nsqds, partitions or channels."""
     for key, value in data.items() if isinstance(data, Mapping) else ():
         if isinstance(value, (list, Mapping)) and len(value) > MAX_LISTED:
-            why = f"{printable(str(key))[:40]} lists {len(value)}; at most {MAX_LISTED} are accepted"
+            name = printable(str(key))[:40]
+            why = f"the answer has {len(value)} entries in {name!r}; at most {MAX_LISTED} are accepted"
             raise HTTPResponseError(address, why)
 
 

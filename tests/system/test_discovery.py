@@ -121,7 +121,7 @@ def test_one_line_is_logged_for_each_change_of_state(found: Found, caplog: pytes
         ("INFO", "nsqlookupd one answers"),
         (
             "WARNING",
-            "nsqlookupd one fails, and its last good answer stays valid: http://one/lookup: no connection",
+            "nsqlookupd one fails: http://one/lookup: no connection; its last good answer, if any, stays valid",
         ),
         ("INFO", "nsqlookupd one answers again, after 5 failures"),
     ]
@@ -151,7 +151,9 @@ def test_an_answer_with_too_many_producers_is_refused_whole(found: Found, count:
     poll(discovery)
     assert len(found.take()) == (count if count <= 10_000 else 0)
     error = discovery.health()["one"].error
-    assert error == (None if count <= 10_000 else "one: producers lists 10001; at most 10000 are accepted")
+    assert error == (
+        None if count <= 10_000 else "one: the answer has 10001 entries in 'producers'; at most 10000 are accepted"
+    )
 
 
 @pytest.mark.rule("DISC-6")
