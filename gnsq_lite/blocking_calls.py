@@ -34,8 +34,8 @@ _pools: weakref.WeakKeyDictionary[Hub, ThreadPool] = weakref.WeakKeyDictionary()
 def call_cooperatively(call: Callable[..., T], *args: Any, timeout: float) -> T:
     """Run *call* with *args* and return its result, while other greenlets of the thread keep running.
 
-    Raises TimeoutError after *timeout* seconds.  Without a hub, and in the hub, only the call's own limits apply.
-    After a timeout, a call in a native thread continues in the background until its own limits end it.
+    Raises TimeoutError after *timeout* seconds.  In a thread without a hub and in the hub, only the call's own limits
+    apply.  After a timeout, a call in a native thread continues in the background until its own limits end it.
     """
     hub = get_hub_if_exists()
     if hub is None or getcurrent() is hub:

@@ -80,7 +80,7 @@ class PublishRequest:
     #: Headers of the message.  In a batch, ``headers`` and ``trace_ids`` have one item for each body.
     headers: Any = None
     trace_ids: Sequence[int] | None = None
-    #: Encoded headers and trace ids, one item for each body.
+    #: One item for each body: its encoded headers, which include the trace id if it has one.
     encoded_headers: Sequence[bytes] | None = None
 
 
@@ -119,7 +119,8 @@ class RouterHost(Protocol):
     """Interface of a Writer's core for a :class:`Router`."""
 
     def send_to(self, endpoint: Endpoint, publish: Any) -> bool:
-        """Send a publish, or return False if *endpoint* cannot accept it yet.  The first call starts to connect."""
+        """Send a publish, or return False if *endpoint* cannot accept the publish yet."""
+        # The first call for an endpoint starts to connect to the endpoint.
 
     def fail(self, publish: Any, error: NSQError) -> None:
         """Settle a publish with an error."""
@@ -326,7 +327,7 @@ def usable(entries: Iterable[Any], read: Callable[[Any], Endpoint], left_out: di
 
 
 def node_endpoint(node: Any, partition: int | None = None) -> Endpoint:
-    """Convert a producer to an endpoint.  Its port may be a string of digits.  Raises HTTPResponseError."""
+    """Convert a producer, whose port may be a string of digits, to an endpoint.  Raises HTTPResponseError."""
     host = node.get("broadcast_address") or node.get("address") if isinstance(node, Mapping) else None
     port = node.get("tcp_port") if isinstance(node, Mapping) else None
     if isinstance(port, str) and port.isascii() and port.isdigit():

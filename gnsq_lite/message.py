@@ -21,12 +21,10 @@ from gnsq_lite._core import columns, finish_open, keep_open, know_message
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.option_fields import check_number
 
-#: Values of the token: received; kept open by enable_async(); expired, because of its time-out or a lost connection.
-NEW: Final = 0
-ASYNC: Final = 1
-EXPIRED: Final = 2
-#: EXPIRED, after or before a call of enable_async().
-LATE_ASYNC: Final = 3
+NEW: Final = 0  #: Value of a message's token: the message was received.
+ASYNC: Final = 1  #: enable_async() keeps the message open.
+EXPIRED: Final = 2  #: The message has expired: it timed out, or its connection was lost.
+LATE_ASYNC: Final = 3  #: The message has expired, and enable_async() keeps it open.
 
 
 class Requeue(Exception):

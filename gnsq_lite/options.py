@@ -1,7 +1,7 @@
 """Declares each option once, with name, type, default, range and documentation.
 
 Durations are seconds, as floats.  A value out of range or a contradiction raises :class:`~gnsq_lite.errors.OptionError`
-at construction, before a connection is opened (CFG-1).  The documentation, and flags of the command line, are generated
+at construction, before a connection is opened (CFG-1).  The documentation and the command line's flags are generated
 from these fields.
 """
 
@@ -76,7 +76,7 @@ class RetryOptions:
 
     max_attempts: int = count(5, 0, 65535, "attempts", "a message with more attempts is given up; 0: no limit")
     requeue_delay: float = duration(90.0, 0.0, 86400.0, "delay of the requeue after a message's first failure")
-    requeue_growth: float = count(1.0, 0.0, 100.0, "factor", "each further attempt adds this many times requeue_delay")
+    requeue_growth: float = count(1.0, 0.0, 100.0, "factor", "each next delay is requeue_growth * requeue_delay longer")
     max_requeue_delay: float = duration(900.0, 0.0, 86400.0, "longest requeue delay")
     requeue_jitter: float = share(0.0, "each delay is shortened by a random share of at most this value")
 
@@ -335,7 +335,7 @@ def parse_address(text: str | Address, *, default_port: int, option: str) -> Add
 def parse_url(text: str, *, option: str) -> tuple[SplitResult, Address]:
     """Parse the http or https URL of a server; return its parts and (host, port).  Raises OptionError.
 
-    urlsplit() drops newlines, so *text* itself is checked for them.  If a password contains "/", "?" or "#",
+    urlsplit() drops newlines, so *text* itself is checked for newlines.  If a password contains "/", "?" or "#",
     urlsplit() ends the host there, so an "@" in the path, the query or the fragment is refused.
     """
     shown = shown_address(text)

@@ -263,7 +263,7 @@ class Reader:
             run_or_leave(core.loop, core.flow.set_paused, paused)
 
     def set_max_in_flight(self, count: int) -> None:
-        """Set ``max_in_flight``, and the default of ``concurrency``, to *count*; 0 stops the delivery (RDY-8).
+        """Set ``max_in_flight`` and the default of ``concurrency`` to *count*.  0 stops the delivery (RDY-8).
 
         Raises OptionError for an invalid *count*, and ClosedError if the Reader was not started.
         """

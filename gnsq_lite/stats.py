@@ -150,7 +150,7 @@ class WriterStats:
     failed: int = measured("Messages whose publish failed", "gnsq_publishes_total", label="outcome")
     unknown: int = measured("Messages whose outcome is unknown", "gnsq_publishes_total", label="outcome")
     reconnects: int = measured("Attempts to reconnect to an nsqd", "gnsq_writer_reconnects_total")
-    max_connections: int = measured("Maximum connections of publishing threads to one nsqd")
+    max_connections: int = measured("Maximum blocking connections of plain threads to each nsqd")
 
 
 #: Help texts of the metrics whose values differ by the label ``outcome``.

@@ -1,9 +1,9 @@
-"""Code that runs once per message, and the encoding of batches, in C and in Python with the same results.
+"""Code that runs once per message or encodes batches, in C and in Python with the same results.
 
 The environment variable ``GNSQ_LITE_IMPL`` chooses at import.  With ``c`` the import fails if the extension was not
-built.  With ``python`` the extension is not used.  Without the variable it is used if it was built.  The extension
-needs the GIL: a free-threaded Python that loads the extension enables the GIL and emits a RuntimeWarning.  With
-``PYTHON_GIL=0`` the extension is not used.
+built.  With ``python`` the extension is not used.  Without the variable the extension is used if it was built.  The
+extension needs the GIL: a free-threaded Python that loads the extension enables the GIL and emits a RuntimeWarning.
+With ``PYTHON_GIL=0`` the extension is not used.
 
 The contract between C and Python:
 
@@ -87,7 +87,7 @@ class Fins:
     """The unsent FINs of one connection.  :meth:`add` is thread-safe.
 
     Args:
-        wake: Schedules a write of the FINs.  :meth:`add` calls it if ``due`` was False, after it has set ``due``.
+        wake: Schedules a write of the FINs.  If ``due`` is False, :meth:`add` sets ``due`` and then calls *wake*.
     """
 
     __slots__ = ("_wake", "due", "ids")

@@ -156,7 +156,7 @@ class Authorizer:
     def check(self, grant: Grant | None, request: AuthRequest, verb: str, topic: str, channel: str) -> Grant:
         """Check that *grant* allows *verb* on the topic and channel, and return the grant.  Raises CommandError.
 
-        If *grant* has expired, this requests a new grant, and checks and returns the new grant.
+        If *grant* has expired, request a new grant, and check and return the new grant instead.
         """
         if grant is None or not grant.permission_count:
             raise CommandError("E_AUTH_FIRST", f"AUTH required before {verb}")

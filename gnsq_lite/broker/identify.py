@@ -31,7 +31,7 @@ _DEFAULT_BUFFER = 16 * 1024
 
 
 class Profile:
-    """Settings of a client, in seconds and bytes.  Until the client sends IDENTIFY, they have the broker's defaults."""
+    """Settings of a client, in seconds and bytes.  Before IDENTIFY, the settings are the broker's defaults."""
 
     def __init__(self, options: BrokerOptions, host: str) -> None:
         self._options = options

@@ -68,7 +68,7 @@ class RegistrationDB:
         self._map.setdefault(key, {})
 
     def add_producer(self, key: Registration, peer: Peer) -> None:
-        """Register *peer* under *key*.  If *peer* is registered already, it keeps its tombstone."""
+        """Register *peer* under *key*.  A peer that is registered already keeps its tombstone."""
         self._map.setdefault(key, {}).setdefault(peer.id, Registrant(peer))
 
     def remove_producer(self, key: Registration, peer_id: str) -> int:

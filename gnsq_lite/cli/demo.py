@@ -148,8 +148,8 @@ def command(
 ) -> int:
     """Publish the lines of FILE ('-' is standard input), consume them, and prove that no line was lost.
 
-    Without FILE, the demo publishes source code of Python's standard library.  Without --nsqd, it runs an nsqd and an
-    nsqlookupd in this process.
+    Without FILE, the demo publishes source code of Python's standard library.  Without --nsqd, the demo runs an nsqd
+    and an nsqlookupd in this process.
     """
     sent, handler = Tally(), Handler()
     with ExitStack() as stack:

@@ -15,7 +15,7 @@ from gnsq_lite.http import NsqdClient
 from gnsq_lite.http.stats import NsqdStats
 from gnsq_lite.options import HTTPOptions
 
-#: Seconds between two requests for nsqd's statistics, and between two tombstones of a topic, which last 45 s each.
+#: Seconds between two requests for nsqd's statistics, and between two tombstones of a topic.  A tombstone lasts 45 s.
 _POLL_INTERVAL, _TOMBSTONE_INTERVAL = 0.5, 20.0
 
 

@@ -17,7 +17,8 @@ storage = option(
     metavar="NAME=VALUE",
     multiple=True,
     section=CONNECTION,
-    help="A setting of the object store, such as region=eu-central-1; default: its environment variables.",
+    help="A setting of the object store, such as region=eu-central-1.  "
+    "Settings that are not given come from environment variables, such as AWS_REGION.",
 )
 
 

@@ -229,11 +229,11 @@ class Consumer:
         return not self.queue.queued() and self.limits.busy() < self._concurrency
 
     def _on_late(self, connection: Subscribed, late: list[Message]) -> None:
-        """Drop queued messages that expired, and lower RDY for them.  Record the begun ones in Tries (MSG-4)."""
+        """Drop the queued messages that expired.  If there are any, lower the maximum RDY of *connection*."""
         queued = self._purge()
         not_begun = set(map(id, queued))
         for message in late:
-            if id(message) not in not_begun:
+            if id(message) not in not_begun:  # a handler has begun the message (MSG-4)
                 self.tries.tried(key_of(message), message.attempts)
         if queued:
             running = sum(m._connection is connection and is_open(m) for m in self.pool.running())

@@ -64,7 +64,7 @@ class Losses:
     def is_hopeless(self, known: Collection[Endpoint]) -> bool:
         """Return whether the Reader was never subscribed and retries cannot help.
 
-        That is so if one nsqd has another dialect, or if all *known* endpoints have an error in MISCONFIGURED.
+        Retries cannot help if one nsqd has another dialect, or if all *known* endpoints have an error in MISCONFIGURED.
         """
         if self.any_joined:
             return False

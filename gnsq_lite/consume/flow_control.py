@@ -156,7 +156,7 @@ class FlowControl:
     def failed(self, connection: FlowControlled, successes: int) -> None:
         """Record a failed message after *successes* finished messages (BACK-1).
 
-        If this starts backoff, it queues RDY 0.  The caller then queues the REQ.
+        If the failure starts backoff, this method queues RDY 0.  The caller then queues the REQ.
         """
         self._outcome(connection.endpoint, False, successes)
 

@@ -210,7 +210,7 @@ class HandlerOutcomes:
         self._hooks.call("on_failure", message, error)
 
     def gave_up(self, message: Message) -> bool:
-        """Give up a message if Tries says so (MSG-4) or a handler has begun an unanswered earlier delivery of it."""
+        """Give up a message if Tries says so (MSG-4) or a handler has begun an unanswered earlier delivery."""
         connection: Any = message._connection
         over = self._tries.gives_up(key_of(message), message.attempts, *self._settings.known_of(message))
         if not over and not connection.has_other_delivery(message):

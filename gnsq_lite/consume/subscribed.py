@@ -51,7 +51,7 @@ class MessageOwner(Owner, Protocol):
 
     @property
     def handle(self) -> Callable[[list[Message]], None]:
-        """Function that queues messages for the handlers.  While the Reader closes, it requeues the messages."""
+        """Function that queues messages for the handlers.  A closing Reader requeues the messages instead."""
 
     def on_closed(self, connection: Any) -> None:
         """Drop the queued messages of a closed *connection*.  nsqd sends them again."""
@@ -162,7 +162,7 @@ class Subscribed(Connection):
         self._message_owner.handle(messages)
         self._is_handling = False
         if is_reported and self._delivery is not None and not (self._due or self._fins.due):
-            self._apply_delivery(self._delivery)  # if a flush is scheduled, it sends the RDY
+            self._apply_delivery(self._delivery)  # otherwise the scheduled flush sends the RDY
 
     def _count_in(self, messages: list[Message]) -> bool:
         """Count the messages of a read, before handlers get them.  Return whether ``_delivery`` counted them too."""
@@ -323,7 +323,7 @@ class Subscribed(Connection):
             self.finish(message)
 
     def _write_fin(self, message: Message) -> bool:
-        """Write FIN in this thread if nothing else is in flight or queued.  Return False if the caller must queue it.
+        """Write FIN in this thread if nothing else is in flight or queued.  Return False if the caller must queue FIN.
 
         This does not wake the loop, which sees the new count when it next reads ``in_flight``.
         """

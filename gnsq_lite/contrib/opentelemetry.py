@@ -183,7 +183,7 @@ class PublishMetrics(PublishMiddleware):
             "messaging.client.operation.duration", "s", "Duration of a publish, up to its outcome."
         )
         self._sent = meter.create_counter(
-            "messaging.client.sent.messages", "{message}", "Messages of publishes, including failed publishes."
+            "messaging.client.sent.messages", "{message}", "Messages of all publishes that did not end with NotSent."
         )
 
     def before(self, call: PublishCall) -> None:

@@ -195,7 +195,7 @@ class HandlerSeconds(Middleware[Any]):
     """Times handlers in the histogram ``gnsq_handler_seconds``, by topic, channel and outcome ("ok" or "failed").
 
     The times include inner middleware.  The histogram ``gnsq_message_age_seconds`` has the age of the message, or of a
-    batch's first message, at the start: local time minus nsqd's timestamp.  Both cost microseconds per handler call.
+    batch's first message, at the start: local time minus nsqd's timestamp.  The cost is microseconds per handler call.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, buckets: Iterable[float] = BUCKETS) -> None:

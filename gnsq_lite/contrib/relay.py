@@ -171,7 +171,7 @@ def relay_until(wait: Callable[[float], bool], relay: Relay, interval: float = I
 def relay_all(sources: Sequence[Source], writer: Writer, interval: float = INTERVAL, *, once: bool = False) -> None:
     """Relay until SIGTERM or SIGINT, or with *once* until no message is due.  Call this in the main thread.
 
-    With *once*, this raises NSQError and the database's errors.  Otherwise it logs each error and retries.
+    With *once*, this raises NSQError and the database's errors.  Otherwise this method logs each error and retries.
     """
     relays = [Relay(source, writer) for source in sources]
     if once:

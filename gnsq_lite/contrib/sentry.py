@@ -1,4 +1,4 @@
-"""Reports errors of handlers, and a transaction for each message, to Sentry.  Needs the extra ``sentry``.
+"""Reports to Sentry the errors of handlers and a transaction for each message.  Needs the extra ``sentry``.
 
 ::
 

@@ -1,6 +1,6 @@
 """Reads a server's response up to a size limit, and decodes the JSON.
 
-For an invalid or too long response the functions raise one of the ``HTTP...`` errors.  They do not decompress bodies.
+For an invalid or too long response the functions raise one of the ``HTTP...`` errors.  No function decompresses a body.
 An error's text contains at most 300 characters of the server's text, with escaped control characters.
 """
 

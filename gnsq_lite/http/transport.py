@@ -88,7 +88,7 @@ class _DeadlineReader(io.RawIOBase):
 
 
 class _DeadlineSocket:
-    """A connected socket.  sendall(), and reads from the file of makefile(), wait at most until the deadline."""
+    """A connected socket whose :meth:`sendall` waits at most until the deadline."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock

@@ -1,8 +1,9 @@
 """Closes Readers and Writers when Python exits, then stops the I/O thread.
 
-It closes only those in the I/O thread and in the hub of the main thread.  Readers send REQ 0 for all messages in
-flight, also for those of running handlers, because handler threads end with the process.  Writers wait for the outcomes
-of their publishes.  A killed process sends nothing, and nsqd requeues its messages after their timeout.
+This module closes only the Readers and Writers of the I/O thread and of the main thread's hub.  Readers send REQ 0 for
+all messages in flight, also for those of running handlers, because handler threads end with the process.  Writers wait
+for the outcomes of their publishes.  A killed process sends nothing, and nsqd requeues its messages after their
+timeout.
 """
 
 from __future__ import annotations

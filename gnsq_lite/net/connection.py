@@ -77,11 +77,11 @@ class Target:
 class BaseConnection:
     """Base class of connections, with the handshake (CONN-1).
 
-    *of_messages* is the argument ``connection`` of each Message.  A blocking connection, which receives no messages,
-    passes None: with a reference to itself, only Python's garbage collector would free the connection.
+    *connection* is passed to each Message.  A blocking connection, which receives no messages, passes None: with a
+    reference to itself, only Python's garbage collector would free the connection.
     """
 
-    def __init__(self, target: Target, options: ConnectionOptions, clock: Clock, of_messages: Any = None) -> None:
+    def __init__(self, target: Target, options: ConnectionOptions, clock: Clock, connection: Any = None) -> None:
         self.target, self.options, self.clock = target, options, clock
         self.endpoint = target.endpoint
         self.address = format_address(target.endpoint.address)
@@ -93,7 +93,7 @@ class BaseConnection:
         self._stream: Any = None
         self._codec: Any = None
         limit = min(options.max_frame_size, _HANDSHAKE_BYTES)
-        self._decoder = FrameDecoder[Message](limit, Message, of_messages)
+        self._decoder = FrameDecoder[Message](limit, Message, connection)
 
     def _shake_hands(self, stream: ByteStream, host: str, *, heartbeats: bool = True) -> Negotiated:
         """Do the handshake.  Return the settings that nsqd granted.  The caller limits the time.

@@ -7,8 +7,8 @@
 
 The library never monkey-patches.
 
-**Forks.**  The parent's threads do not exist in a forked child.  So the child must not wait for them, and gets a new
-loop.  ``os.register_at_fork`` detects a fork in Python.  A fork in C, such as uWSGI's, calls no Python function.
+**Forks.**  The parent's threads do not exist in a forked child.  The child gets a new loop, and must not wait for those
+threads.  ``os.register_at_fork`` detects a fork in Python.  A fork in C, such as uWSGI's, calls no Python function.
 Therefore each public call also compares the process id.
 """
 

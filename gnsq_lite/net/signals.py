@@ -26,8 +26,8 @@ def in_main_thread() -> bool:
 class Stages:
     """The two stages of a shutdown: drain, then end at once.  Methods that begin a stage are signal handlers.
 
-    They raise no exception.  In a monkey-patched process a signal may interrupt the handler of a message, and an
-    exception would make this message fail.
+    These methods raise no exception.  In a monkey-patched process a signal may interrupt the handler of a message, and
+    an exception would make this message fail.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ Event = GeventEvent
 
 
 class Completion:
-    """A result that is set once.  Any thread may set it, and any thread or greenlet may wait for it.
+    """A result that is set once.  Any thread may set the result.  Any thread or greenlet may wait for the result.
 
     To wait, a greenlet switches to its hub, and a thread without a hub blocks on a native lock.
     """
@@ -157,7 +157,7 @@ def run_or_leave(
 ) -> None:
     """Call *run* in a greenlet of *loop*.  Wait for its end, unless *wait* is false or the caller is gevent's hub.
 
-    If it waits, it raises the errors of :func:`run_in_loop`.
+    If this function waits, it raises the errors of :func:`run_in_loop`.
     """
     if not wait or (in_hub() and not loop.stopped):
         loop.call_soon(lambda: loop.spawn("call", run, *args))

@@ -17,8 +17,9 @@ the next message only after a round trip.
 The age is right only if the clocks of nsqd and the consumer agree within :data:`BACKLOG`.  If they do not, messages
 still arrive soon, because each silence makes nsqd flush.
 
-**Few commands.**  A new RDY is sent if half of the window is used, or if the window is twice too large, with FINs if
-possible.  While RDY is the whole share, reads are not measured: ticks check the counts, at growing intervals.
+**Few commands.**  While messages arrive, RDY changes only if RDY minus the messages in flight is at most half of the
+window, or at least twice the window.  If possible, the new RDY is sent together with FINs.  While RDY is the whole
+share, reads are not measured: ticks check the counts, at growing intervals.
 """
 
 from __future__ import annotations
@@ -124,12 +125,12 @@ class Delivery:
 
     def _flow(self, seconds: float, count: int, age: float) -> None:
         """Choose the window from the rate and the age of messages."""
-        # During the age of the newest message, this many messages arrived at nsqd.  They may all wait there.
+        # During the age of the newest message, this many messages arrived at nsqd.  All of them may wait in nsqd.
         waiting = self._limit if age > BACKLOG else int(max(SPAN, age) * count / max(seconds, 1e-6))
         self._window = max(1, min(waiting, self._limit))
 
     def _adjust(self) -> None:
-        """Change RDY if half of the window is used or the window is twice too large."""
+        """Change RDY if the unused part of RDY is at most half of the window, or at least twice the window."""
         room = self.ready - self._in_flight
         if 2 * room <= self._window or room >= 2 * self._window:
             self._set(min(self._limit, self._in_flight + self._window))

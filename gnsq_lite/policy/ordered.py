@@ -70,7 +70,7 @@ class OrderedPartition:
     def answered_late(self, message: Any, *, finished: bool) -> list[Decision]:
         """Handle an answer that the caller has sent after the message's deadline.
 
-        If the server has sent the message again, it applies the answer to the new delivery.
+        If the server has sent the message again, the server applies the answer to the new delivery.
         """
         return self._end(message, back=not finished)
 
@@ -104,7 +104,7 @@ class OrderedPartition:
         return self._hand_out_again() if self._again is not None else []
 
     def expired(self, message: Any) -> list[Decision]:
-        """Handle a message that timed out before a handler began it.  It gets no answer."""
+        """Handle a message that timed out before a handler began it.  The message gets no answer."""
         if self._current is not message or self._held:
             return []
         return self._hand_out_again() if self._again is not None else self._end(message)

@@ -11,8 +11,8 @@ other connections may get the difference.
 
 **Shares** (if there is at least one RDY for each connection).  Each share is ``max_in_flight // connections``, and some
 connections get one more.  If ``max_rdy_count`` is below a share, the other connections get the difference.  A new
-connection gets RDY 1 at once if the budget allows it.  It gets its share :attr:`settle` seconds later, when the
-allocator computes all shares.  So the first of several new connections does not get the whole budget.
+connection gets RDY 1 at once if the budget allows it.  The new connection gets its share :attr:`settle` seconds later,
+when the allocator computes all shares.  So the first of several new connections does not get the whole budget.
 
 **Turns** (if there is less RDY than connections).  Some connections have RDY 1, and the others wait.  While connections
 wait, each connection with RDY loses its RDY after ``low_ready_timeout`` seconds.  A connection that could receive but

@@ -216,8 +216,8 @@ class WriterCore:
     # -- the router's host
 
     def send_to(self, endpoint: Endpoint, publish: Publish) -> bool:
-        """Send a publish, or return False if the endpoint cannot accept it now.  The first call starts to connect."""
-        connection = self._node(endpoint).connection
+        """Send a publish, or return False if *endpoint* cannot accept the publish yet."""
+        connection = self._node(endpoint).connection  # the first call for an endpoint starts to connect
         return connection is not None and bool(connection.send_publish(publish))
 
     def fail(self, publish: Publish, error: NSQError) -> None:

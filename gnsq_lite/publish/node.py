@@ -257,9 +257,9 @@ class Node:
     def on_lost(self, reason: NSQError) -> Again:
         """Settle the unanswered publishes, or let the router send them again, in order.
 
-        If *reason* is an error frame, it answers the oldest publish.  nsqd has not read the later publishes, which are
-        sent again.  If *reason* is another error, nsqd may have read all publishes.  Then those with a retry left are
-        sent again, and the outcome of the others is unknown.  The pauses before reconnections grow, unless *reason*
+        An error frame as *reason* answers the oldest publish.  nsqd has not read the later publishes, which are sent
+        again.  If *reason* is another error, nsqd may have read all publishes.  Then publishes with a retry left are
+        sent again, and the outcome of all others is unknown.  The pauses before reconnections grow, unless *reason*
         refused a publish (for example because the disk is full) and no other nsqd can be used.
         """
         is_news = str(reason) != str(self.error)
@@ -311,8 +311,8 @@ class Node:
 class Rotation(Router):
     """A router that sends publishes to the nsqds in turn.  Call all methods in the loop's thread.
 
-    The router skips silent nsqds (PUB-4), and nsqds with too many unsent bytes.  If all connected nsqds are silent, it
-    chooses the nsqd with the fewest unanswered publishes.
+    The router skips silent nsqds (PUB-4), and nsqds with too many unsent bytes.  If all connected nsqds are silent,
+    the router chooses the nsqd with the fewest unanswered publishes.
     """
 
     def __init__(self, owner: NodeOwner) -> None:

@@ -44,8 +44,8 @@ from gnsq_lite.wire.constants import OK
 
 #: Seconds after which an idle connection is closed.  The pool checks this when a publish returns its connection.
 IDLE = 60.0
-#: Seconds after which a node with an unanswered publish is silent.  If there are other nodes, this is also the maximum
-#: time to connect to a node.
+#: Seconds after which a node with an unanswered publish is silent.  If there are other nodes, connecting to a node
+#: takes at most the same time.
 SILENT_AFTER = 1.0
 #: Seconds for which the pool does not use a node after a failure.  The loop tries to connect more often.
 RETRY_AFTER = 5.0

@@ -14,14 +14,15 @@ from gnsq_lite.publish.middleware import PublishMiddleware
 
 #: Passed to :meth:`Dialect.encode` if any nsqd may get the publish.
 ANY_ENDPOINT = Endpoint("", 0)
-#: Errors that only a change of the options, or of nsqd, can fix.
+#: Errors that only a change of the Writer's options or of nsqd can fix.
 _MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError, WrongDialectError)
 
 
 def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
-    """Return one of *errors*, the last errors of all nsqds, if reconnecting cannot help.  Return None if it may help.
+    """Return one of *errors*, the last errors of all nsqds, if reconnecting cannot help.  Otherwise return None.
 
-    It cannot help if all nsqds are misconfigured, or if one nsqd has another dialect, because then all have it.
+    Reconnecting cannot help if all nsqds are misconfigured.  It also cannot help if one nsqd does not have the Writer's
+    dialect, because then no nsqd of the cluster has that dialect.
     """
     wrong = [error for error in errors if isinstance(error, WrongDialectError)]
     if wrong or all(isinstance(error, _MISCONFIGURED) for error in errors):
@@ -50,7 +51,7 @@ class WriterOptions(SharedOptions):
         64 * 1024 * 1024, 1, 2**40, "bytes of unanswered publish_nowait above which publish_nowait raises BacklogFull"
     )
     max_connections: int = count(
-        100, 1, 10_000, "connections", "maximum connections of publishing threads to one nsqd; each sends its own AUTH"
+        100, 1, 10_000, "connections", "maximum blocking connections of plain threads to each nsqd; each sends AUTH"
     )
 
     coalesce: bool = documented(

@@ -46,7 +46,7 @@ MOST_SMALL, CACHED = 64, 8
 
 @dataclass(eq=False)
 class Chunk:
-    """Keys of one origin between two publish times.  They are in memory, or at an offset of a file."""
+    """Keys of one origin between two publish times.  The keys are in memory, or at an offset of a file."""
 
     origin: str
     low: int

@@ -335,7 +335,8 @@ class ObjectReader:
                     yield frame, cut(frames.decode(data, frame, schema), frame, span)
 
     def first_after(self, time_us: int) -> int:
-        """Find an object by the times of the objects' writes, then search the rows from there on by publish time."""
+        """Return the first row published at *time_us* or later, or else the number after the last row."""
+        # A binary search by write time chooses the object at which the search of the rows begins.
         bounds = self.bounds()
         pieces = self._pieces()
         low, high = 0, len(pieces)

@@ -25,7 +25,7 @@ from gnsq_lite.recording.receiver import Receiver, take_some
 
 log = logging.getLogger("gnsq_lite.recording")
 
-#: Maximum messages, and bytes of bodies, of one write.
+#: Maximum number of messages and maximum bytes of bodies in one write.
 MOST_AT_ONCE, MOST_BYTES = 10_000, 16 << 20
 #: The index of known messages is written when it lacks this many rows, because a starting recorder reads these rows.
 UNINDEXED = 1_000_000

@@ -22,8 +22,8 @@ LATEST, EARLIEST = -1, -2
 class Position:
     """Start or end of a read: a time, or offsets by partition.
 
-    *offsets* has a byte offset, LATEST or EARLIEST for each partition.  *otherwise* is the offset of all other
-    partitions.  *time* is in milliseconds since 1970.
+    *offsets* maps some partitions to a byte offset, LATEST or EARLIEST.  *otherwise* applies to each partition that
+    *offsets* omits.  *time* is in milliseconds since 1970.
     """
 
     otherwise: int = LATEST

@@ -105,7 +105,7 @@ class ChannelReader:
             self._reader.resume()
 
     def close(self) -> None:
-        """Close the Reader.  Delete an ephemeral channel that never had a consumer: nsqd deletes only the others."""
+        """Close the Reader.  Delete an ephemeral channel that never had a consumer, because nsqd would keep it."""
         if self._reader is not None:
             self._reader.close(2.0)
         if self._channel and not self._was_connected:

@@ -139,7 +139,8 @@ class Checked:
         for name, row in sorted(end.items()):
             last = self.there.get(name, 0)
             if row > last:
-                report_loss(f"recording {self.recording.url}, log {name} lacks rows up to {row}", fails=self.fails)
+                why = f"recording {self.recording.url}, log {name} has rows only up to {last}, not up to {row}"
+                report_loss(why, fails=self.fails)
             start = self.position.get(name, 0)
             if min(row, last) > start:
                 found.append((self.recording.reader(name), start, min(row, last)))

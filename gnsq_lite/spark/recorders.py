@@ -46,7 +46,7 @@ class Recorders:
         return not self._thread.is_alive()
 
     def stop(self, timeout: float = 60.0) -> None:
-        """Stop the recorders gracefully.  They store and finish every received message.
+        """Stop the recorders after they have stored and finished every received message.
 
         Raises the job's error, and TimeoutError if a recorder still runs after *timeout* seconds.
         """

@@ -12,7 +12,8 @@ class ExitCode(IntEnum):
     OK = 0
     #: The worker ended with an error that no retry can fix, and printed the error to standard error.
     FAILED = 1
-    #: The command line, an option, or the module to import is wrong.  At the first load this ends the supervisor too.
+    #: The command line, an option, or the module to import is wrong.  If a process ends with this code before any
+    #: process has loaded the Worker, the supervisor ends too.
     USAGE = 2
     #: Handlers still ran at a second signal or at the drain limit.  A supervisor: a process failed while stopping.
     NOT_DRAINED = 3

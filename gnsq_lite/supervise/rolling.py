@@ -33,7 +33,7 @@ class Rolling:
         return True
 
     def take_over(self, children: list[Child]) -> Child | None:
-        """If the new process is ready, it replaces the old process.  Return the old process, which must drain."""
+        """Replace the old process if the new process is ready.  Return the old process, which must drain, or None."""
         new = self.replacement
         if new is None or not new.is_loaded or not new.may_replace(children[new.number]):
             return None

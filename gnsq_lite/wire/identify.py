@@ -122,9 +122,9 @@ class Negotiated:
 
 
 def parse_identify_reply(body: bytes, options: ConnectionOptions) -> Negotiated:
-    """Parse and check the reply to IDENTIFY.  Raises ProtocolError if it is invalid.
+    """Parse and check the reply to IDENTIFY.  Raises ProtocolError for an invalid reply.
 
-    A feature that nsqd turned on without a request is an error, because nsqd encodes the next bytes with it.
+    A feature that nsqd turned on without a request is an error, because nsqd encodes the next bytes with that feature.
     """
     if body == OK:
         return Negotiated(heartbeat_interval=options.heartbeat_interval)

@@ -98,7 +98,7 @@ def from_json(data: bytes) -> DeadLetter:
 
 
 def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
-    """Make the letter of *message*.  *error* is the handler's exception, or None if the message has no attempt left."""
+    """Make the letter of *message*.  *error* is the handler's exception, or None if the handler was not called."""
     try:
         body = message.body
     except CompressedBodyError:  # perhaps the handler failed for the same reason
@@ -192,7 +192,7 @@ class Directory:
 
 
 class Topic:
-    """A store that publishes letters to a topic as JSON.  If *bare* is true, it publishes only the bodies.
+    """A store that publishes letters to a topic as JSON.  If *bare* is true, the store publishes only the bodies.
 
     Args:
         writer: Function that returns the Writer.  The store calls this function for each letter.

@@ -56,9 +56,9 @@ def parse_every(text: str | float) -> Every:
 def due(schedule: Schedule, last: float, now: float, waited: float = 0.0) -> tuple[float | None, int]:
     """Return the latest due time after *last* and up to *now*, or None, and the number of earlier missed due times.
 
-    Only the latest of several missed times is due, so a process that slept for an hour does not publish an hour's
-    messages at once.  Times more than a day ago are dropped.  *waited* is the time since *last* by the monotonic clock.
-    If it is at least twice the interval, the next time is due, even if the wall clock was set back.
+    Only the latest of several missed due times counts, so a process that slept for an hour does not publish an hour's
+    messages at once.  Due times more than a day ago are dropped.  *waited* is the time since *last* by the monotonic
+    clock.  If *waited* is at least twice the interval, return the next due time, even if the wall clock was set back.
     """
     found, missed = None, 0
     when = schedule.next_after(max(last, now - _PAST))

@@ -24,7 +24,7 @@ log = logging.getLogger("gnsq_lite.worker")
 
 #: Maximum seconds between two checks of the clock.
 _CHECK_EVERY = 0.5
-#: Seconds from the due time after which a publish counts as late, and from its start after which it counts as hung.
+#: Seconds from the due time to the start of a late publish, and from the start of a publish until it counts as hung.
 _LATE, _HUNG = 5.0, 30.0
 #: Seconds for running publishes to end when the worker stops, before another process may publish.
 _FINISH = 2.0
@@ -120,7 +120,7 @@ class Publishing:
     def last_runs(self) -> dict[tuple[str, str], float]:
         """Return a dict from (schedule, topic) to the due time of the last publish.
 
-        Of several entries with the same key, the earliest time counts.  If not elected, return {}.
+        Of several entries with the same key, the earliest due time counts.  A process that is not elected returns {}.
         """
         done, found = self._election.last_runs(), dict[tuple[str, str], float]()
         for job in self._jobs:

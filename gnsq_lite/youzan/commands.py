@@ -125,8 +125,8 @@ def multipublish(
 
     *trace_ids* and *headers* have one item for each body.  A header is JSON, or ``b""`` for no headers.  nsqd answers
     MPUB_TRACE with one trace reply, and MPUB and MPUB_EXT with OK.  The trace reply has the id and offset of the first
-    message, and the size of all messages.  If nsqd refuses an MPUB_EXT, it does not read the rest of the command, so
-    the caller must close the connection.  Raises the errors of :func:`publish`.
+    message, and the size of all messages.  nsqd does not read the rest of a refused MPUB_EXT, so the caller
+    must close the connection.  Raises the errors of :func:`publish`.
     """
     if headers is not None:
         verb, before = b"MPUB_EXT", [_u16(len(header)) + header for header in headers]

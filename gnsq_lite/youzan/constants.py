@@ -19,7 +19,7 @@ HEADER_EXTRA: Final = 3
 #: Bytes of queue offset (8) and raw size (4).  They follow the id of each message after SUB_ADVANCED and SUB_ORDERED.
 TAIL_LENGTH: Final = 12
 #: Ext version of a message without a header.  The other versions are 2, for a header of an old server, and 4, for
-#: JSON.  Both have the same length field.  internal/ext/ext.go
+#: JSON.  Both versions have the same length field.  internal/ext/ext.go
 EXT_NONE: Final = 0
 EXT_VERSIONS: Final = (EXT_NONE, 2, 4)
 

@@ -1,8 +1,8 @@
 """Parses the answers of Youzan's nsqlookupd to ``/lookup`` (YZ-2) and ``/listlookup`` (YZ-1).
 
 The server may send null instead of an empty value.  In ``/listlookup`` it sends ports as strings.  The parser of
-``/lookup`` leaves out partitions and nodes with unusable addresses.  If all are unusable, and for any other error, the
-parsers raise HTTPResponseError.
+``/lookup`` leaves out partitions and nodes with unusable addresses.  The parsers raise HTTPResponseError if all
+addresses are unusable, and for any other error.
 """
 
 from __future__ import annotations

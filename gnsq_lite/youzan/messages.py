@@ -113,7 +113,7 @@ class YouzanMessage(Message):
 
     @property
     def headers(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """The headers, or None if the message has none.  They are empty if ``header_bytes`` is no JSON object."""
+        """The headers, or None if the message has no headers, or {} if ``header_bytes`` is no JSON object."""
         if self._headers is None and self.header_bytes is not None:
             self._headers = _parse_header(self.header_bytes)
         return self._headers

@@ -24,11 +24,11 @@ log = logging.getLogger("gnsq_lite.django")
 class OnCommit(PublishMiddleware):
     """Publish middleware that publishes after the current transaction's commit.  After a rollback it publishes nothing.
 
-    Without a transaction, it publishes at once.  An invalid topic or body raises an error at the call, so that the
-    transaction can still be rolled back.  A call in a transaction returns None.  After the commit, the middleware tries
-    each publish of the transaction, even if earlier publishes failed, and logs each failure with the topic.  Then the
-    commit raises the first error.  The data is stored in this case, although the message may not be published.  Use
-    :func:`outbox` to avoid this.  In a transaction, ``publish_nowait`` raises NotSent.
+    Without a transaction, this function publishes at once.  An invalid topic or body raises an error at the call, so
+    that the transaction can still be rolled back.  A call in a transaction returns None.  After the commit, the
+    middleware tries each publish of the transaction, even if earlier publishes failed, and logs each failure with the
+    topic.  Then the commit raises the first error.  The data is stored in this case, although the message may not be
+    published.  Use :func:`outbox` to avoid this.  In a transaction, ``publish_nowait`` raises NotSent.
     """
 
     def __init__(self, using: str = DEFAULT_DB_ALIAS) -> None:

@@ -14,7 +14,7 @@ from gnsq_lite.errors import NSQError
 
 
 class Command(BaseCommand):
-    """Relays until SIGTERM or SIGINT.  Several of these processes, and workers, may run at the same time."""
+    """Relays until SIGTERM or SIGINT.  Several such processes and several workers may run at the same time."""
 
     help = "Publishes the messages in the outboxes of the databases NSQ['OUTBOX'], until SIGTERM or SIGINT."
     requires_system_checks = ()
