@@ -229,7 +229,7 @@ class PublishError(NSQError):
 
 
 class NotSent(PublishError):
-    """No nsqd has the message, for example because none could be reached in time.  A retry cannot duplicate it."""
+    """No nsqd has the message, for example because none was reachable.  A retry cannot duplicate the message."""
 
 
 class BacklogFull(NotSent):

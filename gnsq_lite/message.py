@@ -58,8 +58,9 @@ class GiveUp(Exception):
 class TimeLimitExceeded(BaseException):
     """Raised once in a handler that runs in a greenlet and exceeds ``time_limit``, where the handler waits.
 
-    ``except Exception`` does not catch this BaseException.  If the handler does not catch it, the Reader requeues or
-    gives up the message.  For a handler in a thread, only ``on_failure`` gets it.  ``seconds`` is the limit.
+    ``except Exception`` does not catch this BaseException.  If the handler does not catch this exception, the Reader
+    requeues or gives up the message.  For a handler in a thread, only ``on_failure`` gets the exception.  ``seconds``
+    is the limit.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -85,7 +85,7 @@ class FlowControl:
         self._rate = None if per_second is None else RateLimit(per_second, clock)
         #: Number of messages in flight that the rate limit allows; None without a rate limit.
         self._allowed = self._rate.allowed if self._rate is not None else None
-        #: Whether connections must report messages and answers, because these may change a RDY.
+        #: Whether connections must report messages and answers, because these reports may change a RDY.
         self.watches = self._rate is not None
         self._wake = Event()
         self._next_wake = self._next_check = 0.0

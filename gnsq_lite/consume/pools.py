@@ -233,7 +233,7 @@ class GreenletPool(Pool):
 class InlinePool(Pool):
     """Runs handlers in the greenlet that reads the connection.  This greenlet reads nothing until they return.
 
-    If handlers take long, the loop runs between two of them, sends answers and detects late messages.
+    If handlers take long, the loop runs between two handlers, sends answers and detects late messages.
     """
 
     def submit(self, jobs: list[Any]) -> None:

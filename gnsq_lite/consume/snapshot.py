@@ -56,7 +56,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
 
 
 def _state(core: Consumer) -> str:
-    """Return the state as one word.  The supervisor and its live page compare it."""
+    """Return the state as one word.  The supervisor and its live page compare this word."""
     if core.ended.done():
         return "closed"
     if core.closing:

@@ -157,7 +157,7 @@ def _add(made: dict[str, Any], labels: list[str], *stats: ReaderStats | WriterSt
 
 _OF_READERS, _OF_WRITERS = families(ReaderStats, ConnectionStats), families(WriterStats)
 _FURTHER = (
-    ("gnsq_loop_up", "1: the I/O loop responds; 0: it is blocked or the Reader not started", ["topic", "channel"]),
+    ("gnsq_loop_up", "1: the I/O loop responds; 0: blocked, or the Reader is not started", ["topic", "channel"]),
     ("gnsq_schedule_last_run_timestamp_seconds", "Due time of the last published message.", ["schedule", "topic"]),
     ("gnsq_outbox_messages", "Due messages of an outbox.", ["outbox"]),
     ("gnsq_outbox_age_seconds", "Seconds for which the oldest message of an outbox has been due.", ["outbox"]),

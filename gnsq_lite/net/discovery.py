@@ -1,6 +1,6 @@
 """Finds the nsqds of a topic with nsqlookupd, and decides to which of them to connect (DISC-1 to DISC-6).
 
-Each nsqlookupd is queried in its own greenlet and with a time limit, so a slow nsqlookupd does not delay the others.
+Each nsqlookupd is queried in its own greenlet and with a time limit, so a slow nsqlookupd does not delay another.
 An nsqlookupd is queried again only after it has answered or failed.
 
 =====================  ==============================  ==========================================================

@@ -170,7 +170,7 @@ def look_for_fork() -> None:
 def exit_forked_handler() -> None:
     """Exit with status 0 if the current greenlet or thread called fork() in a handler, and this is the child.
 
-    The child must not continue the parent's greenlets.  A fork closes the pools, so their workers end and call this.
+    The child must not continue the parent's greenlets.  A fork closes the pools.  Then their workers call this and end.
     """
     if _forker is current_greenlet():
         os._exit(0)

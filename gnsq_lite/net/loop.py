@@ -324,7 +324,7 @@ def destroy_unused_hub() -> None:
 
 
 def loop_here(*, keep_alive: bool = False) -> Loop:
-    """Return the Loop of the calling thread.  If the thread has no hub or no Loop, make it."""
+    """Return the Loop of the calling thread.  Make a missing hub and a missing Loop."""
     hub = get_hub()
     loop = _loops.get(hub)
     if loop is None:

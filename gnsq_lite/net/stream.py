@@ -157,7 +157,7 @@ class Stream(ByteStream):
         """Set the callback *take*, which must not block.
 
         While a greenlet waits in :meth:`read`, the hub calls take(data) for each read of the socket.  If take() returns
-        False, read() returns *data*.  If take() raises an NSQError, read() raises it.
+        False, read() returns *data*.  If take() raises an NSQError, read() raises that error.
         """
         self._take = take
 
@@ -172,7 +172,7 @@ class Stream(ByteStream):
     # -- writing
 
     def write(self, data: bytes) -> None:
-        """Send *data* now, or when the socket accepts it.  Call it in the loop's thread.  After close it does nothing.
+        """Send *data* now, or when the socket accepts it.  Call this in the loop's thread.  After close, do nothing.
 
         A write error closes the stream, and :meth:`read` raises the error, unless ``reads_after_write_error`` is true.
         """

@@ -54,7 +54,7 @@ class ErrorLog:
         self._ends, self._count = float("-inf"), 0
 
     def add(self, error: NSQError, *, is_news: bool = True, extra: Mapping[str, Any] | None = None) -> None:
-        """Log *error* as a warning if *is_news* is true and the limit allows it.  Otherwise log it at DEBUG."""
+        """Log *error* as a warning if *is_news* is true and the limit allows a warning.  Otherwise log at DEBUG."""
         if is_news:
             now = self._clock.now()
             if now >= self._ends:
@@ -68,7 +68,7 @@ class ErrorLog:
 
 
 def loop_for_hooks() -> Loop | None:
-    """Return the loop that must log and call hooks for the caller, or None if the caller can do it."""
+    """Return the loop that must log and call hooks for the caller, or None if the caller can log and call hooks."""
     if not is_patched():
         return None
     loop = loop_of_handlers()

@@ -12,7 +12,7 @@ def requeue_delay(options: RetryOptions, attempts: int, rng: Random) -> float:
     """Return the requeue delay, in seconds, of a message that failed at its *attempts*-th delivery.
 
     The delay is ``requeue_delay`` after the first failure, and grows by ``requeue_growth * requeue_delay`` with each
-    failure, up to ``max_requeue_delay``.  Then it is shortened by a random share of at most ``requeue_jitter``, so that
+    failure, up to ``max_requeue_delay``.  A random share of at most ``requeue_jitter`` then shortens the delay, so that
     nsqd does not send all messages that failed together at the same time.  *attempts* is nsqd's count, from 1.
     """
     further = max(attempts, 1) - 1

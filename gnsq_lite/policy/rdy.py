@@ -144,7 +144,7 @@ class ReadyAllocator:
         self.charged = 0
         #: Whether a connection has less than its share, because other connections use more than theirs.
         self.owed = False
-        #: Whether the caller must report messages and answers, because these may change a RDY.
+        #: Whether the caller must report messages and answers, because these reports may change a RDY.
         self.watches = False
         self._hungry = False  # a connection that is owed RDY has none at all
         self._turns = False  # connections take turns
@@ -188,8 +188,8 @@ class ReadyAllocator:
     def rest(self, key: Key, resting: bool) -> list[SetReady]:
         """Set RDY 0 and no charge while the client holds a connection's message (*resting*), or resume (YZ-6).
 
-        Meanwhile other connections may get the RDY.  If connections take turns, one of them loses its RDY when this
-        connection resumes.
+        Meanwhile other connections may get the RDY.  If connections take turns, another connection loses its RDY when
+        this connection resumes.
         """
         connection = self._connections.get(key)
         if connection is None or connection.resting == resting:
@@ -220,8 +220,8 @@ class ReadyAllocator:
         if connection is None or count <= 0:
             return []
         if self._turns and connection.in_flight + count >= connection.size:
-            connection.last_active = self._clock.now()  # it could not receive until now, so it was not idle
-        # nsqd reads a lowered RDY before these answers, so it sends no message under the old RDY in their place.
+            connection.last_active = self._clock.now()  # until now the connection could not receive
+        # nsqd reads a lowered RDY before these answers, so nsqd sends no other messages instead under the old RDY.
         connection.reserved = max(0, connection.reserved - count)
         if connection.charge > connection.size:  # if not, the charge is RDY and stays
             self.charged += connection.recharge()

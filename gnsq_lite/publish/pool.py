@@ -416,7 +416,7 @@ class Pool:
     def close(self, seconds: float, *, wait: bool = True) -> None:
         """Refuse new publishes, wait at most *seconds* for running publishes, and close all connections.
 
-        With ``wait=False`` a new thread waits and closes.  A signal handler may use it, because the call takes no lock.
+        With ``wait=False`` a new thread waits and closes.  Signal handlers may do that, because the call takes no lock.
         """
         self.closing = True
         if not wait:

@@ -278,7 +278,7 @@ def to_stores(*stores: Store) -> OnGiveUp:
                     raise
                 log_safely(log, logging.WARNING, "cannot keep a dead letter in %s: %s", store.word, error)
                 continue
-            text = "gave up message %r of %s/%s after %d attempts; it is kept in %s: %s"
+            text = "gave up message %r of %s/%s after %d attempts; the message is kept in %s: %s"
             why = f"{letter.error_type}: {letter.error}".removeprefix(": ")
             fields = {"topic": letter.topic, "channel": letter.channel, "nsqd": letter.nsqd_address}
             arguments = (letter.id, letter.topic, letter.channel, letter.attempts, store.word, why)

@@ -111,7 +111,7 @@ def test_the_first_store_that_takes_a_letter_keeps_it_and_a_line_is_logged(
         keep(make_message(attempts=2, topic="orders", channel="billing"))
     assert [letter.error for letter in store.letters()] == ["no number"]
     assert "cannot keep a dead letter in broken: the disk is full" in caplog.text
-    assert f"orders/billing after 2 attempts; it is kept in {store.word}: ValueError: no" in caplog.text
+    assert f"orders/billing after 2 attempts; the message is kept in {store.word}: ValueError: no" in caplog.text
 
 
 def test_where_no_store_takes_a_letter_the_callback_fails() -> None:
