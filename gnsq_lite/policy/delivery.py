@@ -14,8 +14,8 @@ the next message only after a round trip.
 - *Silence*: no message arrived for :data:`SPAN`.  The window is 1.  If nsqd has buffered messages, the lower RDY makes
   nsqd flush.
 
-The age is right only if the clocks of nsqd and the consumer agree within :data:`BACKLOG`.  If they do not, messages
-still arrive soon, because each silence makes nsqd flush.
+The age is right only if the clocks of nsqd and the consumer agree within :data:`BACKLOG`.  If the clocks disagree,
+messages still arrive soon, because each silence makes nsqd flush.
 
 **Few commands.**  While messages arrive, RDY changes only if RDY minus the messages in flight is at most half of the
 window, or at least twice the window.  If possible, the new RDY is sent together with FINs.  While RDY is the whole
