@@ -380,7 +380,7 @@ class Writer:
         return publish
 
     def _ask(self, publish: Publish, request: PublishRequest) -> None:
-        """Set the options of a publish to *request*, which the dialect has checked."""
+        """Store *request*, which the dialect has checked, in *publish*.  Encode it if any nsqd may get it."""
         publish.request = request
         if not self._is_routed:
             publish.data = self._dialect.encode(request, ANY_ENDPOINT, None)

@@ -1,7 +1,7 @@
 """Python versions of the C functions, with the same results (:mod:`gnsq_lite._core` chooses).
 
-``all_new``, ``keep_open``, ``finish_open`` and ``columns`` do no work here.  Their callers have Python code for lists
-that C does not handle.
+Here ``all_new``, ``keep_open``, ``finish_open`` and ``columns`` return what they return in C for a list that C does
+not handle.  Their callers then use their own Python code.
 """
 
 from __future__ import annotations

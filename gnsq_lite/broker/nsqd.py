@@ -117,7 +117,7 @@ class Nsqd:
             self.every(self.options.queue_scan_interval, self.topics.scan),
             self.every(_PING_INTERVAL, self._ping),
         ]
-        for listener in (self._tcp, self._https, self._http):  # last, so that no client uses the old topics
+        for listener in (self._tcp, self._https, self._http):  # last: clients must use the new Topics
             if listener is not None:
                 listener.start()
 

@@ -86,7 +86,7 @@ class ReaderOptions(SharedOptions):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether RDY is kept low so that nsqd sends each message at once."""
+        """Whether RDY is little more than the messages in flight, so that nsqd does not buffer messages."""
         return self.delivery == "prompt" or (self.delivery == "auto" and self.batch_size is None)
 
 

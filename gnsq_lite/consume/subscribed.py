@@ -67,7 +67,7 @@ class Subscribed(Connection):
     """A subscribed connection, with its messages in flight and its counters.
 
     Args:
-        is_prompt: Whether RDY is kept low so that nsqd sends each message at once.
+        is_prompt: Whether RDY is little more than the messages in flight, so that nsqd does not buffer messages.
         reads_in_hub: Whether the hub may pass messages to the pool.  False for inline handlers, which may wait.
         writes_fins: Whether a handler's thread may write FIN itself while one message is in flight.
     """

@@ -68,7 +68,7 @@ class ErrorLog:
 
 
 def loop_for_hooks() -> Loop | None:
-    """Return the loop that must log and call hooks for the caller, or None if the caller can log and call hooks."""
+    """Return the loop in which to log and call hooks, or None if the caller may do so itself (see the module)."""
     if not is_patched():
         return None
     loop = loop_of_handlers()

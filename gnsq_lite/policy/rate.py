@@ -2,8 +2,8 @@
 
 RateLimit is a token bucket: each received message takes one token, and tokens are added at the rate.  The number of
 messages in flight is at most the number of tokens, so a burst is at most as large as the bucket.  nsqd may send more
-messages before it receives a lower RDY.  Then the number of tokens becomes negative, and the pause becomes longer.  So
-the average rate holds for handlers of any speed.
+messages before it receives a lower RDY, above all if handlers are fast.  Then the number of tokens becomes negative,
+and the pause becomes longer, so the average rate still holds.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class Pipeline(Connection):
         return True
 
     def _has_room(self) -> bool:
-        """Count the unsent bytes, and return whether they are below the limit.  If not, mark the node as full."""
+        """Return whether the node may take more bytes.  Mark it as full if its unsent bytes exceed the limit."""
         node = self._node
         if not node.full:
             self._room = MOST_UNSENT - self.unsent() - sum(map(len, self._out))

@@ -108,7 +108,7 @@ class ProcessMemory:
 
     @property
     def begun(self) -> str:
-        """The message of the last handler call, or "" if no handler was called."""
+        """``TOPIC/CHANNEL ID`` of the message whose handler began last, or "" if no handler was called."""
         return self._bytes[_BEGUN:_REASON].rstrip(b"\0").decode("ascii", "backslashreplace")
 
     def ask_to_be_replaced(self, reason: str) -> None:

@@ -20,7 +20,7 @@ from gnsq_lite.supervise.slots import Slot
 from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.specs import Handler
 
-#: Time limit in seconds for the I/O loop's answer.  In a monkey-patched process a handler may block the loop.
+#: Time limit in seconds of Worker.stats(), because in a monkey-patched process a handler may block the I/O loop.
 TIMEOUT = 2.0
 _MIB = 1024 * 1024
 #: Seconds that the default hang_timeout adds to the longest time limit, or to two heartbeats if these are longer.

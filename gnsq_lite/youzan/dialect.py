@@ -222,7 +222,7 @@ class YouzanDialect(Dialect):
         return commands.multipublish(topic, request.bodies, partition, trace_ids=trace_ids, headers=headers)
 
     def _check_takes_headers(self, request: PublishRequest, route: Lookup | None) -> None:
-        """Raise OptionError if the topic is no ext topic, because nsqd would not read all of the refused MPUB_EXT."""
+        """Raise OptionError if the topic is no ext topic.  nsqd would refuse the MPUB_EXT and leave its rest unread."""
         layout = route.meta if route is not None else None
         if isinstance(layout, TopicLayout) and layout.has_meta and not layout.extend_support:
             raise OptionError("headers", request.encoded_headers, f"{request.topic} is not an ext topic: omit them")

@@ -7,8 +7,8 @@ messages of the key would lose their order.
 Youzan's two clients map keys differently.  All writers of a topic must use the same mapping, because the messages of a
 key would otherwise go to two partitions and lose their order.
 
-* ``"go"``: murmur3 x86_32 of the key's bytes, with seed 0, unsigned, modulo the number of partitions
-  (``GetPartitionID`` in go-nsq/producer.go, with the hasher of its examples).
+* ``"go"``: the unsigned murmur3 x86_32 hash of the key's bytes (seed 0), modulo the number of partitions
+  (``GetPartitionID`` in go-nsq/producer.go, with the hasher that go-nsq's examples use).
 * ``"java"``: ``Math.abs(key.hashCode() % partitions)`` of the key as text (nsqJavaSDK, Topic.java).
 """
 

@@ -46,8 +46,8 @@ def worker(folder: Path, nsqd: Broker, *flags: str) -> Iterator[tuple[Program, s
     arguments = ["-m", "gnsq_lite", "worker", "app", "--metrics-port", "0", *flags]
     arguments += ["--lookupd-http-address", nsqd.lookupd_http_address]
     with running(arguments, folder) as program:
-        program.says("live: http://")
-        yield program, program.output.split("live: http://")[1].split("/")[0]
+        program.says("live page: http://")
+        yield program, program.output.split("live page: http://")[1].split("/")[0]
 
 
 def call(address: str, method: str, path: str, **headers: str) -> tuple[int, str]:
