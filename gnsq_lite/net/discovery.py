@@ -82,7 +82,7 @@ class _Lookupd:
 
 
 class Discovery:
-    """Finds the nsqds of one topic.  Call all methods in one thread, and ``run()`` in a greenlet of its own.
+    """Finds the nsqds of one topic.  Call all methods in one thread, and ``run()`` in a separate greenlet.
 
     Args:
         settings: The nsqlookupds and the options of queries.  Discovery does not report the given ``endpoints``, nor

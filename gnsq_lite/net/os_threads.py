@@ -63,7 +63,7 @@ _PARKED = 10.0
 def start_hub_thread(name: str, run: Callable[[], None]) -> None:
     """Call *run*, which may block, in a new native daemon thread.
 
-    If gevent has patched threads, the thread gets a hub of its own, and an atexit function puts the thread to sleep.
+    If gevent has patched threads, the thread makes a new hub, and an atexit function puts the thread to sleep.
     """
     if not has_patched_threads():
         start_native_thread(name, run)

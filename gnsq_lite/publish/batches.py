@@ -22,7 +22,7 @@ def check_one_each(batch: PublishRequest) -> None:
 
 
 def split_batch(batch: PublishRequest, most: int) -> Iterator[PublishRequest]:
-    """Split a batch into parts whose MPUBs have at most *most* bytes.  A longer message gets a part of its own."""
+    """Split a batch into parts whose MPUBs have at most *most* bytes.  A longer message is alone in its part."""
     bodies, headers, trace_ids = batch.bodies, batch.encoded_headers, batch.trace_ids
     starts, size = [0], 4
     for at, body in enumerate(bodies):

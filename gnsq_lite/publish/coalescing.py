@@ -1,7 +1,7 @@
 """Sends the publishes without options to one topic in one loop iteration as one MPUB, each with its own outcome.
 
-A publish of a greenlet in the loop's thread costs only a list item.  It needs no Publish, callback or timer of its own.
-One callback of the loop resumes all greenlets that wait for an MPUB.
+The publish of a greenlet in the loop's thread adds one list item, and makes no Publish, callback or timer.  One
+callback of the loop resumes all greenlets that wait for an MPUB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A connection counts each message in flight once, whoever answers it and when."""
+"""A connection counts each message once, whether the loop, a thread or a time-out ends it."""
 
 from __future__ import annotations
 
