@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.errors import ConnectError, NSQConnectionError
+from gnsq_lite.errors import ConnectError, NSQConnectionError, NSQError
 from gnsq_lite.net.loop import WRITE, resolve, time_limit, wait_for_io
 from gnsq_lite.net.os_threads import native
 from gnsq_lite.options import format_address
@@ -22,7 +22,31 @@ from gnsq_lite.options import format_address
 _socket: Any = native("socket", "socket")
 _getaddrinfo: Any = native("socket", "getaddrinfo")
 
+#: Errors of this process or machine.  They say nothing about the nsqd.
+_LOCAL = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
+
+
+def is_system_error(error: BaseException) -> bool:
+    """Return whether the system raised *error*: a MemoryError, or an OSError with errno.
+
+    An exception of a signal handler, such as a TimeoutError without errno, must reach the program.
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and isinstance(error.errno, int))
+
+
+def is_local(error: NSQError) -> bool:
+    """Return whether a connection failed because this process or machine lacks descriptors or memory."""
+    cause = error.__cause__
+    return isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in _LOCAL)
+
+
+def connect_error(address: str, cause: BaseException | None) -> ConnectError:
+    """Return the error for a connection that could not be opened because of *cause*, an error of the system."""
+    why = "no address" if cause is None else getattr(cause, "strerror", None) or str(cause) or "out of memory"
+    error = ConnectError(address, f"cannot connect: {why}")
+    error.__cause__ = cause
+    return error
 
 
 def dial(host: str, port: int, timeout: float, *, blocks: bool = False) -> Any:
@@ -39,23 +63,23 @@ def dial(host: str, port: int, timeout: float, *, blocks: bool = False) -> Any:
     else:
         with time_limit(timeout, timed_out):
             found = _resolve(host, port, address, resolve)
-    last: OSError | None = None
+    last: BaseException | None = None
     for index, (family, kind, protocol, _, target) in enumerate(found):
-        sock = _socket(family, kind, protocol)
+        sock = None
         try:
+            sock = _socket(family, kind, protocol)  # fails without IPv6 in the kernel, or without a free descriptor
             seconds = (ends - SYSTEM_CLOCK.now()) / (len(found) - index)
             _connect(sock, target, seconds, _poll if blocks else wait_for_io)
             return sock
-        except OSError as error:
-            sock.close()
+        except BaseException as error:
+            if sock is not None:
+                sock.close()
+            if not is_system_error(error):
+                raise
             last = error
-        except BaseException:
-            sock.close()
-            raise
     if isinstance(last, TimeoutError):
         raise timed_out from last
-    why = (last.strerror or str(last)) if last is not None else "no address"
-    raise ConnectError(address, f"cannot connect: {why}") from last
+    raise connect_error(address, last)
 
 
 def _connect(sock: Any, target: Any, seconds: float, wait: Callable[[int, int, float], bool]) -> None:

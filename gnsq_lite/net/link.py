@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, ConnectionLost, NSQError, WrongDialectError
 from gnsq_lite.net.connection import Connection
+from gnsq_lite.net.dialing import connect_error, is_system_error
 from gnsq_lite.net.loop import sleep
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ReconnectOptions
@@ -91,8 +92,7 @@ class Link(Generic[C]):
         """Connect, read until the connection ends, and return the reason."""
         self.connection = None
         try:
-            connection = self.connection = self._owner.make_connection()
-            connection.open()
+            connection = self._open()
             if self._owner.is_over():
                 return ConnectionLost(connection.address, "closed")
             self._owner.on_connected(connection)
@@ -100,6 +100,17 @@ class Link(Generic[C]):
         except NSQError as error:
             return error
         raise ClosedError("a connection ended without a reason")
+
+    def _open(self) -> C:
+        """Make and open a connection.  Raises NSQError, also if the system has no memory or no descriptor left."""
+        try:
+            connection = self.connection = self._owner.make_connection()
+            connection.open()
+        except (MemoryError, OSError) as error:
+            if not is_system_error(error):
+                raise
+            raise connect_error(str(self.endpoint), error) from error
+        return connection
 
     def _leave(self) -> None:
         """Close the connection, if any, and tell the owner."""

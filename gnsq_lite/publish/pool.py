@@ -32,6 +32,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.net.at_exit import TIME_LIMIT
 from gnsq_lite.net.blocking_connection import BlockingConnection, DeadlinePassed
 from gnsq_lite.net.connection import connection_stats
+from gnsq_lite.net.dialing import is_local
 from gnsq_lite.net.io_thread import look_for_fork, on_fork
 from gnsq_lite.net.os_threads import native_lock, start_native_thread
 from gnsq_lite.net.settings import mapped
@@ -296,8 +297,9 @@ class Pool:
         try:
             address = mapped(self._settings.address_map, node.endpoint) or node.endpoint.address
             connection.open(address, limit, self._settings.dialect.identify_extra("", node.endpoint))
-        except NSQError:
-            self._retry_later(node)
+        except NSQError as error:
+            if not is_local(error):  # without a free descriptor, the node's other connections can still be used
+                self._retry_later(node)
             self._discard(node, connection)
             if self._now() < deadline:
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 from collections.abc import Callable
@@ -17,15 +18,18 @@ from gnsq_lite.options import ReconnectOptions
 
 
 class Owner:
-    """Owner of a link whose connections all fail; *follows* are its answers to on_lost()."""
+    """Owner of a link whose connections all fail with *error*; *follows* are its answers to on_lost()."""
 
-    def __init__(self, *follows: Again) -> None:
+    def __init__(self, *follows: Again, error: BaseException | None = None) -> None:
         self.follows = list(follows)
+        self.error = error or ConnectError("nsqd:4150", "refused")
+        self.reasons: list[str] = []
 
     def make_connection(self) -> Any:
-        raise ConnectError("nsqd:4150", "refused")
+        raise self.error
 
     def on_lost(self, reason: NSQError) -> Again:
+        self.reasons.append(str(reason))
         return self.follows.pop(0)
 
     def is_over(self) -> bool:
@@ -44,9 +48,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def run(*follows: Again) -> None:
-    options = ReconnectOptions(reconnect_jitter=0.0)
-    Link[Any](Endpoint("nsqd", 4150), Owner(*follows), options, random.Random(5), logging.getLogger("test")).run()
+def run(*follows: Again, error: BaseException | None = None) -> Owner:
+    options, owner = ReconnectOptions(reconnect_jitter=0.0), Owner(*follows, error=error)
+    Link[Any](Endpoint("nsqd", 4150), owner, options, random.Random(5), logging.getLogger("test")).run()
+    return owner
 
 
 @pytest.mark.rule("CONN-3")
@@ -54,3 +59,21 @@ def test_pauses_grow_and_start_again_after_a_useful_connection(pauses: list[floa
     later, soon = Again.LATER, Again.SOON
     run(later, later, later, soon, soon, later, Again.NEVER, later)
     assert pauses == [8.0, 16.0, 32.0, 8.0, 8.0, 16.0]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(OSError(errno.EMFILE, "Too many open files"), "Too many open files"), (MemoryError(), "out of memory")],
+    ids=["EMFILE", "MemoryError"],
+)
+def test_a_connection_without_descriptor_or_memory_is_a_lost_connection(
+    pauses: list[float], error: BaseException, why: str
+) -> None:
+    owner = run(Again.LATER, Again.LATER, error=error)
+    assert owner.reasons == [f"nsqd:4150: cannot connect: {why}"] * 2
+    assert pauses == [8.0, 16.0]
+
+
+def test_a_timeout_error_of_a_signal_handler_passes_through_the_link(pauses: list[float]) -> None:
+    with pytest.raises(TimeoutError, match="alarm"):
+        run(Again.LATER, error=TimeoutError("the program's alarm"))
