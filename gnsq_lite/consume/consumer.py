@@ -40,7 +40,7 @@ from gnsq_lite.net.connection import Target
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.io_thread import on_fork
 from gnsq_lite.net.link import Again, Link
-from gnsq_lite.net.loop import PAUSE, Loop, current_greenlet, in_task, sleep
+from gnsq_lite.net.loop import Loop, current_greenlet, in_task
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.user_hooks import ErrorLog, UserHooks, log_safely
@@ -145,7 +145,7 @@ class Consumer:
         self._greenlets = [self.loop.spawn("restart", self._restart)]
 
     def _restart(self) -> None:
-        sleep(PAUSE)
+        self.loop.wait_after_reset()
         self._greenlets.clear()
         self.start()
 

@@ -17,7 +17,8 @@ stream   :meth:`Loop.io`, :func:`wait_for_io`; :mod:`gnsq_lite.net.stream` uses 
 **Exceptions from signal handlers.**  CPython runs a signal handler between any two bytecodes of the main thread.  In a
 monkey-patched process the interrupted code may be a greenlet or callback of this library, and an exception of the
 signal handler may leave the library's state inconsistent.  There is one rule: an unexpected exception in the library's
-code closes all connections of the loop, resets the loop's Readers and Writers, and then propagates to the program.
+code closes all connections of the loop, resets the loop's Readers and Writers, and then propagates to the program.  The
+pauses before the new connections grow while such exceptions continue (:class:`gnsq_lite.policy.reconnect.ResetPauses`).
 :meth:`Loop._on_error` catches errors of callbacks and Tasks.  :class:`Guard` catches errors in public calls.
 Exceptions that are thrown into a waiting greenlet, such as gevent.Timeout, need no reset.
 """
@@ -38,8 +39,10 @@ from gevent.hub import Hub, get_hub
 from gevent.socket import getaddrinfo
 from greenlet import getcurrent, greenlet
 
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ClosedError, NSQError
 from gnsq_lite.net.os_threads import native_ident
+from gnsq_lite.policy.reconnect import ResetPauses
 
 log = logging.getLogger("gnsq_lite.net")
 
@@ -64,9 +67,6 @@ READ, WRITE = 1, 2
 SLICE = 0.01
 #: Maximum calls of :meth:`Loop.call_behind` before the loop polls its sockets again.
 _BEHIND_AT_ONCE = 1000
-
-#: Seconds between a reset and new connections.  The pause prevents a busy loop if an error follows each reset.
-PAUSE = 0.05
 
 #: Exceptions that a public call may raise without a reset.
 _EXPECTED = (NSQError, gevent.GreenletExit, gevent.Timeout)
@@ -135,6 +135,7 @@ class Loop:
         self.guard = Guard(self.ident, self.disrupted)
         #: Readers and Writers to reset after an unexpected exception and to close when Python exits.
         self.cores: weakref.WeakSet[Core] = weakref.WeakSet()
+        self._pauses = ResetPauses(SYSTEM_CLOCK)
         self._report_other_error: Callable[..., Any] = hub.handle_error
         hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
         self._inbox: deque[Callable[[], Any]] = deque()
@@ -296,11 +297,19 @@ class Loop:
         """Reset the Readers and Writers after *error* has interrupted the library's code."""
         said = "%s interrupted the library's code: all Readers and Writers of this thread reconnect"
         self.soon(self.spawn, "log", log.warning, said, repr(error))
+        self._pauses.begin()
         for core in list(self.cores):
             core.reset()
         if self._ready:
             self.soon(self._resume)
         self._async.send()
+
+    def wait_after_reset(self) -> None:
+        """Wait in a greenlet until Readers and Writers may connect after a reset.
+
+        If an error follows each reset, the growing pauses prevent a busy loop.
+        """
+        sleep(self._pauses.left())
 
 
 def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:

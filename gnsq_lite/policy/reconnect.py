@@ -1,4 +1,4 @@
-"""Chooses when to connect to an nsqd again (CONN-3), and when to poll the nsqlookupds (CFG-3, DISC-4)."""
+"""Chooses when to connect to an nsqd again (CONN-3), also after a reset, and when to poll nsqlookupds (DISC-4)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from gnsq_lite.options import LookupOptions, ReconnectOptions
 
 #: Seconds for which a connection must stay open to count as a success, unless ``reconnect_delay`` is longer.
 _A_WHILE = 1.0
+#: Shortest and longest pause in seconds between a reset of all Readers and Writers of a loop and their new connections.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 8.0
+#: Seconds without a reset after a pause until the next pause is the shortest again.
+CALM = 10.0
 
 
 class Reconnect:
@@ -46,6 +50,30 @@ class Reconnect:
         """Reset the delays, so that the next one is the shortest.  Call it before :meth:`failed`."""
         self.failures = 0
         self._next = self._options.reconnect_delay
+
+
+class ResetPauses:
+    """Pauses between the resets of a loop and the new connections: each twice the last one, up to LONGEST_PAUSE.
+
+    A reset during a pause neither lengthens the pause nor makes the next pause longer.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._length = 0.0
+        self._ends = -math.inf
+
+    def begin(self) -> None:
+        """Begin a pause, unless the last one has not ended."""
+        now = self._clock.now()
+        if now >= self._ends:
+            is_calm = now >= self._ends + CALM
+            self._length = FIRST_PAUSE if is_calm else min(self._length * 2.0, LONGEST_PAUSE)
+            self._ends = now + self._length
+
+    def left(self) -> float:
+        """Return the seconds until the end of the pause, or 0.0."""
+        return max(0.0, self._ends - self._clock.now())
 
 
 def retry_delay(count: int) -> float:

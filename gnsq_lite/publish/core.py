@@ -32,7 +32,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import PAUSE, Loop, sleep
+from gnsq_lite.net.loop import Loop, sleep
 from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
 from gnsq_lite.publish.coalescing import REFUSED_MPUB, CoalescedPublish, Coalescing
@@ -108,7 +108,7 @@ class WriterCore:
             self._greenlets.append(self.loop.spawn("begin again", self._begin_again))
 
     def _begin_again(self) -> None:
-        sleep(PAUSE)
+        self.loop.wait_after_reset()
         self._greenlets.clear()
         self._started = False
         self.start()

@@ -27,6 +27,8 @@ if mode == "patched":
 import faulthandler, logging, os, random, signal, threading, time
 import gevent
 from gnsq_lite import Reader, Writer, errors
+from gnsq_lite.policy import reconnect
+reconnect.LONGEST_PAUSE = reconnect.FIRST_PAUSE  # many exceptions follow each other here
 faulthandler.dump_traceback_later(100 + int(count) * 0.2, exit=True)
 logging.disable()
 class Alarm(Exception):

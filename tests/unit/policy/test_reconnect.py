@@ -7,7 +7,8 @@ import random
 import pytest
 
 from gnsq_lite.options import ReconnectOptions
-from gnsq_lite.policy.reconnect import Reconnect
+from gnsq_lite.policy.reconnect import Reconnect, ResetPauses
+from tests.fakes import FakeClock
 from tests.profiles import repeats
 
 
@@ -80,3 +81,38 @@ def test_jitter_shortens_or_lengthens_each_delay_but_never_above_the_cap() -> No
 @pytest.mark.rule("CONN-3")
 def test_a_million_failures_do_not_overflow() -> None:
     assert delays(repeats(1_000_000, 10_000))[-1] <= 120.0
+
+
+def pauses_of(clock: FakeClock, pauses: ResetPauses, resets: int, later: float = 0.0) -> list[float]:
+    """Begin each pause *later* seconds after the end of the last one, and return the lengths."""
+    lengths = []
+    for _ in range(resets):
+        pauses.begin()
+        lengths.append(round(pauses.left(), 3))
+        clock.advance(pauses.left() + later)
+    return lengths
+
+
+def test_pauses_between_resets_grow_from_50_ms_to_8_s() -> None:
+    clock = FakeClock()
+    assert pauses_of(clock, ResetPauses(clock), 10) == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 8.0, 8.0]
+
+
+def test_ten_seconds_after_a_pause_without_a_reset_the_next_pause_is_short_again() -> None:
+    clock = FakeClock()
+    pauses = ResetPauses(clock)
+    assert pauses_of(clock, pauses, 3, later=9.9) == [0.05, 0.1, 0.2]
+    clock.advance(0.2)
+    assert pauses_of(clock, pauses, 2) == [0.05, 0.1]
+
+
+def test_a_reset_during_a_pause_does_not_lengthen_it() -> None:
+    clock = FakeClock()
+    pauses = ResetPauses(clock)
+    pauses.begin()
+    clock.advance(0.03)
+    pauses.begin()
+    assert round(pauses.left(), 3) == 0.02
+    clock.advance(1.0)
+    assert pauses.left() == 0.0
+    assert pauses_of(clock, pauses, 1) == [0.1]
