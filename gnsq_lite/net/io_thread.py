@@ -53,7 +53,7 @@ _handles_for: dict[int, Loop] = {}
 def io_loop() -> Loop:
     """Return the loop for a Reader or Writer that the caller makes (see the module docstring).
 
-    Raises NSQError if the system cannot start a thread, and ClosedError while Python exits.
+    Raises NSQError if the system has no thread or no descriptors for the loop, and ClosedError while Python exits.
     """
     look_for_fork()
     if is_patched():
@@ -69,11 +69,15 @@ def io_loop() -> Loop:
 
 def _start_own() -> Loop:
     made: list[Loop] = []
+    errors: list[NSQError] = []
     ready, ended = native_held_lock(), _ended
 
     def run() -> None:
         try:
             made.append(loop_here(keep_alive=True))
+        except NSQError as error:
+            errors.append(error)
+            return
         finally:
             ready.release()
         made[0].run()
@@ -84,6 +88,8 @@ def _start_own() -> Loop:
     except RuntimeError as error:
         raise NSQError(f"the I/O thread cannot be started: {error}") from error
     ready.acquire()
+    if errors:
+        raise errors[0]
     if not made:
         raise NSQError("the I/O thread cannot be started: see its traceback on standard error")
     return made[0]

@@ -41,7 +41,7 @@ from greenlet import getcurrent, greenlet
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ClosedError, NSQError
-from gnsq_lite.net.os_threads import native_ident
+from gnsq_lite.net.os_threads import make_hub, native_ident
 from gnsq_lite.policy.reconnect import ResetPauses
 
 log = logging.getLogger("gnsq_lite.net")
@@ -333,8 +333,8 @@ def destroy_unused_hub() -> None:
 
 
 def loop_here(*, keep_alive: bool = False) -> Loop:
-    """Return the Loop of the calling thread.  Make a missing hub and a missing Loop."""
-    hub = get_hub()
+    """Return the Loop of the calling thread.  Make a missing hub and a missing Loop.  Raises NSQError."""
+    hub = make_hub()
     loop = _loops.get(hub)
     if loop is None:
         loop = _loops[hub] = Loop(hub, keep_alive=keep_alive)

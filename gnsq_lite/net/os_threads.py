@@ -1,9 +1,10 @@
-"""Makes native threads and locks, even in a monkey-patched process."""
+"""Makes hubs, native threads and locks, even in a monkey-patched process."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,8 @@ from gevent import get_hub, monkey
 from gevent._hub_local import get_hub_if_exists
 from gevent.monkey import saved  # type: ignore[attr-defined]
 
+from gnsq_lite.errors import NSQError
+
 #: Returns the unpatched object, given the name of its module and its own name.
 native: Callable[[str, str], Any] = monkey.get_original
 _start_native: Callable[..., int] = native("_thread", "start_new_thread")
@@ -20,6 +23,10 @@ native_lock: Callable[[], Any] = native("_thread", "allocate_lock")
 native_rlock: Callable[[], Any] = native("_thread", "RLock")
 native_sleep: Callable[[float], None] = native("time", "sleep")
 native_ident: Callable[[], int] = native("_thread", "get_ident")
+_native_close: Callable[[int], None] = native("os", "close")
+
+#: Descriptors that a hub needs: one for epoll, up to two for wake-ups, and one in reserve.
+_HUB_DESCRIPTORS = 4
 
 
 def is_patched() -> bool:
@@ -35,6 +42,25 @@ def has_patched_threads() -> bool:
 def is_plain_thread() -> bool:
     """Return whether the calling thread has no gevent hub and gevent has patched no module of the process."""
     return not saved and get_hub_if_exists() is None
+
+
+def make_hub() -> Any:
+    """Return the hub of the calling thread.  Make a missing hub.
+
+    Raises NSQError if no hub exists and the process has too few free descriptors for a hub.  libev would not raise: a
+    loop without a descriptor for wake-ups uses all CPU time, and calls of other threads never run.
+    """
+    if get_hub_if_exists() is None:
+        opened: list[int] = []
+        try:
+            for _ in range(_HUB_DESCRIPTORS):
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            raise NSQError(f"the I/O loop cannot be started: {error.strerror}") from error
+        finally:
+            for each in opened:
+                _native_close(each)
+    return get_hub()
 
 
 def native_held_lock() -> Any:
@@ -63,20 +89,26 @@ _PARKED = 10.0
 def start_hub_thread(name: str, run: Callable[[], None]) -> None:
     """Call *run*, which may block, in a new native daemon thread.
 
-    If gevent has patched threads, the thread makes a new hub, and an atexit function puts the thread to sleep.
+    If gevent has patched threads, the thread makes a new hub, and an atexit function puts the thread to sleep.  Raises
+    NSQError if a hub cannot be made.
     """
     if not has_patched_threads():
         start_native_thread(name, run)
         return
     # gevent imports its loop module when it makes the first hub of a process.  The patched import lock needs a hub.
     # Therefore two threads that make the first hub at the same time would deadlock.
-    get_hub()
-    has_begun = native_held_lock()
+    make_hub()
+    has_begun, errors = native_held_lock(), list[NSQError]()
 
     def run_beside_hub() -> None:
-        hub = get_hub()
-        _hubs.add(hub)
-        has_begun.release()
+        try:
+            hub = make_hub()
+            _hubs.add(hub)
+        except NSQError as error:
+            errors.append(error)
+            return
+        finally:
+            has_begun.release()
         try:
             run()
         finally:
@@ -85,6 +117,8 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
 
     start_native_thread(name, run_beside_hub)
     has_begun.acquire()
+    if errors:
+        raise errors[0]
 
 
 @atexit.register

@@ -15,6 +15,8 @@ import pytest
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.net import dialing
 from tests.conftest import MakeBroker
+from tests.servers import ServerHandle
+from tests.system.test_process_faults import python
 
 
 @pytest.fixture
@@ -158,3 +160,65 @@ def test_publishes_to_a_healthy_nsqd_succeed_while_no_descriptor_is_left(
         restarting.restart()
         out, errors = process.communicate(b"restarted\n", timeout=60)
     assert (first, out, process.returncode) == (b"full\n", b"done\n", 0), errors.decode()
+
+
+#: Uses the library for the first time while too few descriptors are left, and again when there is room.
+FIRST_USE = """
+import sys
+mode, use, left, address, topic = sys.argv[1:]
+if mode == "patched":
+    from gevent import monkey
+    monkey.patch_all()
+import faulthandler, os, resource, threading
+from gnsq_lite import Reader, Writer, errors
+from gnsq_lite.net.os_threads import native, start_hub_thread
+faulthandler.dump_traceback_later(20, exit=True)
+handled = threading.Event()
+def run():
+    if use == "thread":
+        begun = threading.Event()
+        start_hub_thread("test", begun.set)
+        assert begun.wait(10)
+    elif use == "reader":
+        reader = Reader(topic, "ch", lambda message: handled.set(), nsqd_tcp_addresses=address)
+        reader.start(block=False)
+        assert handled.wait(10)
+        reader.close()
+    else:
+        with Writer(address) as writer:
+            writer.publish_nowait(topic, b"x").result()
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+taken = []
+try:
+    while True:
+        taken.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+close = native("os", "close")
+for _ in range(int(left)):
+    close(taken.pop())
+try:
+    run()
+    sys.exit("ran without descriptors")
+except errors.NSQError as error:
+    assert "the I/O loop cannot be started: Too many open files" in str(error), error
+for descriptor in taken:
+    close(descriptor)
+run()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("mode", "use"),
+    [("plain", "nowait"), ("plain", "reader"), ("patched", "nowait"), ("patched", "reader"), ("patched", "thread")],
+)
+@pytest.mark.program
+def test_the_first_use_of_the_loop_without_descriptors_raises_at_once_and_the_next_succeeds(
+    broker: ServerHandle, topic: str, mode: str, use: str, left: int
+) -> None:
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"x")
+    done = python(FIRST_USE, mode, use, str(left), broker.tcp_address, topic)
+    assert (done.returncode, done.stdout) == (0, b"done\n"), done
