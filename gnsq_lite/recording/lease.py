@@ -167,12 +167,20 @@ class Lease:
         if terms and terms[-1] != self.term:
             raise RecordingFenced(f"{self._store.url} was taken over by another process")
 
+    @property
+    def is_released(self) -> bool:
+        """Whether :meth:`release` was called."""
+        return self._closing.is_set()
+
     def release(self) -> None:
-        """Release the lease."""
+        """Release the lease.  If the store does not answer a renewal for a minute, let the lease expire instead."""
         self._closing.set()
-        if self._thread is not None:
-            self._thread.join(60.0)
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(60.0)
+            if thread.is_alive():  # its write could follow the release
+                log.warning("%s: the lease cannot be released: a renewal has not ended", self._store.url)
+                return
             try:
                 self._store.write(_key(self.term), self._content(released=True))
             except OSError as error:

@@ -183,8 +183,10 @@ class LocalLog:
         """Append the batches as frames, sync the frames to the disk, and return their size in bytes.
 
         Raises:
-            OSError: no row is stored.  RecordingError: a failed write could not be undone.
+            OSError: no row is stored.  RecordingError: a failed write could not be undone, or the log is closed.
         """
+        if self._lock_fd < 0:
+            raise RecordingError(f"log {self.directory} is closed; no row is lost, the messages stay in nsqd")
         written = int(self._clock.wall() * 1e6)
         schema = batches[0][1].schema
         full = self._size >= PACK_BYTES or self._clock.now() - self._since >= PACK_SECONDS

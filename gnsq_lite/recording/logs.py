@@ -76,7 +76,7 @@ class LogWriter(Protocol):
 
         Raises:
             OSError: no row is stored, and the next call may succeed (disk full).
-            RecordingError: the rows may be stored.  The log must be opened again.
+            RecordingError: the rows may be stored, or the log is closed.  The log must be opened again.
         """
 
     def check_writer(self) -> None:

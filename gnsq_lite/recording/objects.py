@@ -136,8 +136,11 @@ class ObjectLog:
     def append(self, batches: list[PartitionRows]) -> int:
         """Create an object with the batches, and return its size in bytes after the store has confirmed the object.
 
-        Raises RecordingFenced: another recorder has taken over the log.  RecordingError: the store accepts no writes.
+        Raises RecordingFenced: another recorder has taken over the log.  RecordingError: the log is closed, or the
+        store accepts no writes.
         """
+        if self.lease.is_released:
+            raise RecordingError(f"log {self.name} of {self._store.url} is closed; the messages stay in nsqd")
         written = int(self._clock.wall() * 1e6)
         first, buffers = self.last + 1, [frames.head(batches[0][1].schema)]
         for partition, batch in batches:

@@ -317,8 +317,12 @@ class Recorder:
             self._paused = False
             self._receiver.resume()
 
-    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """Stop receiving, store and finish the received messages, and close the log."""
+    def stop(self, timeout: float = STOP_TIMEOUT) -> bool:
+        """Stop receiving, store and finish the received messages, and close the log.
+
+        Return False if the recorder's thread still writes after *timeout* seconds.  The log accepts no more writes, and
+        the thread requeues the messages that are not stored.
+        """
         self._receiver.stop(timeout)
         self._stopping.set()
         self._wake.set()
@@ -326,3 +330,8 @@ class Recorder:
             self._thread.join(timeout)
         with self.lock:
             self.log.close()
+        has_ended = self._thread is None or not self._thread.is_alive()
+        if not has_ended:
+            said = "log %s: closed after %g s, before all received messages were stored; nsqd sends the others again"
+            log.warning(said, self.log.name, timeout)
+        return has_ended

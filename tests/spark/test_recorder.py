@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.recording import lease
+from gnsq_lite.recording import lease, schema
 from gnsq_lite.recording import recorder as module
 from gnsq_lite.recording.errors import RecordingError
 from gnsq_lite.recording.files import Files
@@ -193,6 +193,38 @@ def test_what_waits_for_a_slow_disk_is_backlog_still(tmp_path: Path) -> None:
         go_on.set()
         wait_for(lambda: not recorder.holds_backlog())
         assert {m.answer for m in messages} == {"FIN"}
+
+
+def test_a_log_that_was_closed_after_a_slow_stop_has_only_its_next_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "MOST_AT_ONCE", 1)
+    go_on = threading.Event()
+    go_on.set()
+    with recording_to(tmp_path, Slow(go_on)) as (recorder, receiver):
+        go_on.clear()
+        old = [FakeMessage(n, b"old") for n in range(3)]
+        for message in old:
+            receiver.take(message)
+        wait_for(lambda: recorder.in_flight() == 2)
+        threading.Timer(0.3, go_on.set).start()  # stop() waits for the running write before it closes the log
+        assert recorder.stop(0.1) is False
+        assert "before all received messages were stored" in caplog.text
+        next_log = Recording(str(tmp_path)).take()
+        assert next_log.name == recorder.log.name
+        next_log.append([(-1, schema.to_batch([FakeMessage(9, b"new")], False))])
+        wait_for(lambda: [m.answer for m in old] == ["FIN", "REQ", "REQ"])
+        with pytest.raises(RecordingError, match="is closed"):
+            recorder.check()
+        next_log.close()
+    assert stored(tmp_path) == [b"old", b"new"]
+
+
+def test_stop_returns_whether_the_recorder_has_stored_everything(tmp_path: Path) -> None:
+    with recording_to(tmp_path) as (recorder, receiver):
+        receiver.take(FakeMessage(0, b"x"))
+        assert recorder.stop(30.0) is True
+    assert stored(tmp_path) == [b"x"]
 
 
 def test_what_ends_the_receiver_ends_the_recorder(tmp_path: Path) -> None:
