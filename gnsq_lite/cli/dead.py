@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -195,6 +196,27 @@ def show(store: str, key: str, **given: Any) -> int:
     return 0
 
 
+class ReturnedLetters:
+    """Recognizes letters of messages that were published after a retry began at *began*, in seconds since 1970.
+
+    nsqd's clock may be SKEW seconds ahead or behind.  A younger message may therefore be older than the retry.  It
+    counts as returned only if the retry has already published the same body for the same topic.
+    """
+
+    SKEW = 300.0
+
+    def __init__(self, began: float) -> None:
+        self._oldest_ns, self._newest_ns = int((began - self.SKEW) * 1e9), int((began + self.SKEW) * 1e9)
+        self._seen: set[bytes] = set()
+
+    def is_return(self, letter: DeadLetter) -> bool:
+        """Return whether *letter* must stay in its store.  Otherwise remember the letter."""
+        key = hashlib.blake2b(letter.topic.encode() + b"\0" + letter.body, digest_size=16).digest()
+        is_known = key in self._seen
+        self._seen.add(key)
+        return letter.timestamp_ns > self._newest_ns or (is_known and letter.timestamp_ns >= self._oldest_ns)
+
+
 @command.command("retry", cls=Command, example="dead retry dead --error KeyError --rate 100/s")
 @_store
 @_selection
@@ -205,14 +227,31 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
     """Publish letters to their topic again, and remove each letter after nsqd's OK.
 
     A letter is published to the nsqd that delivered its message, or to an nsqd given or found by flags.  Every channel
-    of the topic receives the message again.
+    of the topic receives the message again.  Letters of a topic that may be newer than
+    this retry stay in the topic.
     """
     per = per_second("rate", rate)
-    counts, failed = Counter[str](), 0
+    kind, _, own_topic = store.partition(":")
+    if kind not in ("topic", "bodies"):
+        own_topic = ""
+    if own_topic and own_topic == (to_topic or ("" if kind == "topic" else own_topic)):
+        raise click.UsageError(f"{store} would retry its letters into itself: give --to another topic")
+    again = ReturnedLetters(time.time())
+    counts, failed, stayed = Counter[str](), 0, 0
     try:
         with _opened(store, given) as (opened, writer):
             for letter in _selected(opened, given):
                 topic = to_topic or letter.topic
+                if topic == own_topic:
+                    failed += 1
+                    said = (
+                        f"gnsq-lite: the letter {letter.key} names the store's topic {topic}: give --to another topic"
+                    )
+                    errors.print(said, markup=False)
+                    continue
+                if own_topic and again.is_return(letter):
+                    stayed += 1
+                    continue
                 if not dry_run:
                     try:
                         writer(letter.nsqd_address).publish(topic, letter.body)
@@ -228,6 +267,8 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
                 counts[topic] += 1
     finally:
         _print_counts("would be published" if dry_run else "published", counts)
+        if stayed:
+            echo(f"{stayed} letters stay, because they may be newer than this retry")
     return 1 if failed else 0
 
 

@@ -132,6 +132,26 @@ def test_letters_of_a_topic_are_listed_retried_and_dropped(nsqd: Broker, tmp_pat
     assert depth(nsqd) == 10
 
 
+@pytest.mark.parametrize(
+    ("letter", "words", "status", "said"),
+    [
+        (b"x", ["bodies:letters"], 2, "would retry its letters into itself"),
+        (b"x", ["topic:letters", "--to", "letters"], 2, "would retry its letters into itself"),
+        (b"not a letter", ["topic:letters"], 1, "names the store's topic letters"),
+    ],
+    ids=["bodies", "to", "foreign message"],
+)
+def test_a_retry_into_the_topic_that_stores_the_letters_publishes_nothing(
+    nsqd: Broker, letter: bytes, words: list[str], status: int, said: str
+) -> None:
+    assert http_call(nsqd.http_address, "POST", "/pub?topic=letters", letter).status == 200
+    status_seen, out, err = call("dead", "retry", *words, "--nsqd-tcp-address", nsqd.nsqd_tcp_address)
+    assert status_seen == status
+    assert said in " ".join((out + err).split())
+    (topic,) = http_call(nsqd.http_address, "GET", "/stats?format=json&topic=letters").json()["topics"]
+    assert topic["message_count"] == 1
+
+
 def test_wrong_usage_is_refused_and_letters_stay_while_no_nsqd_is_reachable(
     nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,11 @@ import json
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gnsq_lite.cli.dead import ReturnedLetters
 from gnsq_lite.testing import make_message
 from gnsq_lite.worker.dead import DeadLetter, Directory, from_json, letter_of, to_stores
 
@@ -117,3 +119,18 @@ def test_the_first_store_that_takes_a_letter_keeps_it_and_a_line_is_logged(
 def test_where_no_store_takes_a_letter_the_callback_fails() -> None:
     with pytest.raises(OSError, match="the disk is full"):
         to_stores(Broken())(make_message())
+
+
+@pytest.mark.parametrize("skew", [-290.0, 0.0, 290.0])
+def test_a_retry_leaves_the_letters_of_messages_that_it_has_published(skew: float) -> None:
+    now = 1_800_000_000.0
+    returned = ReturnedLetters(now)
+
+    def letter(age: float, body: bytes) -> DeadLetter:
+        published = int((now - age + skew) * 1e9)
+        more: dict[str, Any] = {"channel": "c", "id": b"0" * 16, "attempts": 1, "nsqd_address": "nsqd:4150"}
+        return DeadLetter(topic="t", body=body, timestamp_ns=published, **more)
+
+    assert [returned.is_return(letter(age, b"a")) for age in (3600.0, 3600.0, 1.0)] == [False, False, True]
+    assert [returned.is_return(letter(age, b"b")) for age in (1.0, -1.0, -10.0)] == [False, True, True]
+    assert returned.is_return(letter(-600.0, b"c"))
