@@ -47,7 +47,8 @@ class Cron:
 
     def next_after(self, wall: float) -> float:
         """Return the first due time after *wall*.  Both times are in seconds since 1970."""
-        return float(next(CronSim(self.expression, datetime.fromtimestamp(wall, self._zone))).timestamp())
+        times = CronSim(self.expression, datetime.fromtimestamp(wall, self._zone))
+        return next(when for each in times if (when := each.timestamp()) > wall)  # in a repeated hour, some are earlier
 
     def __repr__(self) -> str:
         return f"Cron({self.expression!r}, {self.timezone!r})"

@@ -53,18 +53,27 @@ def parse_every(text: str | float) -> Every:
     return Every(float(check_number("every", seconds, 1.0, 366 * 86400.0)))
 
 
+def _next(schedule: Schedule, wall: float) -> float:
+    """Return the schedule's first due time after *wall*.  Raises ValueError if the schedule returns no later time."""
+    when = schedule.next_after(wall)
+    if not when > wall:
+        raise ValueError(f"next_after({wall!r}) returned {when!r}, which is not later")
+    return when
+
+
 def due(schedule: Schedule, last: float, now: float, waited: float = 0.0) -> tuple[float | None, int]:
     """Return the latest due time after *last* and up to *now*, or None, and the number of earlier missed due times.
 
     Only the latest of several missed due times counts, so a process that slept for an hour does not publish an hour's
     messages at once.  Due times more than a day ago are dropped.  *waited* is the time since *last* by the monotonic
     clock.  If *waited* is at least twice the interval, return the next due time, even if the wall clock was set back.
+    Raises ValueError if the schedule returns a time that is not later.
     """
     found, missed = None, 0
-    when = schedule.next_after(max(last, now - _PAST))
+    when = _next(schedule, max(last, now - _PAST))
     if when > now and waited >= 2 * (when - last):
         return when, 0
     while when <= now:
         missed += found is not None
-        found, when = when, schedule.next_after(when)
+        found, when = when, _next(schedule, when)
     return found, missed

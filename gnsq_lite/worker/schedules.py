@@ -26,7 +26,7 @@ log = logging.getLogger("gnsq_lite.worker")
 _CHECK_EVERY = 0.5
 #: Seconds from the due time to the start of a late publish, and from the start of a publish until it counts as hung.
 _LATE, _HUNG = 5.0, 30.0
-#: Seconds for running publishes to end when the worker stops, before another process may publish.
+#: Seconds for running publishes to end when the worker stops.
 _FINISH = 2.0
 
 #: A body, or a function that returns the body for a due time in seconds since 1970.
@@ -192,7 +192,10 @@ def start(
         except ClosedError:  # the Writer is closed when Python exits
             pass
         finally:
-            elected.resign()
+            if publishing.is_busy():  # another process would publish the same due time again
+                log.warning("a scheduled publish has not ended; no other process publishes until this process ends")
+            else:
+                elected.resign()
 
     threading.Thread(target=run, name="gnsq_lite-schedules", daemon=True).start()
     return publishing

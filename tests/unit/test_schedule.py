@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from gnsq_lite.errors import NotSent, OptionError
+from gnsq_lite.net.waiting import Completion
 from gnsq_lite.supervise.election import Election
+from gnsq_lite.worker import schedules
 from gnsq_lite.worker.intervals import Every, due, parse_every
 from gnsq_lite.worker.schedules import Publishing, checked
 from tests.fakes import FakeClock
+from tests.programs import wait_for
 
 
 @pytest.mark.parametrize(
@@ -301,6 +306,85 @@ def test_a_nightly_job_runs_once_when_the_clocks_change() -> None:
         while (when := nightly.next_after(when)) < at(f"{day}T23:59", "Europe/Berlin"):
             runs += 1
         assert runs == 1, day
+
+
+CHANGES = {
+    "Europe/Berlin": ("2027-03-28", "2027-10-31"),
+    "America/New_York": ("2027-03-14", "2027-11-07"),
+    "Australia/Lord_Howe": ("2027-04-04", "2027-10-03"),
+    "America/Santiago": ("2027-04-04", "2027-09-05"),
+}
+EXPRESSIONS = ["30 2 * * *", "30 1 * * *", "45 1 * * *", "0 0 * * *", "30 23 * * *", "*/20 2 * * *", "15,45 1-3 * * *"]
+
+
+@pytest.mark.parametrize("zone", sorted(CHANGES))
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_the_next_due_time_is_always_later_when_the_clocks_change(zone: str, expression: str) -> None:
+    schedule = cron.Cron(expression, zone)
+    for day in CHANGES[zone]:
+        midnight = at(f"{day}T00:00", zone)
+        for minutes in range(-6 * 60, 8 * 60, 5):
+            wall = midnight + 60.0 * minutes
+            assert wall < schedule.next_after(wall) <= wall + 49 * 3600
+
+
+def test_a_worker_that_starts_in_the_repeated_hour_does_not_repeat_the_nightly_job() -> None:
+    nightly = cron.Cron("30 2 * * *", "Europe/Berlin")
+    started = at("2027-10-31T03:00", "Europe/Berlin") - 50 * 60  # 02:10 for the second time
+    assert due(nightly, started, started + 7200) == (None, 0)
+
+
+def test_steps_follow_the_clock_and_lists_are_due_once_when_the_clocks_change() -> None:
+    def count(expression: str, day: str) -> int:
+        schedule, when, ends = cron.Cron(expression, "Europe/Berlin"), at(day, "Europe/Berlin"), f"{day}T23:59"
+        due_times = 0
+        while (when := schedule.next_after(when)) < at(ends, "Europe/Berlin"):
+            due_times += 1
+        return due_times
+
+    days = CHANGES["Europe/Berlin"]
+    assert [count("*/20 2 * * *", day) for day in days] == [0, 6]
+    assert [count("0,20,40 2 * * *", day) for day in days] == [1, 3]
+
+
+@pytest.mark.parametrize("wrong", [0.0, -3600.0, float("nan")])
+def test_a_schedule_that_returns_no_later_time_publishes_nothing_and_is_logged(
+    wrong: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Standing:
+        def next_after(self, wall: float) -> float:
+            return wall + wrong
+
+    clock, nsqd = FakeClock(0.0), Nsqd()
+    publishing = Publishing([checked(Standing(), "t", b"x")], nsqd.publish, Election(), clock, call)
+    clock.advance(60)
+    publishing.check()
+    assert nsqd.had == []
+    assert "which is not later" in caplog.text
+
+
+def test_a_process_whose_publish_has_not_ended_stays_elected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(schedules, "_FINISH", 0.0)
+    monkeypatch.setattr(schedules, "_CHECK_EVERY", 0.01)
+    path, over, goes_on, begun = str(tmp_path / "schedules"), Completion(), threading.Event(), threading.Event()
+
+    def publish(topic: str, body: bytes) -> None:
+        begun.set()
+        assert goes_on.wait(30)
+
+    election, other = Election(path), Election(path)
+    publishing = schedules.start([checked(1.0, "t", b"x")], publish, election, over)
+    assert begun.wait(30)
+    over.settle()
+    wait_for(lambda: "no other process publishes until this process ends" in caplog.text)
+    assert not other.is_elected()
+    goes_on.set()
+    wait_for(lambda: not publishing.is_busy())
+    election.resign()
+    assert other.is_elected()
+    other.resign()
 
 
 @pytest.mark.parametrize(
