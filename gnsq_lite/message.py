@@ -101,6 +101,9 @@ class Answers(Protocol):
 
     def touch(self, message: Message) -> None: ...
 
+    def flush(self) -> None:
+        """Write the queued answers now, or when another thread has ended its write.  Call it in the loop's thread."""
+
     def handler_returned_unanswered(self, message: Message) -> None:
         """Record that the handler of *message* returned without an answer."""
 

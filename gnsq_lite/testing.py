@@ -53,6 +53,9 @@ class Recorder:
         """Record an answer to a message that had already timed out at nsqd."""
         self.answers.append(("late", "finish" if finished else "requeue"))
 
+    def flush(self) -> None:
+        """Do nothing."""
+
     def touch(self, message: Message) -> None:
         """Record TOUCH."""
         self.answers.append(("touch",))

@@ -177,6 +177,8 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_XDECREF(popleft);
     Py_XDECREF(target.connection);
     Py_XDECREF(target.fins);
-    failed = PyList_SetItem(worker, 1, Py_NewRef(Py_None)) < 0 || failed;
-    return failed ? NULL : PyBool_FromLong(is_over);
+    if (failed || PyList_SetItem(worker, 1, Py_NewRef(Py_None)) < 0) {
+        return NULL; /* the caller reads the job from *worker*: its messages may be unanswered */
+    }
+    return PyBool_FromLong(is_over);
 }

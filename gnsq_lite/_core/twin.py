@@ -51,21 +51,19 @@ def drain(runner: Any, queue: Any, worker: list[Any], /) -> bool:
     """Handle the jobs of *queue*, a deque, in turn.
 
     Returns True after a job if the time is past ``runner.slice_ends``.  Returns False if the queue is empty or if there
-    are surplus workers.  *worker* is the list [greenlet or thread ident, current job or None].
+    are surplus workers.  *worker* is the list [greenlet or thread ident, current job or None].  An
+    exception leaves the job there, because its messages may be unanswered.
     """
-    run, monotonic = runner.run, time.monotonic
-    try:
-        while queue and runner.surplus <= 0:
-            try:
-                job = worker[1] = queue.popleft()
-            except IndexError:
-                break  # another thread took the job
-            run(job)
-            if monotonic() > runner.slice_ends:
-                return True
-        return False
-    finally:
-        worker[1] = None
+    run, monotonic, is_over = runner.run, time.monotonic, False
+    while queue and runner.surplus <= 0 and not is_over:
+        try:
+            job = worker[1] = queue.popleft()
+        except IndexError:
+            break  # another thread took the job
+        run(job)
+        is_over = monotonic() > runner.slice_ends
+    worker[1] = None
+    return is_over
 
 
 def all_answered(messages: list[Any], /) -> bool:

@@ -10,12 +10,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from gnsq_lite._core import Runner, drain
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.consume.run_handler import HandlerRaised
-from gnsq_lite.message import Message, TimeLimitExceeded, is_expired
+from gnsq_lite.message import Message, TimeLimitExceeded, is_expired, unless_answered
 from gnsq_lite.net.io_thread import enter_thread, exit_forked_handler, leave_thread
 from gnsq_lite.net.loop import SLICE, Loop, current_greenlet, let_io
 from gnsq_lite.net.os_threads import is_patched, native_held_lock, native_ident, native_rlock, start_native_thread
@@ -249,6 +250,7 @@ class InlinePool(Pool):
                     self._runner.slice_ends = time.monotonic() + SLICE
                     is_slice_over = drain(self._runner, queue, self.workers[0])
                 except (HandlerRaised, TimeLimitExceeded) as raised:
+                    self.workers[0][1] = None
                     self._on_exit(raised.__cause__ or raised)
                     if self._closed or isinstance(raised.__cause__, (KeyboardInterrupt, SystemExit)):
                         return  # the Reader ends, and requeues the queued messages
@@ -297,16 +299,22 @@ class ThreadPool(Pool):
         """Wake an idle thread, or start a new one if that is allowed now.  Call it under the lock."""
         if self._idle:
             self._waking = True
-            self._idle.pop().release()
+            idle = self._idle[-1]
+            del self._idle[-1]  # not pop(): an asynchronous exception may follow a call, and the thread would sleep on
+            idle.release()
         elif self._thread_count() < self._concurrency and not self._closed and SYSTEM_CLOCK.now() >= self._start_at:
             self._waking = True
-            self._starting += 1
             self._loop.call_soon(self._start)
         else:
             self._waking = False
 
     def _start(self) -> None:
-        """Start a thread.  Call it in the loop."""
+        """Start a thread, unless enough threads run.  Call it in the loop."""
+        with self._lock:
+            if self._thread_count() >= self._concurrency or self._closed:
+                self._waking = False
+                return
+            self._starting += 1
         self._started += 1
         try:
             start_native_thread(f"gnsq_lite-handler-{self._started}", self._work)
@@ -326,6 +334,17 @@ class ThreadPool(Pool):
             self._starting -= 1
             self.workers.append(worker)
         enter_thread(self._loop)
+        try:
+            self._serve(idle, worker)
+        except BaseException as error:  # an asynchronous exception, which another thread has set
+            self._loop.call_soon(partial(self._replace, idle, worker, error))
+        exit_forked_handler()
+        leave_thread()
+        if self._queue and not self._closed:
+            self._loop.call_soon(lambda: self.submit([]))
+
+    def _serve(self, idle: Any, worker: Worker) -> None:
+        """Run handlers until the thread must end.  While it waits, *idle* is in ``_idle``."""
         while True:
             with self._lock:
                 self._waking = False
@@ -334,20 +353,36 @@ class ThreadPool(Pool):
             try:
                 drain(self._runner, self._queue, worker)
             except HandlerRaised as raised:
+                worker[1] = None
                 self._on_exit(raised.__cause__ or raised)
             with self._lock:
                 if self._closed or self._thread_count() > self._concurrency:
                     self.workers.remove(worker)
                     self._update_surplus()
-                    break
+                    return
                 if self._queue:
                     continue
                 self._idle.append(idle)
             idle.acquire()
-        exit_forked_handler()
-        leave_thread()
-        if self._queue and not self._closed:
-            self._loop.call_soon(lambda: self.submit([]))
+
+    def _replace(self, idle: Any, worker: Worker, error: BaseException) -> None:
+        """Requeue the messages of a thread that *error* has ended, and let another thread start.  Call it in the loop.
+
+        Timeout decorators raise such exceptions with ``PyThreadState_SetAsyncExc``, at any line of the thread.
+        """
+        said = "%s ended a handler thread outside the handler; its message is requeued, and another thread is started"
+        log_safely(log, logging.ERROR, said, type(error).__name__, exc_info=error)
+        with self._lock:
+            if worker in self.workers:
+                self.workers.remove(worker)
+            if idle in self._idle:
+                self._idle.remove(idle)
+            self._update_surplus()
+            self._waking = False  # the thread may have been woken
+        for message in [] if worker[1] is None else messages_of(worker[1]):
+            message._connection.flush()  # the exception may have prevented the write of an answer
+            unless_answered(message.requeue)
+        self.submit([])
 
     def _thread_count(self) -> int:
         return len(self.workers) + self._starting

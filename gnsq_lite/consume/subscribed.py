@@ -400,6 +400,10 @@ class Subscribed(Connection):
             self._due = self._fins.due = True
             self.loop.call_soon(self._flush)
 
+    def flush(self) -> None:
+        """Write the queued answers now, or when another thread has ended its write.  Call it in the loop's thread."""
+        self._flush()
+
     def _flush(self) -> None:
         self._has_missed_lock = True  # set it first: the thread that holds the lock checks it after the release
         if self._write_lock.acquire(False):

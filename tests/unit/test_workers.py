@@ -34,9 +34,10 @@ def test_the_list_of_a_worker_has_its_job_and_none_between_drains(runner: Any, f
     assert made.drain(queue, worker) is False
     made.surplus = 0
     queue[2].body = b"fails"
+    last = queue[2]
     with pytest.raises(HandlerRaised):
         made.drain(queue, worker)
-    assert worker == ["me", None]
+    assert worker == ["me", last]  # an exception leaves the job, whose messages may be unanswered
     assert seen.count(True) == len(seen) >= 4
 
 
