@@ -68,6 +68,8 @@ class NSQError(Exception):
     the number of these messages that nsqd confirmed.  In other errors ``taken`` and ``total`` are None.
     """
 
+    #: Whether no retry can help, only other options or another configuration of nsqd (flow_control.rst lists these).
+    is_permanent = False
     taken: int | None = None
     total: int | None = None
 
@@ -86,6 +88,8 @@ class OptionError(NSQError, ValueError):
 
     ``value`` is the option's value.  A long value is cut, a URL has no password or query, a secret is ``<hidden>``.
     """
+
+    is_permanent = True
 
     def __init__(self, name: str, value: object, why: str) -> None:
         value = brief(value)
@@ -191,17 +195,25 @@ class TLSError(NSQConnectionError):
 class TLSNotGranted(TLSError):
     """The options require TLS, but nsqd does not offer TLS (NEG-4).  Only IDENTIFY was sent."""
 
+    is_permanent = True
+
 
 class CertificateError(TLSError):
     """nsqd's certificate has an invalid chain, host name or date."""
+
+    is_permanent = True
 
 
 class ClientCertificateError(TLSError):
     """nsqd refuses this client's certificate, or requires a certificate that the client did not send."""
 
+    is_permanent = True
+
 
 class WrongDialectError(NSQConnectionError):
     """The server is Youzan's nsqd, but ``dialect`` is ``"nsq"``.  Only IDENTIFY was sent."""
+
+    is_permanent = True
 
 
 class ProtocolError(NSQError):
@@ -319,6 +331,8 @@ class NsqdError(NSQError):
     """
 
     closes_connection = True
+    #: Whether nsqd refused a publish because it can store none now.  Another nsqd may store it.
+    is_nsqds_fault = False
 
     def __init_subclass__(cls, codes: str = "") -> None:
         ERROR_CODES.update(dict.fromkeys(codes.split(), cls))
@@ -328,6 +342,11 @@ class NsqdError(NSQError):
     def __init__(self, code: str, text: str = "", address: str | None = None) -> None:
         super().__init__(code, text, address)
         self.code, self.text, self.address = code, text, address
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether nsqd refused a publish because it is shutting down."""
+        return self.is_nsqds_fault and self.text.endswith("exiting")
 
     def __str__(self) -> str:
         where = f"{self.address}: " if self.address else ""
@@ -344,6 +363,8 @@ class InvalidError(NsqdError, codes="E_INVALID"):
 class TLSRequiredError(InvalidError):
     """E_INVALID: nsqd requires TLS (``--tls-required``)."""
 
+    is_permanent = True
+
     def _hint(self) -> str:
         return "; set tls= to True or to TLSOptions(ca_file=...)"
 
@@ -359,9 +380,13 @@ class BadBodyError(NsqdError, codes="E_BAD_BODY"):
 class BadTopicError(NsqdError, codes="E_BAD_TOPIC"):
     """nsqd refuses the topic name."""
 
+    is_permanent = True
+
 
 class BadChannelError(NsqdError, codes="E_BAD_CHANNEL"):
     """nsqd refuses the channel name."""
+
+    is_permanent = True
 
 
 class BadMessageError(NsqdError, codes="E_BAD_MESSAGE"):
@@ -371,13 +396,19 @@ class BadMessageError(NsqdError, codes="E_BAD_MESSAGE"):
 class PubFailedError(NsqdError, codes="E_PUB_FAILED E_PUB_TOO_MUCH_WAITING"):
     """nsqd could not store the message: nsqd is exiting, its disk is full, or (Youzan) its queue is full."""
 
+    is_nsqds_fault = True
+
 
 class MpubFailedError(NsqdError, codes="E_MPUB_FAILED"):
     """nsqd could not store the batch: nsqd is exiting, or its disk is full."""
 
+    is_nsqds_fault = True
+
 
 class DpubFailedError(NsqdError, codes="E_DPUB_FAILED"):
     """nsqd could not store the deferred message."""
+
+    is_nsqds_fault = True
 
 
 class SubFailedError(
@@ -396,6 +427,8 @@ class IdentifyFailedError(NsqdError, codes="E_IDENTIFY_FAILED"):
 class AuthFirstError(NsqdError, codes="E_AUTH_FIRST"):
     """nsqd requires AUTH before this command."""
 
+    is_permanent = True
+
 
 class AuthFailedError(NsqdError, codes="E_AUTH_FAILED"):
     """nsqd could not query its auth server, or the auth server refused the secret."""
@@ -411,6 +444,8 @@ class AuthDisabledError(NsqdError, codes="E_AUTH_DISABLED"):
 
 class UnauthorizedError(NsqdError, codes="E_UNAUTHORIZED"):
     """The secret does not permit the command on this topic and channel."""
+
+    is_permanent = True
 
 
 class NonFatalError(NsqdError, codes="E_CREATE_TOPIC_FAILED"):
@@ -445,6 +480,8 @@ class TopicNotExistError(NsqdError, codes="E_TOPIC_NOT_EXIST"):
 
 class SubOrderIsMustError(NsqdError, codes="E_SUB_ORDER_IS_MUST"):
     """Youzan: a Reader without ``ordered=True`` subscribed to an ordered topic (YZ-7)."""
+
+    is_permanent = True
 
 
 class ExtNotSupportedError(NonFatalError, codes="E_EXT_NOT_SUPPORT E_INVALID_JSON_HEADER INVALID_TRACE_ID"):

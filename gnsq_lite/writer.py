@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from os import getpid
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import ClosedError, NotSent, NSQError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_bytes, split, url_list, with_environment
-from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork
+from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork, own_process
 from gnsq_lite.net.loop import current_greenlet
 from gnsq_lite.net.os_threads import is_plain_thread
 from gnsq_lite.net.settings import check_connection, without_credentials
@@ -20,11 +19,12 @@ from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.options import TIMEOUT, ConnectionOptions, LookupOptions, WriterReconnectOptions
 from gnsq_lite.publish.batches import check_one_each, split_batch
-from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.middleware import PublishMiddleware, wrap_method
-from gnsq_lite.publish.pool import ForLoop, Pool
-from gnsq_lite.publish.publication import GRACE, Publication, Publish
+from gnsq_lite.publish.nsqds import Nsqds
+from gnsq_lite.publish.publication import GRACE, Counts, Publication, Publish
+from gnsq_lite.publish.publisher import WriterCore
 from gnsq_lite.publish.settings import ANY_ENDPOINT, ProducerSettings, WriterOptions, check_defer
+from gnsq_lite.publish.shared import SharedConnections
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.names import check_topic
@@ -73,12 +73,12 @@ class Writer:
         )
         #: Maximum bytes of a body: nsqd also counts the bytes that the dialect adds.
         self._max_size = own.max_msg_size - self._dialect.batch_extra
+        self._counts = Counts()
         #: The core in the loop; None until a publish needs the loop.
         self._core: WriterCore | None = None
         self._made: list[WriterCore] = []
-        self._pool = self._make_pool()
+        self._set_up_threads()
         self._closed = False
-        self._pid = getpid()
         forget_on_fork(self)
         given = own.middleware
         if not (isinstance(given, Sequence) and all(isinstance(each, PublishMiddleware) for each in given)):
@@ -116,7 +116,7 @@ class Writer:
             OutcomeUnknown, PublishTimeout: nsqd did not answer, and may have the message.  A retry may duplicate it.
             NsqdError: nsqd refused the message.
         """
-        if getpid() != self._pid:
+        if not own_process[0]:
             look_for_fork()
         core = self._core
         asks = trace_id is not None or headers is not None or defer or timeout is not None
@@ -131,13 +131,16 @@ class Writer:
                 # Is the caller a greenlet of the loop's thread: a child of the hub, or the thread's main greenlet?
                 if greenlet.parent is hub or greenlet is hub.parent:
                     return core.publish(topic, body, self._settings.publish_timeout)  # type: ignore[no-any-return]
-            if self._uses_pool(core):
-                command = b"".join((commands.PUBLISH_HEADS[topic], len(body).to_bytes(4, "big"), body))
-                receipt = self._pool.publish(topic, command, self._settings.publish_timeout)
-                if type(receipt) is not ForLoop:
-                    return receipt  # type: ignore[no-any-return]
-                publish = self._checked_publish(topic, body, None, 0.0, None, None, None, None)
-                return self._leave_to_loop(publish, receipt)  # type: ignore[no-any-return]
+            if self._uses_threads(core):
+                settings = self._settings
+                seconds = settings.publish_timeout
+                publish = Publish(topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, settings.retries)
+                publish.data = b"".join((commands.PUBLISH_HEADS[topic], len(body).to_bytes(4, "big"), body))
+                if not self._threads.publish(publish):
+                    return self._leave_to_loop(publish)  # type: ignore[no-any-return]
+                if publish._error is not None:
+                    raise publish._error
+                return publish._value  # type: ignore[no-any-return]
         publish = self._checked_publish(topic, body, timeout, defer, key, partition, trace_id, headers)
         return self._carry_and_wait(publish)  # type: ignore[no-any-return]
 
@@ -159,12 +162,10 @@ class Writer:
             InvalidName, InvalidBody, BodyTypeError, MessageTooLarge, OptionError, ClosedError: Nothing was queued.
             BacklogFull: More than ``max_pending`` bytes would be unanswered.  Nothing was queued.
         """
-        if getpid() != self._pid:
+        if not own_process[0]:
             look_for_fork()
         publish = self._checked_publish(topic, body, timeout, defer, key, partition, trace_id, headers)
-        core = self._running_core(publish.timeout, wait=False)
-        publish.hand_to(core.loop, publish.retries)
-        return core.carry_nowait(publish)
+        return self._running_core(publish.timeout, wait=False).carry_nowait(publish)
 
     def multipublish(
         self,
@@ -203,14 +204,13 @@ class Writer:
             whole = commands.multipublish_packed(head, listed, self._max_size)  # one pass checks and packs
         look_for_fork()
         seconds = self._settings.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
-        self._core_if_needed(seconds)  # before the deadline is computed, so the start does not shorten it
         deadline = SYSTEM_CLOCK.now() + seconds
         most = self._settings.max_body_size
         fits = bool(whole) and len(whole) - len(head) - 4 <= most
         receipts: list[Any] = []
         taken, failed = 0, None
         for part in (parts := [batch] if fits else list(split_batch(batch, most))):
-            publish = Publish(None, topic, part.bodies, seconds, deadline, self._settings.retries, batch=True)
+            publish = Publish(topic, part.bodies, seconds, deadline, self._settings.retries, batch=True)
             if asks:
                 self._ask(publish, part)
             elif fits:
@@ -237,7 +237,7 @@ class Writer:
         look_for_fork()
         seconds = self._settings.publish_timeout + 1.0 if timeout is None else timeout
         ends = SYSTEM_CLOCK.now() + seconds
-        drained = self._pool.drain(seconds)
+        drained = self._threads.drain(seconds)
         if drained and (core := self._core) is not None:
             left = max(0.0, ends - SYSTEM_CLOCK.now())
             drained = run_in_loop(core.loop, core.outcomes.drain, left, timeout=left + GRACE)
@@ -254,14 +254,14 @@ class Writer:
         self._closed = True  # before the read of _core: _start() sets _core and then reads _closed
         ends = SYSTEM_CLOCK.now() + timeout
         wait = wait and not in_hub()
-        self._pool.close(timeout, wait=wait)
+        self._threads.close(timeout, wait=wait)
         if (core := self._core) is not None and not (core.ended or core.loop.stopped):
             run_or_leave(core.loop, core.close, max(0.0, ends - SYSTEM_CLOCK.now()), wait=wait)
 
     @property
     def is_idle(self) -> bool:
         """Whether the Writer has published nothing yet, and has opened no connection."""
-        return self._core is None and not self._pool.is_used
+        return self._core is None and not self._threads.is_used
 
     def stats(self, timeout: float | None = None) -> WriterStats:
         """Return counts and the state of each connection.  Before the first publish, the Writer's state is "idle".
@@ -270,11 +270,22 @@ class Writer:
         greenlet may block the loop.
         """
         look_for_fork()
-        core, pool = self._core, self._pool
-        is_closed = self._closed and (core is None or core.ended)
-        state = "closed" if is_closed else "idle" if self.is_idle else None
+        core, threads = self._core, self._threads
         loop = WriterStats() if core is None else run_in_loop(core.loop, core.stats, timeout=timeout)
-        return pool.stats(loop, state)
+        connections = (*loop.connections, *threads.stats())
+        published, failed, unknown = self._counts.totals()
+        is_closed = self._closed and (core is None or core.ended)
+        return replace(
+            loop,
+            state="closed" if is_closed else "idle" if self.is_idle else "connected" if connections else "connecting",
+            connections=connections,
+            pending=loop.pending + threads.pending(),
+            published=published,
+            failed=failed,
+            unknown=unknown,
+            reconnects=loop.reconnects + threads.reconnects,
+            max_connections=self._settings.max_connections,
+        )
 
     def __enter__(self) -> Writer:
         return self
@@ -284,19 +295,19 @@ class Writer:
 
     # -- inside
 
-    def _make_pool(self) -> Pool:
-        pool = Pool(self._settings)
+    def _set_up_threads(self) -> None:
         settings = self._settings
         #: Whether the dialect's router chooses the endpoint of each publish.
         self._is_routed = settings.dialect.is_routed
         #: Whether discovery, routing or coalescing requires that the loop publishes.
         self._needs_loop = bool(settings.coalesce or settings.lookupds or self._is_routed)
+        self._nsqds = Nsqds(settings.max_connections, takes_turns=not self._is_routed)
         if not self._needs_loop:
-            pool.add(settings.endpoints)
-        return pool
+            self._nsqds.add(settings.endpoints)
+        self._threads = SharedConnections(settings, self._nsqds, self._counts)
 
-    def _uses_pool(self, core: WriterCore | None) -> bool:
-        """Return whether the calling thread may publish to any node through a connection of the pool.
+    def _uses_threads(self, core: WriterCore | None) -> bool:
+        """Return whether the calling thread may publish to any nsqd through a connection that threads share.
 
         While a ``publish_nowait`` is unanswered, the loop does all publishes, to keep their order.
         """
@@ -306,26 +317,21 @@ class Writer:
             return not self._needs_loop
         return not (self._settings.coalesce or self._is_routed or core.has_backlog())
 
-    def _core_if_needed(self, seconds: float) -> WriterCore | None:
-        """Return the started core, or None if the calling thread needs no core.  Raises NotSent, ClosedError."""
-        if self._core is None and self._uses_pool(None) and not self._closed:
-            return None
-        return self._running_core(seconds)
-
     def _carry_and_wait(self, publish: Publish) -> Any:
         """Do a checked publish; return its receipt or raise its error."""
-        core = self._core_if_needed(publish.timeout)
-        outcome: Any = ForLoop(publish.retries)
-        if self._uses_pool(core):
-            outcome = self._pool.carry(publish)
+        core = self._core
+        if core is None and not (self._uses_threads(None) and not self._closed):
+            core = self._running_core(publish.timeout)
+        is_settled = False
+        if self._uses_threads(core):
+            publish.data = publish.command()
+            is_settled = self._threads.publish(publish)
         elif core is not None and self._is_routed and is_plain_thread() and not core.has_backlog():
-            outcome = core.publish_to_leader(publish)
-        return outcome if type(outcome) is not ForLoop else self._leave_to_loop(publish, outcome)
+            is_settled = core.publish_to_leader(publish, self._threads)
+        return publish.outcome() if is_settled else self._leave_to_loop(publish)
 
-    def _leave_to_loop(self, publish: Publish, left: ForLoop) -> Any:
-        core = self._running_core(publish.timeout)
-        publish.hand_to(core.loop, left.retries, in_doubt=left.in_doubt)
-        return core.carry_and_wait(publish)
+    def _leave_to_loop(self, publish: Publish) -> Any:
+        return self._running_core(publish.deadline - SYSTEM_CLOCK.now()).carry_and_wait(publish)
 
     def _running_core(self, seconds: float, *, wait: bool = True) -> WriterCore:
         core = self._core
@@ -335,7 +341,7 @@ class Writer:
         try:
             if not (self._closed or self._made):
                 # If two threads create a core at the same time, the first core is used.  The other opens nothing.
-                self._made.append(WriterCore(io_loop(), self._settings, SYSTEM_CLOCK, self._pool))
+                self._made.append(WriterCore(io_loop(), self._settings, self._nsqds, self._counts))
             core = self._core = self._made[0] if self._made else None
             if core is not None and not self._closed:
                 wait = wait or core.loop.is_here()
@@ -369,9 +375,7 @@ class Writer:
         if type(body) is not bytes or not 0 < len(body) <= self._max_size:
             body = self._checked(body)
         seconds = self._settings.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
-        core = self._core_if_needed(seconds)
-        loop = None if core is None else core.loop
-        publish = Publish(loop, topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, self._settings.retries)
+        publish = Publish(topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, self._settings.retries)
         if defer or key is not None or partition is not None or trace_id is not None or headers is not None:
             request = PublishRequest(topic=topic, bodies=(body,), key=key_bytes(key), partition=partition)
             request.trace_id, request.headers = trace_id, headers
@@ -393,8 +397,9 @@ class Writer:
     def after_fork(self) -> None:
         """Drop the parent's connections, and start with fresh state.  The library calls this in a forked child."""
         core, self._core = self._core, None
-        self._pool.abandon()
-        self._made, self._pid, self._pool = [], getpid(), self._make_pool()
+        self._threads.abandon()
+        self._made, self._counts = [], Counts()
+        self._set_up_threads()
         if core is not None:
             core.abandon()
 

@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "http": {"blocking_calls"}
     | BASE
     | {"option_fields", "options", "clock", "keywords", "wire.names", "wire.commands"},
-    "net": CORE | {"blocking_calls", "wire", "policy", "dialect", "http"},
+    "net": CORE | {"_core", "blocking_calls", "wire", "policy", "dialect", "http"},
     "consume": CORE | {"_core", "wire", "policy", "dialect", "net"},
     "publish": CORE | {"wire", "policy", "dialect", "http", "net", "youzan.messages"},
     "arguments": CORE | {"dialect", "net.settings", "consume.settings", "publish.middleware"},

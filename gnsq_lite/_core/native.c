@@ -2,7 +2,7 @@
 
    This file turns message frames (WIRE-2, WIRE-3) into messages.  It stops at the first frame that is incomplete,
    invalid or not a message, and Python continues there.  drain.c calls handlers, lists.c handles lists of messages,
-   packing.c encodes an MPUB. */
+   packing.c encodes an MPUB, exchange.c sends and reads for a publishing thread. */
 
 #include "native.h"
 
@@ -244,6 +244,8 @@ static PyMethodDef methods[] = {
     {"columns", columns, METH_VARARGS, "columns($module, messages, /)\n--\n\n"},
     {"pack", pack, METH_VARARGS, "pack($module, head, bodies, most, /)\n--\n\n"},
     {"murmur3_32", murmur3_32, METH_VARARGS, "murmur3_32($module, data, seed=0, /)\n--\n\n"},
+    {"receive", receive, METH_VARARGS, "receive($module, descriptor, received, /)\n--\n\n"},
+    {"exchange", FAST(exchange), "exchange($module, descriptor, command, counts, received, /)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 

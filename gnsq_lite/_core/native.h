@@ -76,4 +76,7 @@ PyObject *columns(PyObject *module, PyObject *args);
 PyObject *pack(PyObject *module, PyObject *args);
 PyObject *murmur3_32(PyObject *module, PyObject *args);
 
+PyObject *receive(PyObject *module, PyObject *args);
+PyObject *exchange(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
 #endif

@@ -6,6 +6,7 @@ not handle.  Their callers then use their own Python code.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from struct import Struct
@@ -148,6 +149,23 @@ def _scramble(k: int) -> int:
 _U32 = 0xFFFFFFFF
 _C1, _C2 = 0xCC9E2D51, 0x1B873593
 _words = Struct("<I").iter_unpack
+
+
+def receive(descriptor: int, received: list[bytes], /) -> None:
+    """Read at most 4 KiB from a socket, and append the bytes to *received*.
+
+    C appends nothing if the time limit of the socket passes or a signal arrives.  Python reads again after a signal, so
+    the caller must wait for bytes before.
+    """
+    received.extend(map(os.read, (descriptor,), (4096,)))
+
+
+def exchange(descriptor: int, command: bytes, counts: list[int], received: list[bytes], /) -> None:
+    """Send *command*, append the number of bytes that the socket accepts at once to *counts*, and then :func:`receive`.
+
+    Without C the caller sends and receives itself.
+    """
+    raise NotImplementedError
 
 
 def know_message(*classes: Any) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.consume.batches import BatchFeeder
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT, Closing
-from gnsq_lite.consume.endpoints import Losses
 from gnsq_lite.consume.flow_control import FlowControl
+from gnsq_lite.consume.losses import Losses
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.pools import Pool, Worker, default_concurrency, make_pool
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner

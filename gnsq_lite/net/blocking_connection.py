@@ -1,7 +1,9 @@
-"""A blocking connection to one nsqd: a thread sends a command and waits for the response.
+"""A blocking connection to one nsqd, for publishing threads.
 
-Only one thread uses the connection at a time.  IDENTIFY disables heartbeats, so the connection reads nothing between
-two commands.  Errors are DeadlinePassed and NSQErrors that name the nsqd.  Exceptions of signal handlers propagate.
+Only one thread reads at a time.  IDENTIFY disables heartbeats, so nsqd sends only answers.  Errors are DeadlinePassed
+and NSQErrors that name the nsqd.  Exceptions of signal handlers, and exceptions that another thread raises in the
+reading thread, propagate.  They lose no bytes: one C call reads the socket and stores the bytes, or sends bytes and
+stores their number.
 """
 
 from __future__ import annotations
@@ -13,19 +15,18 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
+from gnsq_lite._core import exchange, is_accelerated, receive
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import NSQConnectionError, NSQError, ProtocolError, error_for
+from gnsq_lite.errors import NSQError
 from gnsq_lite.net.connection import BaseConnection, Target
 from gnsq_lite.net.dialing import dial
 from gnsq_lite.net.stream import DONTWAIT, ByteStream, lost
 from gnsq_lite.options import Address, ConnectionOptions
-from gnsq_lite.wire.constants import FRAME_ERROR, HEARTBEAT, OK
-from gnsq_lite.wire.frames import OK_BYTES
 
-#: Maximum bytes of one read.  nsqd's responses to a producer are short.
+#: Maximum bytes of one read of :meth:`BlockingStream.read_now`.
 _READ_SIZE = 4096
 #: TCP keepalive: idle seconds before the first probe, seconds between probes, number of probes before the reset.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -33,6 +34,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 #: getsockopt() keeps the GIL.  poll() releases the GIL, which costs 50 threads a fifth of their CPU time.
 _TCP_INFO = socket.TCP_INFO if sys.platform == "linux" else None
 _ESTABLISHED = b"\1"
+_FLAGS = (DONTWAIT,)
 
 
 class DeadlinePassed(Exception):
@@ -46,43 +48,62 @@ class BlockingStream(ByteStream):
         super().__init__(sock, address)
         #: Deadline of :meth:`read` and :meth:`write`, in seconds of the monotonic clock.
         self.deadline = float("inf")
-        #: Current time limit of one system call, in seconds.
-        self.limit = 0.0
+        #: Bytes that :meth:`wait` has read, and that the caller has not taken yet.
+        self.received: list[bytes] = []
+        #: The data of the last :meth:`send`, the numbers of bytes that the socket accepted, and the caller's mark.
+        self.sending: tuple[bytes, list[int], Any] = (b"", [], None)
+        self._limit = 0.0
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
+        self._number = sock.fileno()
+        self._send_now: Callable[[bytes | memoryview, int], int] = sock.send
         sock.setblocking(True)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE.items():
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        #: The methods ``sock.send`` and ``sock.recv``.  The caller passes their OSErrors to :meth:`fail`.
-        self.send: Callable[[bytes | memoryview], int] = sock.send
-        self.receive: Callable[[int], bytes] = sock.recv
 
-    def set_limit(self, seconds: float) -> None:
-        """Limit each system call to *seconds*."""
-        self.limit = seconds
-        whole = int(seconds)
-        packed = struct.pack("ll", whole, max(int((seconds - whole) * 1e6), 0 if whole else 1000))
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
+    def wait(self, deadline: float) -> None:
+        """Wait for bytes or EOF until *deadline*, and add them to :attr:`received`.
 
-    def _limit_to_deadline(self) -> None:
-        left = self.deadline - SYSTEM_CLOCK.now()
-        if left <= 0:
-            raise DeadlinePassed
-        self.set_limit(left)
+        Raises NSQConnectionError, DeadlinePassed.
+        """
+        polls = not is_accelerated
+        while not self.received:
+            left = deadline - SYSTEM_CLOCK.now()
+            if left <= 0:
+                raise DeadlinePassed
+            try:
+                if not polls:
+                    self._limit_reads(left)
+                if not polls or self._poll.poll(left * 1000):
+                    receive(self._number, self.received)
+            except OSError as error:
+                raise self._lost(error) from error
+            polls = True
+
+    def _lost(self, error: OSError) -> Exception:
+        """Return *error* as NSQConnectionError, but an error without errno, of a signal handler, unchanged."""
+        return lost(self.address, error) if error.errno is not None else error
+
+    def _limit_reads(self, left: float) -> None:
+        """Limit a read to about *left* seconds, and to less.
+
+        Linux ends a read with SO_RCVTIMEO up to an eighth of the time late.  The rest of the time is for poll(), which
+        is exact but costs a system call.
+        """
+        if not 0.4 * left < self._limit < 0.85 * left:
+            self._limit = left * 0.8
+            whole = int(self._limit)
+            packed = struct.pack("ll", whole, max(int((self._limit - whole) * 1e6), 0 if whole else 1000))
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
 
     def read(self) -> bytes:
         """Wait for bytes, and return at least one decrypted byte.  Raises NSQConnectionError, DeadlinePassed."""
         data = b""
         while not data:
-            self._limit_to_deadline()
-            try:
-                data = self.receive(_READ_SIZE)
-            except OSError as error:
-                self.fail(error)
-            data = self.decrypt(data)
+            self.wait(self.deadline)
+            data = self.decrypt(self.received.pop())
         return data
 
     def read_now(self) -> bytes:
@@ -100,23 +121,67 @@ class BlockingStream(ByteStream):
 
     def send_raw(self, data: bytes) -> None:
         """Send *data* without encryption.  Raises NSQConnectionError, DeadlinePassed."""
-        rest: bytes | memoryview = data
-        while rest:
-            self._limit_to_deadline()
-            try:
-                sent = self.send(rest)
-            except OSError as error:
-                self.fail(error)
-            self.bytes_out += sent
-            rest = memoryview(rest)[sent:]
+        self.send(data)
+        self.send_rest(self.deadline)
 
-    def fail(self, error: OSError) -> NoReturn:
-        """Raise NSQConnectionError or DeadlinePassed for *error*, which :attr:`send` or :attr:`receive` raised."""
-        if isinstance(error, BlockingIOError):
-            raise DeadlinePassed from None
-        if isinstance(error, TimeoutError) and error.errno is None:  # raised by a signal handler
-            raise error
-        raise lost(self.address, error) from error
+    def send(self, data: bytes, mark: Any = None) -> bool:
+        """Send the bytes of *data* that the socket accepts at once, and return whether these are all.
+
+        *mark* is kept in :attr:`sending`.  Raises NSQConnectionError.
+        """
+        counts: list[int] = []
+        self.sending = (data, counts, mark)
+        try:
+            counts.extend(map(self._send_now, (data,), _FLAGS))
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._lost(error) from error
+        self.bytes_out += counts[0]
+        return counts[0] == len(data)
+
+    def exchange(self, data: bytes, mark: Any, left: float) -> bool:
+        """Call :meth:`send`, and if all bytes are sent, wait once for bytes, less than *left* seconds.
+
+        One call of C does both, and takes the GIL once.
+        """
+        if not is_accelerated:
+            return self.send(data, mark)
+        if not 0.4 * left < self._limit < 0.85 * left:
+            self._limit_reads(left)
+        counts: list[int] = []
+        self.sending = (data, counts, mark)
+        try:
+            exchange(self._number, data, counts, self.received)
+        except OSError as error:
+            raise self._lost(error) from error
+        self.bytes_out += counts[0]
+        return counts[0] == len(data)
+
+    def unsent(self) -> int:
+        """Return the number of bytes of the last :meth:`send` that the socket has not accepted."""
+        data, counts, _ = self.sending
+        return len(data) - sum(counts)
+
+    def send_rest(self, deadline: float) -> None:
+        """Send the bytes that are left of the last :meth:`send`.  Raises NSQConnectionError, DeadlinePassed."""
+        data, counts, _ = self.sending
+        while (left := self.unsent()) > 0:
+            try:
+                counts.extend(map(self._send_now, (memoryview(data)[-left:],), _FLAGS))
+            except BlockingIOError:
+                self._wait_for_room(deadline)
+            except OSError as error:
+                raise self._lost(error) from error
+            else:
+                self.bytes_out += counts[-1]
+
+    def _wait_for_room(self, deadline: float) -> None:
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLOUT)
+        left = deadline - SYSTEM_CLOCK.now()
+        if left <= 0 or not poll.poll(left * 1000):
+            raise DeadlinePassed
 
     def is_quiet(self) -> bool:
         """Return whether there is no byte, EOF or error to read.  Never blocks."""
@@ -145,7 +210,7 @@ class BlockingConnection(BaseConnection):
         check_server: Called with nsqd's version and address.  Raises an NSQError to reject the nsqd.
     """
 
-    _stream: BlockingStream | None
+    _stream: Any
 
     def __init__(
         self,
@@ -155,13 +220,8 @@ class BlockingConnection(BaseConnection):
         check_server: Callable[[str, str], None] | None = None,
     ) -> None:
         super().__init__(Target(endpoint=endpoint, check_server=check_server), options, clock)
-        #: Start time of the unanswered command, or 0.0.
-        self.busy_since = 0.0
-        #: Messages that nsqd accepted on this connection.
-        self.published = 0
-        #: Whether bytes of the latest command were sent.
-        self.is_sent = False
-        self._is_unusable = False  # unexpected bytes arrived, or close() was called
+        #: False after an unexpected byte and after :meth:`close`.
+        self.is_usable = True
 
     def open(self, address: Address, seconds: float, identify_extra: Mapping[str, Any]) -> None:
         """Connect to *address* and do the handshake, within *seconds* and the time limits of the options.
@@ -181,70 +241,8 @@ class BlockingConnection(BaseConnection):
             if isinstance(error, DeadlinePassed):
                 raise self._handshake_timeout(limit) from None
             raise
-        self._is_unusable = self._decoder.pending_bytes > 0
+        self.is_usable = not self._decoder.pending_bytes
         self.opened_at = self.clock.now()
-
-    def exchange(self, command: bytes, timeout: float, deadline: float) -> bytes:
-        """Send *command* and return the body of the response.
-
-        Args:
-            timeout: Maximum seconds of the first send, and of the first read.
-            deadline: Monotonic time by which all further sends and reads must end.
-        Raises:
-            NsqdError: nsqd refused the command.  The connection stays usable unless ``closes_connection`` is true.
-            NSQConnectionError, ProtocolError, DeadlinePassed: The caller must close the connection.  If ``is_sent`` is
-                true, nsqd may have received the command.
-        """
-        stream: Any = self._stream
-        codec, tls = self._codec, stream.tls
-        self.is_sent = False
-        data = command if codec is None else codec.compress(command)
-        if tls is not None:
-            data = tls.encrypt(data)
-        if timeout != stream.limit:
-            stream.set_limit(timeout)
-        stream.deadline = deadline
-        try:
-            sent = stream.send(data)
-            self.is_sent = True
-            stream.bytes_out += sent
-            if sent < len(data):
-                stream.send_raw(data[sent:])
-        except OSError as error:
-            self._raise_reason(error)
-        try:
-            answer = stream.receive(_READ_SIZE)
-        except OSError as error:
-            stream.fail(error)
-        if answer == OK_BYTES and codec is None:
-            stream.bytes_in += len(answer)
-            return OK
-        return self._answer(stream.decrypt(answer))
-
-    def _raise_reason(self, error: OSError) -> None:
-        """Raise the error frame that nsqd sent before it closed the connection.  If there is none, raise *error*."""
-        if isinstance(error, (ConnectionError, NSQConnectionError)):
-            with suppress(NSQConnectionError, DeadlinePassed):
-                self._answer(b"")
-        self._stream.fail(error)  # type: ignore[union-attr]
-
-    def _answer(self, data: bytes) -> bytes:
-        """Return the body of the response in *data* and further reads.  Raises the errors of :meth:`exchange`.
-
-        Bytes after the response make the connection unusable.
-        """
-        stream: Any = self._stream
-        try:
-            frame = self._read_frame(stream, self._decompress(data))
-            while frame.body == HEARTBEAT:
-                frame = self._read_frame(stream)
-        except ProtocolError as error:
-            error.address = self.address
-            raise
-        self._is_unusable |= self._decoder.pending_bytes > 0
-        if frame.kind == FRAME_ERROR:
-            raise error_for(frame.body, self.address)
-        return frame.body
 
     def is_quiet(self) -> bool:
         """Return whether the connection is open and there is no byte, EOF or error to read.  Never blocks.
@@ -252,7 +250,7 @@ class BlockingConnection(BaseConnection):
         Blocks of TLS and of compression without plain bytes are read and ignored.
         """
         stream: Any = self._stream
-        if self._is_unusable or stream is None:
+        if not self.is_usable or stream is None or stream.received:
             return False
         while not stream.is_quiet():
             if self._codec is None and stream.tls is None:
@@ -271,6 +269,6 @@ class BlockingConnection(BaseConnection):
 
     def close(self, *, close_notify: bool = False) -> None:
         """Close the connection.  If *close_notify* is true, send TLS close_notify first.  May be called twice."""
-        self._is_unusable = True
+        self.is_usable = False
         if self._stream is not None:
             self._stream.close(close_notify=close_notify)

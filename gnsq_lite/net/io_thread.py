@@ -9,13 +9,15 @@ The library never monkey-patches.
 
 **Forks.**  The parent's threads do not exist in a forked child.  The child gets a new loop, and must not wait for those
 threads.  ``os.register_at_fork`` detects a fork in Python.  A fork in C, such as uWSGI's, calls no Python function.
-Therefore each public call also compares the process id.
+Therefore each public call also looks at a page that the kernel clears in a child, or else compares the process id.
 """
 
 from __future__ import annotations
 
 import logging
+import mmap
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from os import getpid
@@ -28,7 +30,6 @@ from gnsq_lite.net.os_threads import (
     is_patched,
     native_held_lock,
     native_ident,
-    native_lock,
     native_rlock,
     native_sleep,
     start_native_thread,
@@ -36,13 +37,11 @@ from gnsq_lite.net.os_threads import (
 
 log = logging.getLogger("gnsq_lite.net")
 
-#: Maximum seconds to wait for the end of the I/O thread, and then for the end of the handler threads.
-_TO_END = 1.0
 #: Seconds between two checks whether handler threads still run.
 _CHECK_EVERY = 0.002
 
 _own: Loop | None = None
-_own_lock = native_lock()
+_own_lock = native_rlock()
 #: Lock that the I/O thread releases when it ends.
 _ended: Any = native_held_lock()
 _is_exiting = False
@@ -63,7 +62,11 @@ def io_loop() -> Loop:
         if _is_exiting:  # a new thread would never run
             raise ClosedError("the interpreter is exiting: no I/O thread can be started")
         if _own is None:
-            _own = _start_own()
+            started = _start_own()
+            if _own is None:
+                _own = started
+            else:  # meanwhile the garbage collector has called this function in this thread
+                started.stop()
         return _own
 
 
@@ -95,18 +98,18 @@ def _start_own() -> Loop:
     return made[0]
 
 
-def stop_io_thread() -> None:
-    """Stop the I/O thread, if any, and wait at most a second for its end.  Call this function only when Python exits.
+def stop_io_thread(seconds: float) -> None:
+    """Stop the I/O thread, if any, and wait at most *seconds* for its end.  Call this function only when Python exits.
 
-    In a monkey-patched process, wait at most another second for the handler threads, because a thread that waits for
-    the GIL in its hub while Python exits crashes the process.
+    In a monkey-patched process, wait for the handler threads instead, because a thread that waits for the GIL in its
+    hub while Python exits crashes the process.
     """
     global _is_exiting
     _is_exiting = True
     if _own is not None:
         _own.stop()
-        _ended.acquire(True, _TO_END)
-    checks = _TO_END / _CHECK_EVERY if is_patched() else 0
+        _ended.acquire(True, seconds)
+    checks = seconds / _CHECK_EVERY if is_patched() else 0
     while _handles_for and checks > 0:
         native_sleep(_CHECK_EVERY)
         checks -= 1
@@ -137,7 +140,7 @@ def _in_child() -> None:
         _own.gone = True
     for loop in all_loops():
         loop.cores.clear()
-    _own, _own_lock, _ended = None, native_lock(), native_held_lock()
+    _own, _own_lock, _ended = None, native_rlock(), native_held_lock()
     _handles_for.clear()
 
 
@@ -167,9 +170,34 @@ def forget_on_fork(owner: Any) -> None:
     _owners.add(owner)
 
 
+class _Pid:
+    """Replaces the page of :func:`_page` where the system has no MADV_WIPEONFORK."""
+
+    def __getitem__(self, at: int) -> int:
+        return int(getpid() == _pid)
+
+    def __setitem__(self, at: int, value: int) -> None:
+        pass
+
+
+def _page() -> Any:
+    """Return a page whose first byte is 1 here and 0 in a forked child (Linux 4.14; madvise(2), MADV_WIPEONFORK)."""
+    try:
+        page: Any = mmap.mmap(-1, 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        page.madvise(18)  # MADV_WIPEONFORK, which the module mmap does not name
+        page[0] = 1
+    except (AttributeError, OSError, ValueError):
+        page = _Pid()
+    return page if sys.platform == "linux" else _Pid()
+
+
+#: ``own_process[0]`` is 0 in a forked child until the library is reset, else 1.  A look costs no system call.
+own_process = _page()
+
+
 def look_for_fork() -> None:
-    """Reset the library in a forked child, once.  Costs one system call."""
-    if getpid() != _pid:
+    """Reset the library in a forked child, once."""
+    if not own_process[0]:
         _reset()
 
 
@@ -195,7 +223,7 @@ def _reset() -> None:
             for owner in list(_owners):
                 owner.after_fork()
         finally:
-            _is_resetting, _pid = False, pid
+            _is_resetting, _pid, own_process[0] = False, pid, 1
 
 
 os.register_at_fork(after_in_child=_reset)

@@ -25,7 +25,7 @@ from gnsq_lite.options import TLSOptions
 READ_SIZE = 64 * 1024
 
 #: Flag for a send or recv that does not block.
-DONTWAIT = getattr(socket, "MSGDONTWAIT", 0)
+DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
 #: Poll event: the peer has closed its sending side.  Unread bytes may remain.
 _HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
@@ -145,6 +145,8 @@ class Stream(ByteStream):
         else:
             try:
                 given = self.decrypt(given)
+                if self.tls is not None and self.tls.has_ended:
+                    self._loop.soon(self.close, ConnectionLost(self.address, "connection closed by nsqd"))
                 if not given or self._take(given):
                     return
             except NSQError as error:

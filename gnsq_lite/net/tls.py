@@ -35,6 +35,8 @@ class TLSLayer:
 
     def __init__(self, tls: TLSOptions | ssl.SSLContext, host: str, address: str, early: bytes = b"") -> None:
         self._address, self._name, context = address, host, tls
+        #: Whether nsqd has sent close_notify.
+        self.has_ended = False
         if isinstance(tls, TLSOptions):
             with _handshake_lock:
                 context, self._name = tls.context(), tls.server_hostname or host
@@ -79,14 +81,17 @@ class TLSLayer:
                 chunks.append(chunk)
                 if not (self._in.pending or self._object.pending()):
                     break  # nothing is left; this check is faster than catching SSLWantReadError
+            else:
+                self.has_ended = True  # Python returns b"" for close_notify
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
-            if not chunks:
-                raise ConnectionLost(self._address, "connection closed by nsqd") from None
+            self.has_ended = True
         except ssl.SSLError as error:
             if not chunks:
                 raise _failure(self._address, error) from error
+        if self.has_ended and not chunks:
+            raise ConnectionLost(self._address, "connection closed by nsqd")
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def encrypt(self, data: bytes) -> bytes:

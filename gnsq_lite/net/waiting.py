@@ -132,10 +132,18 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
     TimeoutError after *timeout* seconds, although *run* continues.  In gevent's hub, which must not block, raises
     TimeoutError at once.
     """
-    look_for_fork()
-    loop.check()
     if in_hub():
         raise TimeoutError("the call would block gevent's hub")
+    return start_in_loop(loop, run, *args).result(timeout)
+
+
+def start_in_loop(loop: Loop, run: Callable[..., Any], *args: Any) -> Completion:
+    """Call *run* in a greenlet of *loop*, and return the Completion of its result.  Thread-safe.
+
+    Raises ClosedError as :func:`run_in_loop`.
+    """
+    look_for_fork()
+    loop.check()
     outcome = Completion()
 
     def work() -> None:
@@ -149,7 +157,7 @@ def run_in_loop(loop: Loop, run: Callable[..., Any], *args: Any, timeout: float 
             outcome.settle(value)
 
     loop.call_soon(lambda: loop.spawn("call", work))
-    return outcome.result(timeout)
+    return outcome
 
 
 def run_or_leave(

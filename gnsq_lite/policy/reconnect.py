@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from random import Random
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.errors import NSQError, WrongDialectError
 from gnsq_lite.options import LookupOptions, ReconnectOptions
 
 #: Seconds for which a connection must stay open to count as a success, unless ``reconnect_delay`` is longer.
@@ -14,6 +16,18 @@ _A_WHILE = 1.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 8.0
 #: Seconds without a reset after a pause until the next pause is the shortest again.
 CALM = 10.0
+
+
+def why_hopeless(reasons: Sequence[NSQError | None]) -> NSQError | None:
+    """Return one of *reasons*, the last errors of all nsqds, if reconnecting cannot help.  Otherwise return None.
+
+    Reconnecting cannot help if every nsqd has a permanent error, or if one nsqd has another dialect, because then every
+    nsqd of the cluster has another dialect.
+    """
+    wrong = [reason for reason in reasons if isinstance(reason, WrongDialectError)]
+    if wrong or all(reason is not None and reason.is_permanent for reason in reasons):
+        return next(iter(wrong or reasons), None)
+    return None
 
 
 class Reconnect:

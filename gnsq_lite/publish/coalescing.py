@@ -30,7 +30,8 @@ class CoalescedPublish(Publish):
 
     def __init__(self, loop: Loop, topic: str, timeout: float, deadline: float, retries: int, most: int) -> None:
         commands.PUBLISH_HEADS[topic]  # raises InvalidName before any publish is added
-        super().__init__(loop, topic, [], timeout, deadline, retries)
+        super().__init__(topic, [], timeout, deadline, retries)
+        self.loop = loop
         #: Pairs of a waiter and a body.  The waiter is the Publish of ``publish_nowait`` or of another thread, or a
         #: greenlet of the loop.  None replaces a greenlet that was killed or timed out.
         self.members: list[tuple[Any, bytes]] = []
@@ -60,7 +61,7 @@ class CoalescedPublish(Publish):
         error: Any = self._error
         raise error.with_traceback(None)  # several callers raise the same object: drop the traceback of another caller
 
-    def finish(self) -> None:
+    def close_batch(self) -> None:
         """Set the bodies of the MPUB, and accept no more.  Publishes whose threads have timed out are dropped."""
         self.room = -1
         if self._mixed:
@@ -72,7 +73,7 @@ class CoalescedPublish(Publish):
     def announce(self) -> None:
         """Settle the Publish objects, and resume the waiting greenlets."""
         if not self.count:  # the MPUB was not sent
-            self.finish()
+            self.close_batch()
         super().announce()
         self.bodies = []
         if self._mixed:
@@ -89,7 +90,8 @@ class CoalescedPublish(Publish):
         for waiter, body in self.members:
             publish = waiter
             if type(waiter) is not Publish:
-                publish = self._separate[waiter] = Publish(self.loop, self.topic, (body,), self.timeout, self.deadline)
+                publish = self._separate[waiter] = Publish(self.topic, (body,), self.timeout, self.deadline)
+                publish.loop = self.loop
             publish.retries = self.retries
             publish.data = publish.command()
             publish.sent = publish.in_doubt = self.in_doubt
@@ -165,7 +167,7 @@ class Coalescing:
         while self.batches:
             batch = self.batches[0]
             if not batch._done:  # close() of the Writer settles unsent MPUBs
-                batch.finish()
+                batch.close_batch()
                 if batch.bodies:
                     self._send(batch)
                 else:

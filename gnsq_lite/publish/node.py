@@ -16,8 +16,6 @@ from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, Router
 from gnsq_lite.errors import (
     ConnectionLost,
-    NotLeaderError,
-    NotWritableError,
     NsqdError,
     NSQError,
     OutcomeUnknown,
@@ -28,27 +26,16 @@ from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import Loop, current_greenlet
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.user_hooks import ErrorLog
-from gnsq_lite.publish.publication import Outcomes, Publish
-from gnsq_lite.publish.settings import ProducerSettings
-from gnsq_lite.wire.commands import PUBLISH_HEADS
+from gnsq_lite.publish.nsqds import Nsqds
+from gnsq_lite.publish.publication import Outcomes, Publish, after_loss
+from gnsq_lite.publish.settings import REROUTED, ProducerSettings
 from gnsq_lite.wire.constants import OK
+from gnsq_lite.wire.frames import count_oks
 
 log = logging.getLogger("gnsq_lite.writer")
 
 #: If no publish is unanswered and nothing was read for this many seconds, send_publish() first checks for EOF (PUB-3).
 _STALE = 0.001
-#: Refusals after which nsqd still reads and answers the later publishes of the connection (YZ-8).
-_REROUTED = (NotLeaderError, NotWritableError)
-#: nsqd's OK to a publish, as a frame.
-_OK_FRAME = b"\0\0\0\6\0\0\0\0OK"
-
-
-def count_oks(data: bytes) -> int:
-    """Return the number of OK frames in *data*, or 0 if *data* contains anything else."""
-    if data == _OK_FRAME:
-        return 1
-    count = len(data) // len(_OK_FRAME)
-    return count if data == _OK_FRAME * count else 0
 
 
 class NodeOwner(Protocol):
@@ -62,6 +49,7 @@ class NodeOwner(Protocol):
     error_log: ErrorLog
     router: Router
     nodes: dict[Endpoint, Node]
+    nsqds: Nsqds
     #: The nodes that have a connection after its handshake.
     connected: list[Node]
     #: Whether all connections are closed permanently.
@@ -90,11 +78,11 @@ class NodeOwner(Protocol):
 class Pipeline(Connection):
     """A connection with any number of unanswered publishes.  Call all methods in the loop's thread."""
 
-    outlives = _REROUTED
+    outlives = REROUTED
 
     def __init__(self, node: Node, owner: NodeOwner, target: Target) -> None:
         super().__init__(owner.loop, target, owner.settings.connection, node, owner.clock)
-        self._node, self._unanswered, self._owner = node, node.unanswered, owner
+        self._node, self._unanswered, self._owner, self._silent = node, node.unanswered, owner, node.nsqd.silent
         #: Whether a frame is incomplete, or :meth:`run` has not begun.
         self._partial = True
         #: Number of bytes that may be sent before :meth:`_has_room` counts the unsent bytes again.
@@ -116,7 +104,7 @@ class Pipeline(Connection):
         the publish to another node, or holds it.
         """
         unanswered = self._unanswered
-        command = publish.command()
+        command = publish.data or publish.command()
         stream: Any = self._stream
         if self._room < 0 and not self._has_room():
             return False
@@ -125,7 +113,8 @@ class Pipeline(Connection):
         ):
             self._node.on_disconnected(self)  # the greenlet of the connection will detect the end later
             return False
-        if not publish.mark_sent():
+        publish.sent = True  # before the read of _done: a thread that gives up sets _done and then reads sent
+        if publish._done:
             return True
         unanswered.append(publish)
         if len(unanswered) > 1 or self._out:  # write several commands together, but a single command at once
@@ -168,7 +157,7 @@ class Pipeline(Connection):
         """Settle a publish for each OK in *data*, in the hub.  Return False if the greenlet must handle *data*."""
         unanswered = self._unanswered
         count = count_oks(data)
-        if self._partial or self._node.silent or not 0 < count <= len(unanswered):
+        if self._partial or self._silent or not 0 < count <= len(unanswered):
             return False
         succeeded = self._node.succeeded
         for _ in range(count):
@@ -190,12 +179,16 @@ class Node:
         self.unanswered: deque[Publish] = deque()
         self.error: NSQError | None = None
         self.task: Any = None
-        #: Whether the node is silent (PUB-4).
-        self.silent = False
+        #: What the Writer knows of the nsqd.
+        self.nsqd = owner.nsqds.get(endpoint)
         #: The oldest unanswered publish at the last call of ``check_nodes()``.
         self.seen: Publish | None = None
         #: Whether the connection has too many unsent bytes.
         self.full = False
+
+    def is_silent(self) -> bool:
+        """Return whether the oldest publish of this node is unanswered for too long (PUB-4)."""
+        return self in self.nsqd.silent
 
     def why_not(self) -> NSQError | str | None:
         """Return the known reason why the node accepts no publishes now, or None."""
@@ -217,13 +210,16 @@ class Node:
         if not self.unanswered:
             self._owner.error_log.add(error)
             return
-        self._owner.on_refused(self._answered(), error, self.endpoint)
+        publish = self._answered()
+        if error.is_exiting:  # nsqd closes the connection, and may not read what is sent from now on
+            self.on_disconnected(connection)
+        self._owner.on_refused(publish, error, self.endpoint)
         if error.closes_connection and not self.unanswered:
             raise error
 
     def _answered(self) -> Publish:
         publish = self.unanswered.popleft()
-        if self.silent:
+        if self.is_silent():
             self._owner.on_silent_answered(self, in_time=not publish.done())
         return publish
 
@@ -257,9 +253,8 @@ class Node:
     def on_lost(self, reason: NSQError) -> Again:
         """Settle the unanswered publishes, or let the router send them again, in order.
 
-        An error frame as *reason* answers the oldest publish.  nsqd has not read the later publishes, which are sent
-        again.  If *reason* is another error, nsqd may have read all publishes.  Then publishes with a retry left are
-        sent again, and the outcome of all others is unknown.  The pauses before reconnections grow, unless *reason*
+        An error frame as *reason* answers the oldest publish, and nsqd has not read the later publishes.  If *reason*
+        is another error, nsqd may have read all publishes.  The pauses before reconnections grow, unless *reason*
         refused a publish (for example because the disk is full) and no other nsqd can be used.
         """
         is_news = str(reason) != str(self.error)
@@ -271,18 +266,12 @@ class Node:
         refused = publishes.popleft() if is_refusal and publishes else None
         unsent: list[Publish] = []
         for publish in publishes:
-            if publish.done():
-                continue
-            if is_refusal:
-                publish.sent = publish.in_doubt
-                unsent.append(publish)
-            elif publish.retries > 0:
-                publish.retries -= 1
-                publish.sent = publish.in_doubt = True
-                unsent.append(publish)
-            else:
-                why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
-                self._owner.outcomes.failed_with(publish, OutcomeUnknown(why))
+            if not publish.done():
+                error = after_loss(publish, reason, is_unread=is_refusal)
+                if error is None:
+                    unsent.append(publish)
+                else:
+                    self._owner.outcomes.failed_with(publish, error)
         if refused is not None and isinstance(reason, NsqdError):
             self._owner.on_refused(refused, reason, self.endpoint)  # first, because it is the oldest publish
         self._owner.on_lost(self, reason, unsent)
@@ -294,7 +283,7 @@ class Node:
 
     def disconnect_if_silent(self) -> None:
         """Close the connection if the node is silent.  :meth:`on_lost` then settles or resends the publishes."""
-        if self.silent and self.connection is not None:
+        if self.is_silent() and self.connection is not None:
             self.connection.close(ConnectionLost(self.connection.address, "silent, but another nsqd can be used"))
 
     def close(self) -> None:
@@ -311,8 +300,8 @@ class Node:
 class Rotation(Router):
     """A router that sends publishes to the nsqds in turn.  Call all methods in the loop's thread.
 
-    The router skips silent nsqds (PUB-4), and nsqds with too many unsent bytes.  If all connected nsqds are silent,
-    the router chooses the nsqd with the fewest unanswered publishes.
+    The router skips silent and failed nsqds (PUB-4), and nsqds with too many unsent bytes.  If all connected nsqds are
+    silent or have failed, the router chooses the nsqd with the fewest unanswered publishes.
     """
 
     def __init__(self, owner: NodeOwner) -> None:
@@ -327,10 +316,8 @@ class Rotation(Router):
 
         Raises the publish's error, and InvalidName.
         """
-        PUBLISH_HEADS[topic]  # raises InvalidName before anything is sent
-        publish = Publish(self._loop, topic, (body,), timeout, self._now() + timeout, self._settings.retries)
         with self._loop.guard:
-            self._outcomes.add(publish)
+            publish = self._outcomes.begin(topic, body, timeout, self._settings.retries)
             self.send(publish)
         return publish.wait_in(current_greenlet())
 
@@ -350,14 +337,15 @@ class Rotation(Router):
         connected = self._connected
         if connected:
             node = connected[turn % len(connected)]
-            if not (node.silent or node.full):
+            if not (node.nsqd.silent or node.full or node.nsqd.failed_until):
                 return node
+        now = self._now()
         with_room = [each for each in connected if not each.full]
-        answering = [each for each in with_room if not each.silent]
+        answering = [each for each in with_room if not each.nsqd.is_avoided(now)]
         if answering:
             return answering[turn % len(answering)]
-        if any(not each.silent for each in connected):
-            return None  # wait for a node that is full but not silent
+        if any(not each.nsqd.is_avoided(now) for each in connected):
+            return None  # wait for a node that is full, and neither silent nor failed
         return min(with_room, key=lambda each: len(each.unanswered), default=None)
 
     def put_back(self, publishes: Iterable[Any], lost: Endpoint) -> None:

@@ -1,8 +1,12 @@
-"""Holds a publish and its outcome (PUB-2), checks the deadlines of publishes, and defines ``Publication``."""
+"""Holds a publish and its outcome (PUB-2), checks the deadlines of publishes, and defines ``Publication``.
+
+:func:`after_loss` alone decides what the loss of a connection does to a publish.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +15,7 @@ from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import BacklogFull, NotSent, NSQError, OutcomeUnknown, PublishTimeout
 from gnsq_lite.net.io_thread import look_for_fork
 from gnsq_lite.net.loop import Loop, current_greenlet, sleep
-from gnsq_lite.net.os_threads import native_lock
+from gnsq_lite.net.os_threads import native_rlock
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.wire import commands
@@ -28,35 +32,46 @@ _SPAN = 0.02
 #: Seconds between two checks whether every publish has an outcome.
 _POLL = 0.001
 _NEVER = float("inf")
+#: Positions in the cells of :class:`Counts`.
+PUBLISHED, FAILED, UNKNOWN = range(3)
 
 
 class Publish(Completion):
     """One publish (of a message or a batch) and its outcome.  The outcome is set exactly once."""
 
-    __slots__ = (
-        "batch",
-        "bodies",
-        "cost",
-        "count",
-        "data",
-        "deadline",
-        "greenlet",
-        "in_doubt",
-        "last_error",
-        "leader",
-        "loop",
-        "number",
-        "peers",
-        "request",
-        "retries",
-        "sent",
-        "timeout",
-        "topic",
-    )
+    #: Defaults of what most publishes do not set; a class without slots makes a publish in half the time.
+    _done = False
+    _value: Any = None
+    _error: BaseException | None = None
+    batch = False
+    #: The loop that does the publish, or None if a thread does it.
+    loop: Any = None
+    #: The greenlet of the loop's thread that waits for the outcome, or None.
+    greenlet: Any = None
+    #: Group of :class:`Outcomes` that contains this publish, or None.
+    peers: set[Publish] | None = None
+    #: Options for the dialect, or None if the publish has no options.
+    request: PublishRequest | None = None
+    #: Bytes of the command.  If they are empty, :meth:`command` encodes the command.
+    data = b""
+    #: Bytes that count against max_pending.
+    cost = 0
+    #: The router's state: sequence number of the publish, and chosen endpoint of a publish to any partition.
+    number = 0
+    leader: Endpoint | None = None
+    #: Error with which an nsqd refused the publish before it was sent to another nsqd.
+    last_error: NSQError | None = None
+    #: ``sent``: an nsqd may have the message.  ``in_doubt``: an earlier attempt was sent and got no answer.
+    sent = in_doubt = False
+    #: Of a publish that a thread does: whether the thread must send it again, the connection on which it is unanswered,
+    #: the lock at which the thread waits, and the connections that other threads pass on to it.
+    again = False
+    connection: Any = None
+    gate: Any = None
+    offers: Any = None
 
     def __init__(
         self,
-        loop: Loop | None,
         topic: str,
         bodies: Sequence[bytes],
         timeout: float,
@@ -64,38 +79,15 @@ class Publish(Completion):
         retries: int = 0,
         batch: bool = False,
     ) -> None:
-        self._done = False
-        self._value = self._error = None
         self._wakers = []
-        self.loop: Any = loop
-        self.topic, self.bodies, self.batch = topic, bodies, batch
+        self.topic, self.bodies = topic, bodies
         #: Number of messages.
         self.count = len(bodies)
         self.timeout, self.deadline = timeout, deadline
         #: How many more times the publish may be sent again after an unknown outcome.
         self.retries = retries
-        #: The greenlet of the loop's thread that waits for the outcome, or None.
-        self.greenlet: Any = None
-        #: Group of :class:`Outcomes` that contains this publish, or None.
-        self.peers: set[Publish] | None = None
-        #: Options for the dialect, or None if the publish has no options.
-        self.request: PublishRequest | None = None
-        #: Bytes of the command.  If they are empty, :meth:`command` encodes the command.
-        self.data = b""
-        #: Bytes that count against max_pending.
-        self.cost = 0
-        #: The router's state: sequence number of the publish, and chosen endpoint of a publish to any partition.
-        self.number = 0
-        self.leader: Endpoint | None = None
-        #: Error with which a leader refused the publish before it was sent to another leader.
-        self.last_error: NSQError | None = None
-        #: ``sent``: an nsqd may have the message.  ``in_doubt``: an earlier attempt was sent and got no answer.
-        self.sent = self.in_doubt = False
-
-    def hand_to(self, loop: Loop, retries: int, *, in_doubt: bool = False) -> None:
-        """Set the loop that will do the publish.  *in_doubt* is true if the pool sent the publish and got no answer."""
-        self.loop, self.retries = loop, retries
-        self.sent = self.in_doubt = in_doubt
+        if batch:
+            self.batch = True
 
     def as_request(self) -> PublishRequest:
         """Return the topic, the bodies and the options as the dialect expects them."""
@@ -114,7 +106,72 @@ class Publish(Completion):
         body = self.bodies[0]
         return b"".join((head, len(body).to_bytes(4, "big"), body))
 
+    # -- in a thread that shares connections
+
+    def wake_thread(self) -> None:
+        """Wake the thread of the publish, if it waits."""
+        if self.gate is not None:
+            try:
+                self.gate.release()
+            except RuntimeError:  # an earlier call has released the lock
+                pass
+
+    def finish(self, value: Any = None, error: NSQError | None = None) -> None:
+        """Set the outcome, unless the thread of the publish has given up, and wake the thread."""
+        if not self._done:
+            self._value, self._error = value, self.true_error(error)
+            self._done = True
+        if self.gate is not None:
+            self.wake_thread()
+
+    def send_again(self, why: NSQError) -> None:
+        """Let the thread of the publish send it again, because the nsqd of its connection has not stored it."""
+        self.last_error, self.sent, self.connection = why, self.in_doubt, None
+        self.again = True
+        self.wake_thread()
+
+    def give_up(self) -> None:
+        """Set the outcome in the thread of the publish, after its deadline or an exception in this thread."""
+        if not self._done:
+            self._error = self.timed_out()
+            self._done = True
+            if not self.sent:
+                reasons = [self.last_error or "all connections are busy (max_connections)"]
+                self._error = not_reached(self.topic, self.timeout, reasons)
+
+    def accepts(self, connection: Any) -> bool:
+        """Pass *connection* on to the thread of the publish.  Return False if the thread does not wait any more."""
+        self.offers.append(connection)
+        self.wake_thread()
+        if not (self._done or self.again):
+            return True
+        return self.take_offer() is None  # whoever takes it back owns it: the caller or the thread
+
+    def take_offer(self) -> Any:
+        """Return a connection that another thread has passed on, or None."""
+        try:
+            return self.offers.pop()
+        except IndexError:
+            return None
+
     # -- the outcome
+
+    def true_error(self, error: NSQError | None) -> NSQError | None:
+        """Return *error*, or OutcomeUnknown instead if an earlier attempt got no answer."""
+        if not self.in_doubt or error is None or isinstance(error, OutcomeUnknown):
+            return error
+        return OutcomeUnknown(f"an earlier attempt got no answer, so the outcome is unknown: {error}")
+
+    def outcome_kind(self) -> int:
+        """Return PUBLISHED, FAILED or UNKNOWN.  The publish must be settled."""
+        error = self._error
+        return PUBLISHED if error is None else UNKNOWN if isinstance(error, OutcomeUnknown) else FAILED
+
+    def outcome(self) -> Any:
+        """Return the value of a settled publish, or raise its error."""
+        if self._error is not None:
+            raise self._error
+        return self._value
 
     def settle(self, value: Any = None, error: BaseException | None = None) -> bool:
         """Set the outcome and wake the waiters, in the loop's thread.  If it is already set, only return False."""
@@ -192,6 +249,18 @@ class Publish(Completion):
         return True
 
 
+class Counts:
+    """Counts messages by outcome.  Only its owner, a thread or the loop, changes a cell; :meth:`totals` adds them."""
+
+    def __init__(self) -> None:
+        #: For each owner its cells, at the positions PUBLISHED, FAILED and UNKNOWN.
+        self.cells: defaultdict[Any, list[int]] = defaultdict(lambda: [0, 0, 0])
+
+    def totals(self) -> list[int]:
+        """Return the numbers of messages that nsqd accepted, that failed, and whose outcome is unknown."""
+        return [sum(cells) for cells in zip((0, 0, 0), *self.cells.copy().values(), strict=True)]
+
+
 class Outcomes:
     """Holds the unsettled publishes of one Writer's loop, settles them, and counts their outcomes.
 
@@ -210,19 +279,29 @@ class Outcomes:
         max_pending: int,
         error: Callable[[Publish], NSQError],
         on_expired: Callable[[], None],
+        counts: Counts,
     ) -> None:
         self._loop, self._clock, self._max_pending = loop, clock, max_pending
         self._error, self._on_expired = error, on_expired
+        self._cells = counts.cells[self]
         self._groups: dict[int, set[Publish]] = {}
         #: Time of the next check of the deadlines.
         self._check_at = _NEVER
         self._timer: Any = None
-        self._lock = native_lock()
+        # An RLock, because the garbage collector may call publish_nowait() while the same thread holds it.
+        self._lock = native_rlock()
         self._reserved = self._released = 0
-        #: Numbers of messages that nsqd accepted, that failed, and whose outcome is unknown.
-        self.published = self.failed = self.unknown = 0
 
     # -- the publishes without an outcome
+
+    def begin(self, topic: str, body: bytes, timeout: float, retries: int) -> Publish:
+        """Make and hold the publish of one message."""
+        head = commands.PUBLISH_HEADS[topic]  # raises InvalidName
+        publish = Publish(topic, (body,), timeout, self._clock.now() + timeout, retries)
+        publish.loop = self._loop
+        publish.data = b"".join((head, len(body).to_bytes(4, "big"), body))
+        self.add(publish)
+        return publish
 
     def add(self, publish: Publish) -> None:
         """Hold an unsettled publish, and settle it at its deadline at the latest."""
@@ -238,30 +317,28 @@ class Outcomes:
 
     def open(self) -> list[Publish]:
         """Return every publish without an outcome."""
-        return [publish for group in self._groups.values() for publish in group if not publish._done]
+        return [publish for publish in self._all() if not publish._done]
+
+    def _all(self) -> list[Publish]:
+        # Copies, because the garbage collector may run code that publishes, at any line.
+        return [publish for group in list(self._groups.values()) for publish in list(group)]
 
     def succeeded(self, publish: Publish, value: Any = None) -> None:
         """Settle and count a publish that nsqd accepted."""
         if publish.settle(value):
-            self.published += publish.count
+            self._cells[PUBLISHED] += publish.count
         self.forget(publish)
 
-    def failed_with(self, publish: Publish, error: BaseException) -> None:
+    def failed_with(self, publish: Publish, error: NSQError) -> None:
         """Settle a publish with *error*, or with OutcomeUnknown if it is in doubt, and count the failure."""
-        if publish.in_doubt and not isinstance(error, OutcomeUnknown):
-            error = OutcomeUnknown(f"an earlier attempt got no answer, so the outcome is unknown: {error}")
-        if publish.settle(error=error):
-            self.count_failure(publish, error)
-        else:
-            self.forget(publish)
-
-    def count_failure(self, publish: Publish, error: BaseException | None) -> None:
-        """Count a publish that was settled with *error*."""
+        if publish.settle(error=publish.true_error(error)):
+            self._cells[publish.outcome_kind()] += publish.count
         self.forget(publish)
-        if isinstance(error, OutcomeUnknown):
-            self.unknown += publish.count
-        else:
-            self.failed += publish.count
+
+    def count_failure(self, publish: Publish) -> None:
+        """Count and drop a publish that its thread has settled."""
+        self._cells[publish.outcome_kind()] += publish.count
+        self.forget(publish)
 
     def forget(self, publish: Publish) -> None:
         """Drop a settled publish, and stop counting its bytes."""
@@ -272,7 +349,7 @@ class Outcomes:
 
     def reset(self, why: str) -> None:
         """Settle all publishes, because an exception has interrupted the library's code.  *why* is the error's text."""
-        for publish in [each for group in self._groups.values() for each in group]:
+        for publish in self._all():
             if publish._done:
                 publish.announce()  # again, because the exception may have interrupted the first call
                 self.forget(publish)
@@ -321,18 +398,19 @@ class Outcomes:
         now = self._clock.now()
         self._check_at = _NEVER
         last = int(now / _SPAN)
-        for number in sorted(number for number in self._groups if number <= last):
-            for publish in [each for each in self._groups[number] if each.deadline <= now or each._done]:
+        for number in sorted(number for number in list(self._groups) if number <= last):
+            for publish in [each for each in list(self._groups[number]) if each.deadline <= now or each._done]:
                 if not publish._done:
                     self.failed_with(publish, self._error(publish))
                 elif publish._error is None:
                     self.forget(publish)
                 else:  # Publish._give_up() has settled the publish without counting the failure
-                    self.count_failure(publish, publish._error)
-        for number in [number for number, group in self._groups.items() if not group]:
-            del self._groups[number]
+                    self.count_failure(publish)
+        for number in list(self._groups):
+            if not self._groups[number]:
+                del self._groups[number]
         if self._groups:
-            soonest = min(publish.deadline for publish in self._groups[min(self._groups)])
+            soonest = min(publish.deadline for publish in list(self._groups[min(self._groups)]))
             self._set_timer(max(soonest, now + _SPAN / 2))
         self._on_expired()
 
@@ -402,6 +480,23 @@ class Publication:
         publish._wakers.append(call)
         if publish._done:
             call()
+
+
+def after_loss(publish: Publish, reason: NSQError, *, is_unread: bool) -> NSQError | None:
+    """Decide what the loss of its connection does to an unanswered publish (PUB-2).
+
+    Return its error, or None if it must be sent again.  *is_unread* is true if nsqd has not read the publish: an error
+    frame has answered an earlier publish of the connection, or no byte of the publish was sent.
+    """
+    if is_unread:
+        publish.sent = publish.in_doubt
+        return None
+    if publish.retries > 0:
+        publish.retries -= 1
+        publish.sent = publish.in_doubt = True
+        return None
+    why = f"the connection was lost before the answer came, so the outcome is unknown: {reason}"
+    return OutcomeUnknown(why)
 
 
 def not_reached(topic: str, timeout: float, reasons: Sequence[NSQError | str]) -> NotSent:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import AuthFirstError, CertificateError, NSQError, OptionError, TLSNotGranted, WrongDialectError
+from gnsq_lite.errors import NotLeaderError, NotWritableError, OptionError
 from gnsq_lite.net.settings import CoreSettings, SharedOptions
 from gnsq_lite.option_fields import check_number, count, documented, duration, size
 from gnsq_lite.options import DEFER, TIMEOUT
@@ -14,20 +14,8 @@ from gnsq_lite.publish.middleware import PublishMiddleware
 
 #: Passed to :meth:`Dialect.encode` if any nsqd may get the publish.
 ANY_ENDPOINT = Endpoint("", 0)
-#: Errors that only a change of the Writer's options or of nsqd can fix.
-_MISCONFIGURED = (CertificateError, TLSNotGranted, AuthFirstError, WrongDialectError)
-
-
-def hopeless(errors: Sequence[NSQError | None]) -> NSQError | None:
-    """Return one of *errors*, the last errors of all nsqds, if reconnecting cannot help.  Otherwise return None.
-
-    Reconnecting cannot help if all nsqds are misconfigured.  It also cannot help if one nsqd does not have the Writer's
-    dialect, because then no nsqd of the cluster has that dialect.
-    """
-    wrong = [error for error in errors if isinstance(error, WrongDialectError)]
-    if wrong or all(isinstance(error, _MISCONFIGURED) for error in errors):
-        return next(iter(wrong or errors), None)
-    return None
+#: Refusals after which nsqd still reads and answers the later publishes of the connection (YZ-8).
+REROUTED = (NotLeaderError, NotWritableError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +39,11 @@ class WriterOptions(SharedOptions):
         64 * 1024 * 1024, 1, 2**40, "bytes of unanswered publish_nowait above which publish_nowait raises BacklogFull"
     )
     max_connections: int = count(
-        100, 1, 10_000, "connections", "maximum blocking connections of plain threads to each nsqd; each sends AUTH"
+        4,
+        1,
+        1000,
+        "connections",
+        "blocking connections to each nsqd that plain threads share, and as many more for commands above 64 KiB",
     )
 
     coalesce: bool = documented(

@@ -44,7 +44,7 @@ class PayloadWriter(Writer):
         if core is None or core.closing:
             core = self._start(timeout)
         deadline = core.clock.now() + timeout
-        publish = Publish(core.loop, payload.topic, Bodies(payload), timeout, deadline, batch=True)
+        publish = Publish(payload.topic, Bodies(payload), timeout, deadline, batch=True)
         if not core.settings.dialect.is_routed:
             publish.data = commands.multipublish_head(payload.topic) + payload.data
         core.carry(publish)

@@ -56,6 +56,14 @@ OK_BYTES: Final = _FRAME_HEAD.pack(TYPE_LENGTH + len(OK), FRAME_RESPONSE) + OK
 _SMALLEST_MESSAGE: Final = TYPE_LENGTH + MESSAGE_HEAD_LENGTH
 
 
+def count_oks(data: bytes) -> int:
+    """Return the number of OK frames in *data*, or 0 if *data* contains anything else."""
+    if data == OK_BYTES:
+        return 1
+    count = len(data) // len(OK_BYTES)
+    return count if data == OK_BYTES * count else 0
+
+
 class FrameDecoder(Generic[MessageT]):
     """Splits the bytes of one connection into messages and other frames.
 

@@ -83,8 +83,8 @@ def build_identify(options: ConnectionOptions, *, hostname_default: str, heartbe
     }
     keys.update({key: value for key, value in optional.items() if value is not None})
     for key in options.extra_identify:
-        if key in NEGOTIATED_KEYS:
-            raise OptionError("extra_identify", key, "is negotiated; use the option for it")
+        if key in NEGOTIATED_KEYS or key in ("client_id", "hostname", "user_agent"):
+            raise OptionError("extra_identify", key, "has an option of the same meaning; use that")
     keys.update(options.extra_identify)
     try:
         return json.dumps(keys, allow_nan=False, separators=(",", ":")).encode("ascii")

@@ -297,7 +297,7 @@ class LeaderRouter:
 
     def look_again(self, endpoint: Endpoint, *, failed: bool = False) -> None:
         """Look up the topics of *endpoint*, which is silent, lost or refuses publishes.  If *failed*, stop using it."""
-        for topic in self._topics.values():
+        for topic in list(self._topics.values()):
             if topic.lookups is not None and endpoint in topic.endpoints:
                 if failed:
                     topic.mark_failed(endpoint)
@@ -305,7 +305,7 @@ class LeaderRouter:
 
     def on_room(self, endpoint: Endpoint) -> None:
         """Send held publishes to *endpoint*, which accepts publishes again."""
-        for topic in self._topics.values():
+        for topic in list(self._topics.values()):
             for partition in list(topic.held):
                 if partition < 0 or endpoint.partition in (None, partition):
                     self._flush(topic, partition)
@@ -319,7 +319,7 @@ class LeaderRouter:
 
     def forget_done(self) -> None:
         """Drop settled publishes, for each partition up to the first publish without an outcome."""
-        for topic in self._topics.values():
+        for topic in list(self._topics.values()):
             for partition, held in list(topic.held.items()):
                 while held and held[0][1].done():
                     heappop(held)
@@ -353,6 +353,6 @@ class LeaderRouter:
     def close(self) -> None:
         """Stop the timers of the lookups.  The host stops the queries."""
         self._closed = True
-        for topic in self._topics.values():
+        for topic in list(self._topics.values()):
             if topic.timer is not None:
                 topic.timer.close()

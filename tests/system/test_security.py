@@ -120,9 +120,8 @@ def test_client_certificates(make_broker: MakeBroker, certs: Certificates) -> No
         TLSOptions(ca_file=certs.ca),
         TLSOptions(ca_file=certs.ca, cert_file=certs.stranger.cert, key_file=certs.stranger.key),
     ):
-        with Writer(broker.tcp_address, tls=wrong, **QUICK) as writer, pytest.raises(errors.NotSent) as caught:
-            writer.publish("t", b"x", timeout=1.5)
-        assert "certificate" in str(caught.value)
+        with Writer(broker.tcp_address, tls=wrong, **QUICK) as writer, pytest.raises(errors.ClientCertificateError):
+            writer.publish("t", b"x", timeout=30.0)
 
 
 @pytest.mark.rule("SEC-1")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer, errors
-from gnsq_lite.publish.core import WriterCore
+from gnsq_lite.publish.publisher import WriterCore
 from tests.programs import wait_for
 from tests.servers import ServerHandle, refusing_port
 from tests.system.test_writer import QUICK, depth

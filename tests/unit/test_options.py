@@ -286,7 +286,7 @@ def test_an_error_about_a_client_certificate_names_both_files(certs: Certificate
 
 
 @pytest.mark.rule("CFG-1")
-@pytest.mark.parametrize("extra", [{"x": b"bytes"}, {"x": math.nan}, {"sample_rate": 5}], ids=str)
+@pytest.mark.parametrize("extra", [{"x": b"bytes"}, {"x": math.nan}, {"sample_rate": 5}, {"client_id": "x"}], ids=str)
 def test_extra_identify_is_checked_at_construction(extra: dict[str, Any]) -> None:
     for make in (lambda: Writer(extra_identify=extra), lambda: Reader("t", "ch", print, extra_identify=extra)):
         with pytest.raises(OptionError, match="extra_identify"):

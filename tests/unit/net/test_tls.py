@@ -62,3 +62,13 @@ def test_bytes_before_a_tls_error_are_returned_first(certs: Certificates) -> Non
     assert layer.decrypt(server.encrypt(b"last") + b"no record at all") == b"last"
     with pytest.raises(TLSError):
         layer.decrypt(b"nor this")
+
+
+def test_close_notify_behind_data_is_seen_at_once(certs: Certificates) -> None:
+    layer, server = shaken(certs)
+    data = server.encrypt(b"last")
+    with suppress(ssl.SSLWantReadError):
+        server.tls.unwrap()
+    assert not layer.has_ended
+    assert layer.decrypt(data + server._goes.read()) == b"last"
+    assert layer.has_ended

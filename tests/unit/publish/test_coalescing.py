@@ -19,22 +19,23 @@ from gnsq_lite import errors
 from gnsq_lite.dialect import Dialect, Endpoint, PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.core import WriterCore
 from gnsq_lite.publish.publication import Publication, Publish
 from gnsq_lite.publish.settings import ANY_ENDPOINT, ProducerSettings
 from gnsq_lite.wire import commands
 from tests.fakes import FakeClock
+from tests.unit.publish.conftest import core_of, publish_in_loop
 
 
 class Wire:
     """Stands in for a node: takes publishes and answers none."""
 
     endpoint = Endpoint("nsqd", 4150)
-    silent = full = False
+    full = False
     link = SimpleNamespace(close=lambda reason: None)
 
     def __init__(self) -> None:
         self.connection = self
+        self.nsqd = SimpleNamespace(silent=set(), failed_until=0.0)
         self.unanswered: list[Publish] = []
         self.waiting: deque[Publish] = deque()
 
@@ -48,8 +49,11 @@ class Wire:
 
     def why_not(self) -> None: ...
 
+    def is_silent(self) -> bool:
+        return False
+
     def fall_silent(self, owed: Publish) -> bool:
-        self.silent = True
+        self.nsqd.silent.add(self)
         return True
 
     def oldest(self) -> Publish | None:
@@ -82,7 +86,7 @@ class Bench:
             max_pending=1_000_000,
             coalesce=coalesce,
         )
-        self.producer: Any = WriterCore(loop_here(), settings, self.clock)
+        self.producer: Any = core_of(settings, self.clock)
         self.producer.nodes[self.wire.endpoint] = self.wire
         self.producer.connected.append(self.wire)
 
@@ -93,7 +97,7 @@ class Bench:
     def submit(self, body: bytes, topic: str = "t", timeout: float = 5.0) -> Publish:
         """What a Writer does for ``publish_nowait`` and for other threads."""
         deadline = self.clock.now() + timeout
-        publication = Publish(loop_here(), topic, (body,), timeout, deadline)
+        publication = publish_in_loop(loop_here(), topic, (body,), timeout, deadline)
         self.producer.submit(publication)
         return publication
 
@@ -133,7 +137,7 @@ def test_publishes_of_one_turn_to_one_topic_are_one_mpub_in_their_order() -> Non
     bench.answer()
     assert outcomes(greenlets[::2]) == [None, None]
     assert greenlets[1].value.result(0) is None
-    assert bench.producer.outcomes.published == 3
+    assert bench.producer.outcomes._cells[0] == 3
 
 
 def test_one_alone_is_a_pub_and_topics_are_not_mixed() -> None:
@@ -258,7 +262,7 @@ def test_more_callers_than_are_resumed_at_once_are_all_resumed(coalesce: bool) -
 def test_what_is_not_coalesced_does_not_overtake_what_is() -> None:
     bench = Bench()
     first = bench.submit(b"1")
-    batch = Publish(loop_here(), "t", [b"2", b"3"], 5.0, bench.clock.now() + 5, batch=True)
+    batch = publish_in_loop(loop_here(), "t", [b"2", b"3"], 5.0, bench.clock.now() + 5, batch=True)
     bench.producer.submit(batch)
     last = bench.submit(b"4")
     end_turn()
@@ -271,7 +275,7 @@ def test_room_for_publishes_nobody_waits_for_is_given_back() -> None:
     bench = Bench()
     publications = []
     for _ in range(3):
-        publication = Publish(loop_here(), "t", (b"x" * 10,), 5.0, bench.clock.now() + 5)
+        publication = publish_in_loop(loop_here(), "t", (b"x" * 10,), 5.0, bench.clock.now() + 5)
         bench.producer.outcomes.reserve(publication, 10)
         bench.producer.submit(publication)
         publications.append(publication)
@@ -284,7 +288,7 @@ def test_room_for_publishes_nobody_waits_for_is_given_back() -> None:
 @pytest.mark.parametrize("with_others", [False, True])
 def test_a_publish_that_its_thread_gave_up_is_not_sent_and_releases_its_bytes(with_others: bool) -> None:
     bench = Bench()
-    publication = Publish(loop_here(), "t", (b"given up",), 5.0, bench.clock.now() + 5)
+    publication = publish_in_loop(loop_here(), "t", (b"given up",), 5.0, bench.clock.now() + 5)
     bench.producer.outcomes.reserve(publication, 8)
     bench.producer.submit(publication)
     if with_others:
@@ -312,7 +316,7 @@ def test_a_close_in_the_same_turn_settles_each_and_sends_nothing() -> None:
 
 def test_other_requests_are_never_gathered() -> None:
     bench = Bench()
-    deferred = Publish(loop_here(), "t", (b"1",), 5.0, bench.clock.now() + 5)
+    deferred = publish_in_loop(loop_here(), "t", (b"1",), 5.0, bench.clock.now() + 5)
     deferred.data = commands.defer_publish("t", b"1", 1.0)
     deferred.request = PublishRequest(topic="t", bodies=(b"1",), defer=1.0)
     bench.producer.submit(deferred)
@@ -357,9 +361,9 @@ def test_a_stray_switch_ends_no_wait(coalesce: bool) -> None:
 
 def test_a_deadline_set_while_others_expire_is_kept() -> None:
     bench = Bench(coalesce=False)
-    first = Publish(loop_here(), "t", (b"x",), 5.0, bench.clock.now() + 5)
-    last = Publish(loop_here(), "t", (b"x",), 60.0, bench.clock.now() + 60)
-    again = Publish(loop_here(), "t", (b"x",), 8.0, bench.clock.now() + 8)
+    first = publish_in_loop(loop_here(), "t", (b"x",), 5.0, bench.clock.now() + 5)
+    last = publish_in_loop(loop_here(), "t", (b"x",), 60.0, bench.clock.now() + 60)
+    again = publish_in_loop(loop_here(), "t", (b"x",), 8.0, bench.clock.now() + 8)
     for publication in (first, last):
         bench.producer.submit(publication)
     Publication(first).add_done_callback(lambda done: bench.producer.submit(again))

@@ -11,8 +11,10 @@ from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.connection import MOST_UNSENT
 from gnsq_lite.net.loop import loop_here
-from gnsq_lite.publish.node import Node, count_oks
+from gnsq_lite.publish.node import Node
 from gnsq_lite.publish.publication import Publish
+from gnsq_lite.wire.frames import count_oks
+from tests.unit.publish.conftest import publish_in_loop
 from tests.unit.publish.test_coalescing import end_turn
 from tests.unit.publish.test_nodes import Bench as Core
 
@@ -27,7 +29,7 @@ class Bench:
         self.node = Node(core, Endpoint("nsqd", 4150))
         self.outcomes = core.outcomes
         for _ in range(count):
-            self.node.unanswered.append(Publish(loop_here(), "t", (b"x",), 5.0, 5.0))
+            self.node.unanswered.append(publish_in_loop(loop_here(), "t", (b"x",), 5.0, 5.0))
         self.all = list(self.node.unanswered)
         self.connection: Any = self.node.make_connection()
         self.connection._deliver(b"")  # the handshake left nothing
@@ -52,7 +54,7 @@ def test_a_read_of_oks_settles_the_oldest_in_one_go() -> None:
     bench = Bench(5)
     assert bench.takes(OK * 3)
     assert [publication.done() for publication in bench.all] == [True] * 3 + [False] * 2
-    assert bench.outcomes.published == 3
+    assert bench.outcomes._cells[0] == 3
 
 
 @pytest.mark.rule("PUB-2")
@@ -60,12 +62,12 @@ def test_what_is_more_than_oks_or_not_certain_is_for_the_reader() -> None:
     bench = Bench(2)
     assert not bench.takes(OK * 3)  # answers to no publish
     assert not bench.takes(b"\0\0\0\x0f\0\0\0\0_heartbeat_")
-    bench.node.silent = True  # which is to be told to the rotation
+    bench.node.nsqd.silent.add(bench.node)  # which is to be told to the rotation
     assert not bench.takes(OK)
-    bench.node.silent = False
+    bench.node.nsqd.silent.discard(bench.node)
     bench.connection._deliver(b"\0\0\0")  # the beginning of another answer
     assert not bench.takes(OK)
-    assert (bench.done(), bench.outcomes.published) == (0, 0)
+    assert (bench.done(), bench.outcomes._cells[0]) == (0, 0)
     bench.connection._deliver(b"\6\0\0\0\0OK")
     assert bench.takes(OK)
 
@@ -123,7 +125,7 @@ class Stopped(Core):
 
     def publish_body(self) -> Publish:
         deadline = self.clock.now() + 5.0
-        publication = Publish(self.core.loop, "t", (BODY + b"%09d" % len(self.made),), 5.0, deadline)
+        publication = publish_in_loop(self.core.loop, "t", (BODY + b"%09d" % len(self.made),), 5.0, deadline)
         self.made.append(publication)
         self.core.submit(publication)
         return publication
@@ -174,7 +176,7 @@ def test_another_nsqd_gets_what_one_has_no_room_for() -> None:
     assert bench.sockets[0].unsent <= MOST_UNSENT + 2 * len(BODY)
     assert sum(bench.owed()) == 4 * FULL
     bench.later(5.0)
-    assert bench.nodes[0].silent
+    assert bench.nodes[0].is_silent()
     bench.lose(bench.nodes[1], errors.ConnectionLost("nsqd1", "gone"))
     del bench.core.nodes[bench.nodes[1].endpoint]
     waits = bench.publish_body()

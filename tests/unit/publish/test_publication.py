@@ -13,10 +13,11 @@ from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.publish.publication import Publication, Publish
 from gnsq_lite.wire import commands
+from tests.unit.publish.conftest import publish_in_loop
 
 
 def publication(bodies: Sequence[bytes], batch: bool = False) -> Publish:
-    return Publish(loop_here(), "t", bodies, 5.0, 5.0, batch=batch)
+    return publish_in_loop(loop_here(), "t", bodies, 5.0, 5.0, batch=batch)
 
 
 @pytest.mark.rule("PUB-1")

@@ -71,7 +71,6 @@ def test_without_options_it_names_the_client_and_asks_for_no_feature() -> None:
             {"extra_identify": {"extend_support": True, "desired_tag": "t"}},
             {"extend_support": True, "desired_tag": "t"},
         ),
-        ({"extra_identify": {"client_id": "other"}}, {"client_id": "other"}),
     ],
 )
 def test_an_option_becomes_its_key_in_the_servers_unit(options: dict[str, Any], keys: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ class Host:
         self.learn(lookup)
 
     def publish(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publish:
-        publish = Publish(None, "t", (body,), 5.0, self.clock.now() + 5.0)
+        publish = Publish("t", (body,), 5.0, self.clock.now() + 5.0)
         if key is not None or partition is not None:
             publish.request = PublishRequest(topic="t", bodies=(body,), key=key, partition=partition)
         return publish

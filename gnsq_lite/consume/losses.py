@@ -5,36 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import (
-    AuthFirstError,
-    BadChannelError,
-    BadTopicError,
-    CertificateError,
-    ClientCertificateError,
-    NSQError,
-    OptionError,
-    SubOrderIsMustError,
-    TLSNotGranted,
-    TLSRequiredError,
-    UnauthorizedError,
-    WrongDialectError,
-)
-
-#: Errors that only another configuration can fix.  Errors that a restart of nsqd or of a load balancer may cause, such
-#: as a bad TLS record or an unknown frame, are not listed.
-MISCONFIGURED = (
-    AuthFirstError,
-    BadChannelError,
-    BadTopicError,
-    CertificateError,
-    ClientCertificateError,
-    OptionError,
-    SubOrderIsMustError,
-    TLSNotGranted,
-    TLSRequiredError,
-    UnauthorizedError,
-    WrongDialectError,
-)
+from gnsq_lite.errors import NSQError, WrongDialectError
+from gnsq_lite.policy.reconnect import why_hopeless
 
 
 class Losses:
@@ -64,13 +36,13 @@ class Losses:
     def is_hopeless(self, known: Collection[Endpoint]) -> bool:
         """Return whether the Reader was never subscribed and retries cannot help.
 
-        Retries cannot help if one nsqd has another dialect, or if all *known* endpoints have an error in MISCONFIGURED.
+        With nsqlookupds *known* is empty: then only an nsqd with another dialect makes retries useless.
         """
         if self.any_joined:
             return False
-        if any(isinstance(reason, WrongDialectError) for reason in self._reasons.values()):
-            return True
-        return bool(known) and all(isinstance(self._reasons.get(each), MISCONFIGURED) for each in known)
+        reasons = [self._reasons.get(each) for each in known] if known else list(self._reasons.values())
+        hopeless = why_hopeless(reasons)
+        return hopeless is not None and (bool(known) or isinstance(hopeless, WrongDialectError))
 
     def reasons(self) -> dict[Endpoint, NSQError]:
         """Return the reason for each endpoint without a subscription."""

@@ -1,4 +1,4 @@
-"""Plain threads publish through blocking connections, and every other caller through the loop; seen from nsqd."""
+"""Plain threads share blocking connections, and every other caller publishes through the loop; seen from nsqd."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import json
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gnsq_lite import Writer, errors
-from gnsq_lite.publish import pool
+from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.publish import shared
+from gnsq_lite.publish.nsqds import Nsqds
+from gnsq_lite.publish.publication import Publish
+from gnsq_lite.publish.shared import SharedConnection
 from tests import tls_variants
 from tests.certs import Certificates
 from tests.programs import wait_for
@@ -248,7 +254,7 @@ def test_a_failed_nsqd_is_tried_by_one_thread_at_a_time() -> None:
 
 
 @pytest.mark.rule("PUB-4")
-def test_publishes_above_max_connections_share_the_connection_of_the_loop(nsqd: Nsqd) -> None:
+def test_threads_share_max_connections_connections_and_the_loop_has_none(nsqd: Nsqd) -> None:
     def answer(connection: socket.socket, body: bytes) -> None:
         time.sleep(0.01)
         connection.sendall(OK)
@@ -259,14 +265,14 @@ def test_publishes_above_max_connections_share_the_connection_of_the_loop(nsqd: 
         assert in_threads(*acts) == [[None] * 10] * 8
         stats = writer.stats()
         assert (stats.published, stats.max_connections) == (80, 2)
-    assert sorted(nsqd.intervals) == [-1, -1, 30000]
+    assert sorted(nsqd.intervals) == [-1, -1]
 
 
 @pytest.mark.rule("PUB-4")
 def test_the_return_of_a_connection_closes_another_that_was_idle_for_too_long(
     nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "IDLE", 1.5)
+    monkeypatch.setattr(shared, "IDLE", 1.5)
     both = threading.Barrier(2)
     nsqd.answer = lambda connection, body: (both.wait(20.0), connection.sendall(OK))
     with Writer(nsqd.address) as writer:
@@ -415,3 +421,264 @@ def test_a_quiet_coded_connection_is_used_again(
         in_threads(lambda: [(writer.publish(topic, b"x" * 100_000), time.sleep(0.02)) for _ in range(5)])
         stats = writer.stats()
         assert (len(stats.connections), stats.reconnects, stats.published) == (1, 0, 5)
+
+
+class Answers:
+    """Answers of a scripted nsqd, each *delay* seconds after its publish, in order."""
+
+    def __init__(self, delay: float) -> None:
+        self.delay = delay
+        self._queue: deque[tuple[float, socket.socket, bytes]] = deque()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def __call__(self, connection: socket.socket, body: bytes) -> None:
+        self._queue.append((time.monotonic() + self.delay, connection, OK))
+
+    def _run(self) -> None:
+        while True:
+            if not self._queue:
+                time.sleep(0.001)
+                continue
+            due, connection, answer = self._queue.popleft()
+            time.sleep(max(0.0, due - time.monotonic()))
+            with suppress(OSError):
+                connection.sendall(answer)
+
+
+@pytest.mark.rule("PUB-2")
+def test_the_deadline_of_a_thread_that_leads_a_connection_costs_no_other_thread_its_publish(nsqd: Nsqd) -> None:
+    nsqd.answer = Answers(0.2)
+    with Writer(nsqd.address, publish_timeout=15.0) as writer:
+        outcomes: list[Any] = []
+
+        def hurry() -> None:
+            for _ in range(10):
+                try:
+                    writer.publish("t", b"short", timeout=0.05)
+                except errors.NSQError as error:
+                    outcomes.append(type(error))
+
+        others = in_threads(hurry, *[lambda: [writer.publish("t", b"x") for _ in range(3)]] * 20)
+        assert others[1:] == [[None] * 3] * 20
+        assert set(outcomes) <= {errors.PublishTimeout, errors.NotSent}
+        stats = writer.stats()
+        assert (stats.published, stats.failed + stats.unknown) == (60, len(outcomes))
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_refused_publish_ends_its_connection_and_no_other_publish(nsqd: Nsqd) -> None:
+    def answer(connection: socket.socket, body: bytes) -> None:
+        if body == b"bad":
+            connection.sendall(frame(1, b"E_BAD_MESSAGE PUB message too big"))
+            connection.shutdown(socket.SHUT_RDWR)
+            raise ConnectionResetError  # nsqd reads no more
+        connection.sendall(OK)
+
+    nsqd.answer = answer
+    refused: list[type] = []
+    with Writer(nsqd.address, retries=0) as writer:
+
+        def bad() -> None:
+            for _ in range(20):
+                with pytest.raises(errors.BadMessageError) as caught:
+                    writer.publish("t", b"bad")
+                refused.append(caught.type)
+                time.sleep(0.01)
+
+        outcomes = in_threads(bad, *[lambda: [writer.publish("t", b"x") for _ in range(100)]] * 8)
+        assert outcomes[1:] == [[None] * 100] * 8
+        stats = writer.stats()
+        assert (stats.published, stats.failed, stats.unknown, len(refused)) == (800, 20, 0, 20)
+    assert nsqd.bodies.count(b"x") == 800
+
+
+@pytest.mark.rule("PUB-4")
+@pytest.mark.parametrize("caller", ["thread", "loop"])
+def test_a_publish_that_an_exiting_nsqd_refuses_goes_to_another_nsqd(caller: str) -> None:
+    def exiting(connection: socket.socket, body: bytes) -> None:
+        connection.sendall(frame(1, b"E_PUB_FAILED PUB failed exiting"))
+        connection.shutdown(socket.SHUT_RDWR)
+
+    with nsqds(2) as (good, leaving), Writer([good.address, leaving.address], retries=0, **QUICK) as writer:
+        leaving.answer = exiting
+        publish = writer.publish if caller == "thread" else lambda *args: writer.publish_nowait(*args).result(10.0)
+        assert in_threads(lambda: [publish("t", b"%d" % number) for number in range(20)]) == [[None] * 20]
+        assert sorted(good.bodies) == sorted(b"%d" % number for number in range(20))
+        assert (writer.stats().published, writer.stats().failed, writer.stats().unknown) == (20, 0, 0)
+
+
+@pytest.mark.rule("PUB-4")
+def test_a_publish_that_is_not_sent_leaves_a_silent_nsqd() -> None:
+    with nsqds(2) as (good, silent), Writer([good.address, silent.address], max_connections=1, **QUICK) as writer:
+        in_threads(lambda: [writer.publish("t", b"x") for _ in range(4)])
+        silent.answer = lambda connection, body: None
+        stuck = [threading.Thread(target=lambda: in_threads(lambda: writer.publish("t", b"stuck"))) for _ in range(2)]
+        for thread in stuck:
+            thread.start()
+        wait_for(lambda: silent.bodies.count(b"stuck") == 1)
+        began = time.monotonic()
+        assert in_threads(*[lambda: writer.publish("t", b"free")] * 8) == [None] * 8
+        assert time.monotonic() - began < 10.0  # 1 s, and not the timeout of 15 s
+        silent.hang_up()
+        for thread in stuck:
+            thread.join()
+
+
+@pytest.mark.rule("PUB-4")
+def test_large_publishes_leave_the_connections_of_small_ones_free(nsqd: Nsqd) -> None:
+    gate = threading.Event()
+
+    def answer(connection: socket.socket, body: bytes) -> None:
+        if len(body) > 100:
+            assert gate.wait(30.0)
+        connection.sendall(OK)
+
+    nsqd.answer = answer
+    with Writer(nsqd.address, max_connections=2) as writer:
+        large = [threading.Thread(target=lambda: writer.publish("t", b"l" * 100_000)) for _ in range(3)]
+        for thread in large:
+            thread.start()
+        wait_for(lambda: len(nsqd.bodies) == 2)  # the third waits for one of the two connections for large ones
+        assert in_threads(*[lambda: [writer.publish("t", b"x") for _ in range(20)]] * 4) == [[None] * 20] * 4
+        gate.set()
+        for thread in large:
+            thread.join(30.0)
+        assert (writer.stats().published, len(writer.stats().connections)) == (83, 4)
+
+
+class NoCalls:
+    """A socket that allows only the calls of a publish."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.fileno, self.send, self.shutdown, self.close = sock.fileno, sock.send, sock.shutdown, sock.close
+
+
+@pytest.mark.rule("PUB-1")
+def test_a_publish_soon_after_the_last_one_makes_no_system_call_but_send_and_receive(nsqd: Nsqd) -> None:
+    with Writer(nsqd.address) as writer:
+        in_threads(lambda: writer.publish("t", b"x"))
+        (connection,) = writer._nsqds.in_turn[0].shared.idle
+        connection.read_at = float("inf")  # however slow this machine is
+        sock = connection._stream._sock
+        connection._stream._sock = NoCalls(sock)
+        assert in_threads(lambda: writer.publish("t", b"y")) == [None]
+        connection._stream._sock = sock
+
+
+@pytest.mark.rule("PUB-2")
+def test_a_lost_connection_makes_unknown_only_what_was_sent(nsqd: Nsqd) -> None:
+    nsqds_of = Nsqds(1, takes_turns=True)
+    settings = Writer(nsqd.address)._settings
+    connection = SharedConnection(nsqds_of.get(settings.endpoints[0]).shared, settings, SYSTEM_CLOCK)
+    publishes = [Publish("t", (b"x" * 10,), 1.0, 1.0) for _ in range(4)]
+    for each in publishes:
+        each.data = b"PUB t\n" + each.bodies[0]
+        connection.unanswered.append(each)
+    stream: Any = SimpleNamespace(sending=(b"", [], publishes[2]), unsent=lambda: 20)
+    connection._stream = stream
+    assert connection.not_sent() == set(
+        publishes[2:]
+    )  # 20 of the 48 sent bytes are not: 4 of the second, 16 of the third
+    connection._is_coded = True
+    assert connection.not_sent() == {publishes[3]}
+    connection._stream = None
+
+
+SIGNALS = """
+import signal, sys, time
+from gnsq_lite import Writer, errors
+writer = Writer(sys.argv[1])
+writer.publish("t", b"x")
+signal.signal(signal.SIGALRM, lambda *args: None)
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]), float(sys.argv[2]))
+began = time.monotonic()
+try:
+    writer.publish("t", b"never answered", timeout=1.0)
+except errors.PublishTimeout:
+    print(time.monotonic() - began)
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+@pytest.mark.program
+@pytest.mark.rule("PUB-1")
+@pytest.mark.parametrize("every", ["0.3", "0.01"])
+def test_signals_do_not_delay_the_deadline_of_a_publish(nsqd: Nsqd, every: str) -> None:
+    nsqd.answer = lambda connection, body: connection.sendall(OK) if body == b"x" else None
+    done = python(SIGNALS, nsqd.address, every, limit=60.0)
+    assert done.returncode == 0, done
+    assert float(done.stdout) < 10.0
+
+
+EXIT = """
+import sys, threading, time
+from gnsq_lite import Writer
+threads, loop = Writer(sys.argv[1], publish_timeout=60.0), Writer(sys.argv[1], publish_timeout=60.0)
+for _ in range(2):
+    threading.Thread(target=threads.publish, args=("t", b"never answered"), daemon=True).start()
+loop.publish_nowait("t", b"never answered")
+time.sleep(0.5)
+print(time.monotonic(), flush=True)
+"""
+
+
+@pytest.mark.program
+@pytest.mark.rule("PUB-2")
+def test_the_exit_waits_for_threads_and_loop_together(nsqd: Nsqd) -> None:
+    nsqd.answer = lambda connection, body: None
+    done = python(EXIT, nsqd.address, limit=60.0)
+    took = time.monotonic() - float(done.stdout)
+    assert done.returncode == 0, done
+    assert 2.0 < took < 5.5  # one time limit of three seconds; two would take six
+
+
+EXCEPTIONS = """
+import ctypes, random, sys, threading, time
+from gnsq_lite import Writer, errors
+address, topic, moments = sys.argv[1], sys.argv[2], int(sys.argv[3])
+class Own(Exception):
+    pass
+writer = Writer(address, publish_timeout=20.0)
+ok, unknown, other, longest, running = [0] * 12, [0] * 12, [], [0.0], [True]
+def run(number):
+    while running[0]:
+        began = time.monotonic()
+        try:
+            try:
+                writer.publish(topic, b"x")
+                ok[number] += 1
+            except errors.OutcomeUnknown:
+                unknown[number] += 1
+            except errors.NSQError as error:
+                other.append(repr(error))
+            longest[0] = max(longest[0], time.monotonic() - began)
+        except Own:
+            pass
+threads = [threading.Thread(target=run, args=(number,)) for number in range(12)]
+for thread in threads:
+    thread.start()
+for _ in range(moments):
+    time.sleep(random.uniform(0, 0.004))
+    victim = random.choice(threads).ident
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(victim), ctypes.py_object(Own))
+time.sleep(0.1)
+running[0] = False
+for thread in threads:
+    thread.join(60.0)
+assert not any(thread.is_alive() for thread in threads)
+writer.publish(topic, b"last")
+assert len(writer.stats().connections) <= 4, writer.stats()
+assert longest[0] < 30.0, longest
+print(sum(ok) + 1, sum(unknown), len(other))
+print(other[:3], file=sys.stderr)
+"""
+
+
+@pytest.mark.program
+@pytest.mark.rule("PUB-2")
+def test_asynchronous_exceptions_leave_every_outcome_true(broker: ServerHandle, topic: str) -> None:
+    done = python(EXCEPTIONS, broker.tcp_address, topic, "300", limit=200.0)
+    assert done.returncode == 0, done
+    ok, unknown, other = map(int, done.stdout.split())
+    assert other == 0, done
+    assert ok <= depth(broker, topic) <= ok + unknown + 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnsq_lite import errors
-from gnsq_lite.consume.endpoints import Losses
+from gnsq_lite.consume.losses import Losses
 from gnsq_lite.dialect import Endpoint
 
 A, B, C = (Endpoint(host, 4150) for host in ("a", "b", "c"))

@@ -7,7 +7,8 @@ again that have retries left (PUB-2).
 
 A node is *silent* if its oldest publish has passed its deadline, or has been unanswered for one to two seconds.  A
 silent node gets no publish that another node can accept, until the node answers a publish in time, has answered all its
-publishes, or reconnects (PUB-4).  The deadline timer and a check each second find silent nodes.
+publishes, or reconnects (PUB-4).  The deadline timer and a check each second find silent nodes.  What the loop learns
+of an nsqd is in :mod:`gnsq_lite.publish.nsqds`, where the threads read it.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.loop import Loop, sleep
 from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
+from gnsq_lite.policy.reconnect import why_hopeless
 from gnsq_lite.publish.coalescing import REFUSED_MPUB, CoalescedPublish, Coalescing
 from gnsq_lite.publish.node import Node, Rotation
-from gnsq_lite.publish.pool import ForLoop, Pool
-from gnsq_lite.publish.publication import Outcomes, Publication, Publish, not_reached, of_the_parent
-from gnsq_lite.publish.settings import ProducerSettings, hopeless
+from gnsq_lite.publish.nsqds import Nsqds
+from gnsq_lite.publish.publication import Counts, Outcomes, Publication, Publish, not_reached, of_the_parent
+from gnsq_lite.publish.settings import ProducerSettings
+from gnsq_lite.publish.shared import SharedConnections
 from gnsq_lite.stats import WriterStats
 
 _CHECK_EVERY = 1.0
@@ -48,18 +51,23 @@ _RESET = "an unexpected exception has ended all connections"
 
 
 class WriterCore:
-    """Publishes in the loop.  For plain threads the core publishes only if the pool does not.
+    """Publishes in the loop.  For plain threads it publishes only what they cannot send (:mod:`~.publish.shared`).
 
     Only ``carry_and_wait``, ``carry``, ``carry_nowait``, ``has_backlog``, ``avoids`` and ``publish_to_leader`` are
     thread-safe.  Make the object in the loop's thread, and call all other methods there.
     """
 
     def __init__(
-        self, loop: Loop, settings: ProducerSettings, clock: Clock = SYSTEM_CLOCK, pool: Pool | None = None
+        self,
+        loop: Loop,
+        settings: ProducerSettings,
+        nsqds: Nsqds,
+        counts: Counts,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.loop, self.settings, self.clock, self.hub = loop, settings, clock, loop.hub
-        #: The blocking connections for plain threads.  The core adds and removes nodes of the pool.
-        self.pool = pool or Pool(settings, clock)
+        #: What the loop and the threads know of the nsqds.
+        self.nsqds = nsqds
         self.rng = random.Random()
         self.error_log = ErrorLog(logging.getLogger("gnsq_lite.writer"), clock)
         #: Whether the core refuses new publishes.  Earlier publishes may have no outcome yet.
@@ -67,7 +75,7 @@ class WriterCore:
         #: Whether all connections are closed permanently.
         self.ended = False
         self.reconnects = 0
-        self.outcomes = Outcomes(loop, clock, settings.max_pending, self._expired, self._on_expired)
+        self.outcomes = Outcomes(loop, clock, settings.max_pending, self._expired, self._on_expired, counts)
         self._greenlets: list[Any] = []
         self._started = False
         self._set_up()
@@ -78,10 +86,6 @@ class WriterCore:
         self.nodes: dict[Endpoint, Node] = {}
         #: Nodes with an open connection, after its handshake.
         self.connected: list[Node] = []
-        #: Endpoints that are silent or lost, and addresses of nsqds that are silent or lost.
-        self._avoided: set[Any] = set()
-        #: Whether any handshake has succeeded, which proves that the options are right.
-        self._proven = False
         self._discoveries: list[Discovery] = []
         rotation = Rotation(self)
         #: Chooses the endpoint of each publish: the next node in turn, or the leader of a partition.
@@ -168,6 +172,7 @@ class WriterCore:
         """
         if self.closing:
             raise ClosedError("the Writer was closed")
+        publish.loop = self.loop
         if self.loop.is_here():
             with self.loop.guard:
                 self.submit(publish)
@@ -175,31 +180,27 @@ class WriterCore:
         self.loop.check()
         self.loop.call_behind(partial(self.submit, publish))
 
-    def publish_to_leader(self, publish: Publish) -> Any:
-        """Publish in a plain thread to the leader that the router chooses, and return the receipt.
+    def publish_to_leader(self, publish: Publish, threads: SharedConnections) -> bool:
+        """Publish in a plain thread to the leader that the router chooses.
 
-        Return a ForLoop if the loop must do the publish, for example because no leader is known.
+        Return False if the loop must do the publish, for example because no leader is known.
         """
         leader = self.router.leader(publish)
-        outcome: Any = ForLoop(publish.retries)
         if leader is not None:
-            try:
-                outcome = self.pool.carry(publish, leader)
-            except OutcomeUnknown:
+            is_settled = threads.publish(publish, leader)
+            if not is_settled or isinstance(publish._error, OutcomeUnknown):
                 self.loop.call_soon(lambda: self.router.look_again(leader))
-                raise
-            if type(outcome) is not ForLoop:
-                return outcome
-            self.loop.call_soon(lambda: self.router.look_again(leader))
+            if is_settled:
+                return True
         publish.data = b""
-        return outcome
+        return False
 
     # -- publishing, in the loop
 
     def submit(self, publish: Publish) -> None:
         """Send a publish, or hold it until a node accepts it."""
         if publish._done:  # the publishing thread has timed out
-            self.outcomes.count_failure(publish, publish._error)
+            self.outcomes.count_failure(publish)
             return
         if self.ended:
             self.outcomes.failed_with(publish, ClosedError("the Writer was closed"))
@@ -237,13 +238,12 @@ class WriterCore:
         return self.loop.timer(seconds, act)
 
     def avoids(self, endpoint: Endpoint) -> bool:
-        """Return whether the endpoint is silent or was lost, in the loop or in the pool.  Thread-safe."""
-        avoided = endpoint in self._avoided or endpoint.address in self._avoided
-        return avoided or self.pool.avoids(endpoint)
+        """Return whether the nsqd of *endpoint* is silent or has failed.  Thread-safe."""
+        return self.nsqds.get(endpoint).is_avoided(self.clock.now())
 
     def owes(self, topic: str, partition: int) -> bool:
         """Return whether any publish to a partition is unanswered.  Disconnect each silent node with such a publish."""
-        nodes = [node for node in self.nodes.values() if node.endpoint.partition == partition]
+        nodes = [node for node in list(self.nodes.values()) if node.endpoint.partition == partition]
         owing = [node for node in nodes if any(each.topic == topic and not each._done for each in node.unanswered)]
         for node in owing:
             node.disconnect_if_silent()
@@ -253,16 +253,16 @@ class WriterCore:
 
     def _connect(self, endpoints: Sequence[Endpoint]) -> None:
         """Connect to nsqds, and use them for publishes in turn."""
-        self.pool.add(endpoints)
+        self.nsqds.add(endpoints)
         for endpoint in endpoints:
             self._node(endpoint)
 
     def _forget(self, endpoints: Sequence[Endpoint]) -> None:
-        self.pool.remove(endpoints)
+        for nsqd in self.nsqds.remove(endpoints):
+            nsqd.close_idle()
         for endpoint in endpoints:
             node = self.nodes.pop(endpoint, None)
             if node is not None:
-                self._use_again(endpoint)
                 node.close()
 
     def _node(self, endpoint: Endpoint) -> Node:
@@ -275,9 +275,9 @@ class WriterCore:
 
     def on_connected(self, node: Node) -> None:
         """Use the node for publishes, and send the held publishes."""
-        self._proven, node.silent = True, False
+        self.nsqds.proven, node.nsqd.failed_until = True, 0.0
+        node.nsqd.silent.discard(node)
         self.connected.append(node)
-        self._use_again(node.endpoint)
         for discovery in self._discoveries:
             discovery.connected(node.endpoint)
         self.router.on_room(node.endpoint)
@@ -291,19 +291,22 @@ class WriterCore:
 
     def on_lost(self, node: Node, error: NSQError, unsent: Iterable[Publish]) -> None:
         """Send *unsent* again, in order.  If no handshake ever succeeded or can succeed, fail the held publishes."""
-        self._avoided.add(node.endpoint)
+        node.nsqd.silent.discard(node)
         if isinstance(error, NSQConnectionError):  # all partitions of the nsqd are unreachable
-            self._avoided.add(node.endpoint.address)
+            node.nsqd.fail(self.clock.now())
         self.router.put_back(unsent, node.endpoint)
-        why = None if self._proven else hopeless([each.error for each in self.nodes.values()])
+        why = None if self.nsqds.proven else why_hopeless([each.error for each in list(self.nodes.values())])
         if why is not None:
             for publish in self.router.waiting():
                 self.outcomes.failed_with(publish, why)
             self.router.forget_done()
 
     def on_refused(self, publish: Publish, error: NsqdError, endpoint: Endpoint) -> None:
-        """Fail a refused publish, send it to another leader, or send the messages of a coalesced MPUB one by one."""
-        if not publish._done and self.settings.lookupds and self.settings.dialect.should_reroute(error):
+        """Fail a refused publish, send it to another nsqd, or send the messages of a coalesced MPUB one by one."""
+        if error.is_nsqds_fault:
+            self.nsqds.get(endpoint).fail(self.clock.now())
+        moves = self.settings.lookupds and self.settings.dialect.should_reroute(error)
+        if not publish._done and (error.is_exiting or moves):
             publish.last_error, publish.sent = error, publish.in_doubt
             self.router.put_back([publish], endpoint)
         elif publish.count > 1 and isinstance(publish, CoalescedPublish) and isinstance(error, REFUSED_MPUB):
@@ -318,16 +321,13 @@ class WriterCore:
 
     def has_other(self, node: Node) -> bool:
         """Return whether another nsqd is connected and not silent."""
-        return any(not each.silent and each.endpoint.address != node.endpoint.address for each in self.connected)
-
-    def _use_again(self, endpoint: Endpoint) -> None:
-        """Stop avoiding an endpoint."""
-        self._avoided -= {endpoint, endpoint.address}
+        return any(not each.nsqd.silent and each.nsqd is not node.nsqd for each in self.connected)
 
     def check_nodes(self) -> None:
         """Check each connection.  Mark a node as silent if its oldest publish is the same as a second ago."""
         now = self.clock.now()
         for node in list(self.nodes.values()):
+            node.nsqd.is_avoided(now)  # the threads' connections may have answered
             if node.connection is not None:
                 node.connection.check(now)
             owed = node.unanswered[0] if node.unanswered else None
@@ -337,8 +337,7 @@ class WriterCore:
 
     def _mark_silent(self, node: Node) -> None:
         """Mark a node as silent.  With plain NSQ and retries, move its publishes to another nsqd that can be used."""
-        node.silent = True
-        self._avoided |= {node.endpoint, node.endpoint.address}
+        node.nsqd.silent.add(node)
         self.router.look_again(node.endpoint)
         if self._takes_turns and self.settings.retries and self.has_other(node):
             node.disconnect_if_silent()
@@ -346,8 +345,7 @@ class WriterCore:
     def on_silent_answered(self, node: Node, in_time: bool) -> None:
         """Use a silent node again if it answered a publish in time, or has now answered all its publishes."""
         if node in self.connected and (in_time or not node.unanswered):
-            node.silent = False
-            self._use_again(node.endpoint)
+            node.nsqd.silent.discard(node)
             self.router.on_room(node.endpoint)
 
     # -- deadlines
@@ -362,7 +360,7 @@ class WriterCore:
 
     def _reasons(self) -> list[NSQError | str]:
         """Return the known reasons why no node accepts publishes."""
-        known = [why for each in self.nodes.values() if (why := each.why_not()) is not None]
+        known = [why for each in list(self.nodes.values()) if (why := each.why_not()) is not None]
         for discovery in () if known else self._discoveries:
             for address, each in discovery.health().items():
                 if not each.ok:
@@ -374,7 +372,7 @@ class WriterCore:
         self.router.forget_done()
         for node in list(self.connected):
             owed = node.unanswered[0] if node.unanswered else None
-            if owed is not None and owed._done and not node.silent:
+            if owed is not None and owed._done and not node.is_silent():
                 self._mark_silent(node)
 
     # -- the end
@@ -385,9 +383,6 @@ class WriterCore:
         return WriterStats(
             connections=tuple(connection_stats(each.connection, now) for each in self.connected),
             pending=len(self.outcomes.open()),
-            published=self.outcomes.published,
-            failed=self.outcomes.failed,
-            unknown=self.outcomes.unknown,
             reconnects=self.reconnects,
         )
 
@@ -401,7 +396,7 @@ class WriterCore:
         left = sum(each.count for each in self.outcomes.open())
         if not self.ended:  # another caller may have closed the Writer during the wait
             self.ended = True
-            for node in self.nodes.values():
+            for node in list(self.nodes.values()):
                 node.close()
             for publish in self.outcomes.open():
                 self.outcomes.failed_with(publish, NotSent("the Writer was closed before an nsqd accepted the publish"))
@@ -421,7 +416,7 @@ class WriterCore:
     def abandon(self) -> None:
         """In a forked child, drop the connections and publishes of the parent."""
         self.closing = self.ended = True
-        for node in self.nodes.values():
+        for node in list(self.nodes.values()):
             node.link.abandon()
         if not self.loop.gone:  # in a monkey-patched process the child has a copy of the loop and its greenlets
             for publish in self.outcomes.open():
@@ -429,4 +424,4 @@ class WriterCore:
             self.router.close()
             for discovery in self._discoveries:
                 discovery.abandon()
-            self.loop.kill((*(node.task for node in self.nodes.values()), *self._greenlets))
+            self.loop.kill((*(node.task for node in list(self.nodes.values())), *self._greenlets))
