@@ -49,6 +49,7 @@ IMPLEMENTATIONS = (
     Implementation("go-nsq", "go", pace=50_000),
     Implementation("nsq-py", "nsq_py_driver.py", "nsq-py", codecs=_PLAIN, pace=150_000),
     Implementation("ansq", "ansq_driver.py", "ansq", codecs=_PLAIN, pace=30_000),
+    Implementation("asyncnsq", "asyncnsq_driver.py", "asyncnsq", codecs=_PLAIN, pace=30_000),
     Implementation("pynsq", "pynsq_driver.py", "pynsq", pace=20_000),
     Implementation("gnsq", "gnsq_driver.py", "gnsq", pace=20_000),
 )

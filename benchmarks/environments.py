@@ -15,6 +15,10 @@ OUT = HERE / "out"
 PEERS = HERE / "peers"
 
 
+#: Clients that need a newer Python than this project does.
+_NEEDS = {"asyncnsq": (3, 12)}
+
+
 class Unavailable(Exception):
     """A client cannot be measured on this machine.  The text has the reason."""
 
@@ -36,10 +40,22 @@ def _venv(name: str) -> Path:
     if not stamp.exists() or stamp.read_text() != pins.read_text():
         print(f"building the environment of {name} ...", file=sys.stderr)
         shutil.rmtree(place, ignore_errors=True)
-        _run([sys.executable, "-m", "venv", str(place)], name)
+        _run([_python(name), "-m", "venv", str(place)], name)
         _run([str(python), "-m", "pip", "install", "--quiet", "-r", str(pins)], name)
         stamp.write_text(pins.read_text())
     return python
+
+
+def _python(name: str) -> str:
+    """Return a Python for the environment of a client: this one if it is new enough, or else the newest on PATH."""
+    needed = _NEEDS.get(name, (3, 10))
+    if sys.version_info >= needed:
+        return sys.executable
+    check = f"import sys; sys.exit(sys.version_info < {needed})"
+    for found in filter(None, (shutil.which(f"python3.{minor}") for minor in range(20, needed[1] - 1, -1))):
+        if subprocess.run([found, "-c", check], capture_output=True, check=False).returncode == 0:
+            return found
+    raise Unavailable(f"{name} needs Python {needed[0]}.{needed[1]} or newer")
 
 
 def _go(name: str, folder: Path) -> Path:
