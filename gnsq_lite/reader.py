@@ -18,7 +18,7 @@ from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, address_list, check_runs, split, url_list, with_environment
 from gnsq_lite.message import Message
-from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork
+from gnsq_lite.net.io_thread import forget_on_fork, io_loop, reset_after_fork
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import is_patched
 from gnsq_lite.net.settings import Hooks, check_connection
@@ -179,7 +179,7 @@ class Reader:
                 ``block=True``, also the error, such as :class:`~gnsq_lite.errors.TLSNotGranted`, that ended the Reader
                 before its first subscription, and a KeyboardInterrupt or SystemExit of a handler.
         """
-        look_for_fork()
+        reset_after_fork()
         loop = core = None
         if self._core is None:
             loop = io_loop()
@@ -206,7 +206,7 @@ class Reader:
         and ``start(block=True)`` then return after the Reader has closed.  A call in a handler or hook of this Reader,
         or in gevent's hub, always returns at once.
         """
-        look_for_fork()
+        reset_after_fork()
         core, loop = self._claim(_NEVER, None), self._loop
         if loop is not None and core is not None and not (core.ended.done() or loop.stopped):
             core.close_from_anywhere(timeout, wait=wait)
@@ -296,7 +296,7 @@ class Reader:
         return self._core
 
     def _started(self) -> Consumer:
-        look_for_fork()
+        reset_after_fork()
         if not isinstance(self._core, Consumer):
             raise ClosedError("the Reader was not started")
         return self._core

@@ -11,7 +11,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import ClosedError, NotSent, NSQError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_bytes, split, url_list, with_environment
-from gnsq_lite.net.io_thread import forget_on_fork, io_loop, look_for_fork, own_process
+from gnsq_lite.net.io_thread import forget_on_fork, io_loop, own_process, reset_after_fork
 from gnsq_lite.net.loop import current_greenlet
 from gnsq_lite.net.os_threads import is_plain_thread
 from gnsq_lite.net.settings import check_connection, without_credentials
@@ -117,7 +117,7 @@ class Writer:
             NsqdError: nsqd refused the message.
         """
         if not own_process[0]:
-            look_for_fork()
+            reset_after_fork()
         core = self._core
         asks = trace_id is not None or headers is not None or defer or timeout is not None
         asks = asks or key is not None or partition is not None
@@ -163,7 +163,7 @@ class Writer:
             BacklogFull: More than ``max_pending`` bytes would be unanswered.  Nothing was queued.
         """
         if not own_process[0]:
-            look_for_fork()
+            reset_after_fork()
         publish = self._checked_publish(topic, body, timeout, defer, key, partition, trace_id, headers)
         return self._running_core(publish.timeout, wait=False).carry_nowait(publish)
 
@@ -202,7 +202,7 @@ class Writer:
             batch = self._dialect.check(batch, self._settings.max_msg_size)
         else:
             whole = commands.multipublish_packed(head, listed, self._max_size)  # one pass checks and packs
-        look_for_fork()
+        reset_after_fork()
         seconds = self._settings.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
         deadline = SYSTEM_CLOCK.now() + seconds
         most = self._settings.max_body_size
@@ -234,7 +234,7 @@ class Writer:
 
         Raises TimeoutError after *timeout* seconds (None: publish_timeout + 1).
         """
-        look_for_fork()
+        reset_after_fork()
         seconds = self._settings.publish_timeout + 1.0 if timeout is None else timeout
         ends = SYSTEM_CLOCK.now() + seconds
         drained = self._threads.drain(seconds)
@@ -250,7 +250,7 @@ class Writer:
         With ``wait=False``, which signal handlers must use, return at once and close in the background.  A call in
         gevent's hub always does so.
         """
-        look_for_fork()
+        reset_after_fork()
         self._closed = True  # before the read of _core: _start() sets _core and then reads _closed
         ends = SYSTEM_CLOCK.now() + timeout
         wait = wait and not in_hub()
@@ -269,7 +269,7 @@ class Writer:
         Raises TimeoutError if the I/O loop does not respond within *timeout* seconds.  In a monkey-patched process a
         greenlet may block the loop.
         """
-        look_for_fork()
+        reset_after_fork()
         core, threads = self._core, self._threads
         loop = WriterStats() if core is None else run_in_loop(core.loop, core.stats, timeout=timeout)
         connections = (*loop.connections, *threads.stats())

@@ -220,7 +220,7 @@ class Consumer:
     def _every_second(self, now: float) -> bool:
         """Check connections, deadlines and handlers.  Return whether a handler is free and no message is queued."""
         for connection in list(self.connections.values()):
-            connection.check(now)
+            connection.close_if_dead(now)
             late = connection.expire_overdue(now)
             if late:
                 self._on_late(connection, late)

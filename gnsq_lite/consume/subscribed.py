@@ -469,9 +469,9 @@ class Subscribed(Connection):
             return False
         return now - max(self._refused_at, self.received_at) > STALLED
 
-    def check(self, now: float) -> None:
+    def close_if_dead(self, now: float) -> None:
         """Close the connection if nsqd is silent, accepts no bytes, or has stopped delivering."""
-        super().check(now)
+        super().close_if_dead(now)
         if self._is_stalled(now) and not self._is_closing:
             why = f"nsqd delivered nothing for {STALLED:g} s after it refused a FIN or REQ; reconnecting"
             self.close(ConnectionLost(self.address, why))

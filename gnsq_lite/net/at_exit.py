@@ -15,7 +15,7 @@ from os import getpid
 from typing import Protocol
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.net.io_thread import look_for_fork, on_fork, stop_io_thread
+from gnsq_lite.net.io_thread import on_fork, reset_after_fork, stop_io_thread
 from gnsq_lite.net.loop import Core, all_loops
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import start_in_loop
@@ -62,7 +62,7 @@ def _register() -> None:
 
 
 def _close_all() -> None:
-    look_for_fork()
+    reset_after_fork()
     ends = SYSTEM_CLOCK.now() + TIME_LIMIT - _TO_STOP  # one deadline for all
     try:
         closing = [

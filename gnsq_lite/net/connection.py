@@ -340,7 +340,7 @@ class Connection(BaseConnection):
 
     # -- watching
 
-    def check(self, now: float) -> None:
+    def close_if_dead(self, now: float) -> None:
         """Close the connection if nsqd is silent for two heartbeat intervals or accepts no bytes for ``write_timeout``.
 
         Call this method about once a second in the loop's thread.

@@ -54,7 +54,7 @@ def io_loop() -> Loop:
 
     Raises NSQError if the system has no thread or no descriptors for the loop, and ClosedError while Python exits.
     """
-    look_for_fork()
+    reset_after_fork()
     if is_patched():
         return _handles_for.get(native_ident()) or loop_here()
     global _own
@@ -195,7 +195,7 @@ def _page() -> Any:
 own_process = _page()
 
 
-def look_for_fork() -> None:
+def reset_after_fork() -> None:
     """Reset the library in a forked child, once."""
     if not own_process[0]:
         _reset()
@@ -214,7 +214,7 @@ def _reset() -> None:
     global _pid, _forker, _is_resetting
     pid = getpid()
     with _locks.setdefault(pid, native_rlock()):  # after a fork in C, several threads of the child may call this
-        if pid == _pid or _is_resetting:  # the functions called below may call look_for_fork()
+        if pid == _pid or _is_resetting:  # the functions called below may call reset_after_fork()
             return
         _forker, _is_resetting = current_greenlet(), True
         try:

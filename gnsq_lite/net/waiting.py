@@ -14,7 +14,7 @@ from gevent.hub import Waiter
 from greenlet import getcurrent
 
 from gnsq_lite.errors import ClosedError, NSQError
-from gnsq_lite.net.io_thread import look_for_fork
+from gnsq_lite.net.io_thread import reset_after_fork
 from gnsq_lite.net.loop import Loop, loop_here
 from gnsq_lite.net.os_threads import native_held_lock
 
@@ -74,7 +74,7 @@ def wait_any(completions: Sequence[Completion], timeout: float | None = None) ->
 
     If none is set and the caller is gevent's hub, which must not block, raises ClosedError.
     """
-    look_for_fork()
+    reset_after_fork()
     limit = _LONG if timeout is None else max(0.0, min(timeout, _LONG))
     wake, park = _parking(limit) if get_hub_if_exists() is None else _greenlet_parking(loop_here(), limit)
     for each in completions:
@@ -142,7 +142,7 @@ def start_in_loop(loop: Loop, run: Callable[..., Any], *args: Any) -> Completion
 
     Raises ClosedError as :func:`run_in_loop`.
     """
-    look_for_fork()
+    reset_after_fork()
     loop.check()
     outcome = Completion()
 

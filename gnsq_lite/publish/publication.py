@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.dialect import Endpoint, PublishRequest
 from gnsq_lite.errors import BacklogFull, NotSent, NSQError, OutcomeUnknown, PublishTimeout
-from gnsq_lite.net.io_thread import look_for_fork
+from gnsq_lite.net.io_thread import reset_after_fork
 from gnsq_lite.net.loop import Loop, current_greenlet, sleep
 from gnsq_lite.net.os_threads import native_rlock
 from gnsq_lite.net.user_hooks import log_safely
@@ -229,7 +229,7 @@ class Publish(Completion):
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the outcome; return the value or raise the error.  Raises TimeoutError after *timeout* seconds."""
         if not self._done:
-            look_for_fork()
+            reset_after_fork()
             if self.loop.gone and not self._done:
                 raise of_the_parent()
             if timeout is None and self.loop.is_here() and (greenlet := current_greenlet()) is not self.loop.hub:

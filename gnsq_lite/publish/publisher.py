@@ -38,9 +38,10 @@ from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
 from gnsq_lite.policy.reconnect import why_hopeless
 from gnsq_lite.publish.coalescing import REFUSED_MPUB, CoalescedPublish, Coalescing
-from gnsq_lite.publish.node import Node, Rotation
+from gnsq_lite.publish.node import Node
 from gnsq_lite.publish.nsqds import Nsqds
 from gnsq_lite.publish.publication import Counts, Outcomes, Publication, Publish, not_reached, of_the_parent
+from gnsq_lite.publish.rotation import Rotation
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.publish.shared import SharedConnections
 from gnsq_lite.stats import WriterStats
@@ -329,7 +330,7 @@ class WriterCore:
         for node in list(self.nodes.values()):
             node.nsqd.is_avoided(now)  # the threads' connections may have answered
             if node.connection is not None:
-                node.connection.check(now)
+                node.connection.close_if_dead(now)
             owed = node.unanswered[0] if node.unanswered else None
             if owed is not None and owed is node.seen:
                 self._mark_silent(node)

@@ -33,7 +33,7 @@ class Line:
             self.sent.append(publication.command())
         return True
 
-    def check(self, now: float) -> None:
+    def close_if_dead(self, now: float) -> None:
         pass
 
 
