@@ -38,10 +38,9 @@ from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
 from gnsq_lite.policy.reconnect import why_hopeless
 from gnsq_lite.publish.coalescing import REFUSED_MPUB, CoalescedPublish, Coalescing
-from gnsq_lite.publish.node import Node
+from gnsq_lite.publish.nodes import Node, Rotation
 from gnsq_lite.publish.nsqds import Nsqds
 from gnsq_lite.publish.publication import Counts, Outcomes, Publication, Publish, not_reached, of_the_parent
-from gnsq_lite.publish.rotation import Rotation
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.publish.shared import SharedConnections
 from gnsq_lite.stats import WriterStats

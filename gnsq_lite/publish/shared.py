@@ -331,20 +331,23 @@ class SharedConnections:
         """
         now = self._now()
         is_large = len(publish.data) > _MOST_BYTES
-        nsqd = self._nsqds.first(now) if leader is None else self._nsqds.get(leader)
+        nsqds = self._nsqds.in_turn
+        turn = nsqds[0] if len(nsqds) == 1 else self._nsqds.first(now)
+        nsqd = turn if leader is None else self._nsqds.get(leader)
         groups: Sequence[Connections] = ()
         if nsqd is not None:
             group = nsqd.large if is_large else nsqd.shared
-            if group.idle and not (nsqd.is_near and len(self._publishing) > self._most_leaders and group.is_led()):
+            waits = nsqd.is_near and len(self._publishing) > self._most_leaders and group.is_led()
+            if group.idle and not waits and now >= nsqd.failed_until:
                 connection = self._idle(group, now)
                 if connection is not None:  # the most common case
                     self._lead(connection, publish, now)
                     return True
-            is_alone = leader is not None or len(self._nsqds.in_turn) == 1
+            is_alone = leader is not None or len(nsqds) == 1
             if self._try_one(group, publish, now, is_alone=is_alone):
                 return True
             groups = (group,)
-        if leader is None and (nsqd is None or len(self._nsqds.in_turn) > 1):
+        if leader is None and (nsqd is None or len(nsqds) > 1):
             groups = [each.large if is_large else each.shared for each in self._nsqds.usable(now)]
             if any(self._try_one(group, publish, now, is_alone=len(groups) == 1) for group in groups):
                 return True

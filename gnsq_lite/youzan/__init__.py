@@ -12,7 +12,7 @@ YZ-7           ``errors.SubOrderIsMustError``
 YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``
 YZ-9           ``commands.publish``, ``messages.PublishReceipt``
 YZ-10          ``messages.YouzanMessage``
-YZ-11          ``gnsq_lite.publish.node``: a connection for each partition
+YZ-11          ``gnsq_lite.publish.nodes``: a connection for each partition
 YZ-14          ``gnsq_lite.dialect.Dialect.check_server``
 YZ-15, YZ-16   ``headers``, ``commands.publish``, ``options.YouzanOptions``
 YZ-17          ``commands.StartOffset``

@@ -11,7 +11,7 @@ from gnsq_lite import errors
 from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.net.link import Again
 from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
-from gnsq_lite.publish.node import Node
+from gnsq_lite.publish.nodes import Node
 from gnsq_lite.publish.publication import Publish
 from gnsq_lite.publish.settings import ProducerSettings
 from tests.fakes import FakeClock

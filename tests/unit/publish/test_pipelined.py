@@ -11,7 +11,7 @@ from gnsq_lite import errors
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.net.connection import MOST_UNSENT
 from gnsq_lite.net.loop import loop_here
-from gnsq_lite.publish.node import Node
+from gnsq_lite.publish.nodes import Node
 from gnsq_lite.publish.publication import Publish
 from gnsq_lite.wire.frames import count_oks
 from tests.unit.publish.conftest import publish_in_loop
