@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from gnsq_lite.errors import OptionError
-from gnsq_lite.options import Address, TLSOptions, format_address, parse_address, parse_url, shown_address
+from gnsq_lite.options import (
+    Address,
+    TLSOptions,
+    format_address,
+    lookupd_address,
+    parse_address,
+    parse_url,
+    shown_address,
+)
 
 T = TypeVar("T")
 
@@ -61,9 +69,10 @@ def url_list(given: Addresses | None) -> list[str]:
     option = "lookupd_http_addresses"
 
     def read(one: str | Address) -> str:
+        one = lookupd_address(one)
         if isinstance(one, str) and one.startswith(("http://", "https://")):
             parse_url(one, option=option)
-            return one.rstrip("/")
+            return one
         return format_address(parse_address(one, default_port=DEFAULT_LOOKUPD_PORT, option=option))
 
     return _read_each(given, read, option, "must be 'host:port', a URL, or a list of such addresses")

@@ -190,6 +190,22 @@ class TLSOptions:
                 raise OptionError("cert_file", self.cert_file, why) from error
         return context
 
+    def file_versions(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Return device, inode, time and size of each file that :meth:`context` reads; None if a file is missing.
+
+        If the result has changed, make the context again.
+        """
+        ca_file = self.ca_file or ssl.get_default_verify_paths().cafile
+        return tuple(_file_version(path) for path in (ca_file, self.cert_file, self.key_file))
+
+
+def _file_version(path: str | None) -> tuple[int, ...] | None:
+    try:
+        stat = os.stat(path or "")
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
+
 
 def is_host_name(name: object) -> bool:
     """Return whether *name* is a valid host name.  For an invalid name, gevent's resolver would print a traceback."""
@@ -351,6 +367,11 @@ def parse_url(text: str, *, option: str) -> tuple[SplitResult, Address]:
         raise OptionError(option, shown, why)
     default = 443 if url.scheme == "https" else 80
     return url, parse_address((url.hostname, default if port is None else port), default_port=default, option=option)
+
+
+def lookupd_address(address: str | Address) -> str | Address:
+    """Remove a trailing "/lookup", with which pynsq and go-nsq write the address of an nsqlookupd."""
+    return address.rstrip("/").removesuffix("/lookup") if isinstance(address, str) else address
 
 
 def _split(text: str, default_port: int) -> tuple[str, int, str]:

@@ -31,7 +31,7 @@ from gnsq_lite.errors import (
     OptionError,
 )
 from gnsq_lite.http.reply import Reply, explain, read_up_to, shown
-from gnsq_lite.http.transport import basic, deadline, is_loopback, open_pool, remaining, tls_settings, translated
+from gnsq_lite.http.transport import TLSSettings, basic, deadline, is_loopback, open_pool, remaining, translated
 from gnsq_lite.keywords import check_names
 from gnsq_lite.options import Address, HTTPOptions, format_address, parse_address, parse_url, shown_address
 from gnsq_lite.version import __version__
@@ -64,7 +64,8 @@ class HTTPClient:
         options: Options of the calls.
         settings: Fields of :class:`~gnsq_lite.options.HTTPOptions`.  They override *options*.
 
-    Raises OptionError.  The first call opens the first connection.
+    Raises OptionError.  The first call opens the first connection.  A call reads the files of ``TLSOptions`` again if
+    they were replaced.
     """
 
     default_port = 0
@@ -78,7 +79,7 @@ class HTTPClient:
         self._scheme, self._host, self._port, self._prefix, credentials = self._parse(address)
         self._headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", "User-Agent": f"gnsq_lite/{__version__}"}
         self._authorise(credentials)
-        self._tls = tls_settings(self.options) if self._scheme == "https" else {}
+        self._tls = TLSSettings(self.options) if self._scheme == "https" else None
         self._pool: urllib3.HTTPConnectionPool | None = None
         self._pid = os.getpid()
 
@@ -191,8 +192,11 @@ class HTTPClient:
         return Reply(url, response.status, headers.get("Content-Type", ""), body)
 
     def _pool_here(self) -> urllib3.HTTPConnectionPool:
+        if self._tls is not None and self._tls.refresh():
+            self.close()
         pool = self._pool
         if pool is None or self._pid != os.getpid():  # a forked child must not write to its parent's sockets
-            pool = self._pool = open_pool(self._scheme, self._host, self._port, self.options.http_pool_size, self._tls)
+            tls = self._tls.arguments if self._tls is not None else {}
+            pool = self._pool = open_pool(self._scheme, self._host, self._port, self.options.http_pool_size, tls)
             self._pid = os.getpid()
         return pool

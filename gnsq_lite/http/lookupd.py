@@ -14,7 +14,7 @@ from gnsq_lite.errors import HTTPStatusError, NSQError
 from gnsq_lite.http.client import HTTPClient
 from gnsq_lite.http.fields import fill, items, names
 from gnsq_lite.http.nodes import LookupdInfo, LookupResult, Node, TopicMeta, parse_lookup, parse_node
-from gnsq_lite.options import Address, format_address, parse_address
+from gnsq_lite.options import Address, format_address, lookupd_address, parse_address
 from gnsq_lite.wire.names import check_channel, check_topic
 
 log = logging.getLogger("gnsq_lite.http")
@@ -30,9 +30,15 @@ def is_unknown_topic(error: HTTPStatusError) -> bool:
 
 
 class LookupdClient(HTTPClient):
-    """Client for one nsqlookupd (port 4161); see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments."""
+    """Client for one nsqlookupd (port 4161); see :class:`~gnsq_lite.http.client.HTTPClient` for the arguments.
+
+    The address may end in ``/lookup``, as in pynsq and go-nsq.
+    """
 
     default_port = 4161
+
+    def _parse(self, address: str | Address) -> tuple[str, str, int, str, str | None]:
+        return super()._parse(lookupd_address(address))
 
     def info(self) -> LookupdInfo:
         """Return nsqlookupd's version."""

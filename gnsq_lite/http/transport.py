@@ -13,7 +13,7 @@ import io
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -31,6 +31,9 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.http.reply import shown
 from gnsq_lite.options import HTTPOptions, TLSOptions
+
+#: Maximum bytes of the status line, the headers and the "100 Continue" responses before them.
+_MAX_HEAD = 128 * 1024
 
 _deadline: ContextVar[float] = ContextVar("gnsq_lite_http_deadline")
 
@@ -63,10 +66,11 @@ def _after_handshake() -> Iterator[None]:
 
 
 class _DeadlineReader(io.RawIOBase):
-    """Raw file of a socket.  Its reads wait at most until the deadline."""
+    """Raw file of a socket.  Its reads wait at most until the deadline, and read *limit* bytes, unless it is None."""
 
     def __init__(self, sock: Any) -> None:
         self._raw, self._sock = sock.makefile("rb", buffering=0), sock
+        self.limit: int | None = None
 
     def readable(self) -> bool:
         return True
@@ -75,6 +79,10 @@ class _DeadlineReader(io.RawIOBase):
         self._sock.settimeout(remaining())
         with _after_handshake():
             count: int | None = self._raw.readinto(buffer)
+        if self.limit is not None:
+            self.limit -= count or 0
+            if self.limit < 0:
+                raise http.client.HTTPException(f"the headers have more than {_MAX_HEAD} bytes")
         return count
 
     def readall(self) -> bytes:
@@ -105,28 +113,63 @@ class _DeadlineSocket:
         return io.BufferedReader(_DeadlineReader(self._sock))
 
 
+class _LimitedResponse(http.client.HTTPResponse):
+    """Response whose status line and headers have a maximum size.
+
+    http.client skips any number of "100 Continue" responses, which uses all of a core until the deadline.
+    """
+
+    fp: Any
+
+    def begin(self) -> None:
+        reader = self.fp.raw
+        reader.limit = _MAX_HEAD
+        super().begin()
+        reader.limit = None
+
+
 class _DeadlineConnection(HTTPConnection):
+    response_class = _LimitedResponse
+
     def connect(self) -> None:
         super().connect()
         self.sock: Any = _DeadlineSocket(self.sock)
 
 
 class _DeadlineTLSConnection(HTTPSConnection):
+    response_class = _LimitedResponse
+
     def connect(self) -> None:
         super().connect()
         self.sock: Any = _DeadlineSocket(self.sock)
 
 
-def tls_settings(options: HTTPOptions) -> dict[str, Any]:
-    """Make urllib3's arguments for TLS.  Raises OptionError for files that cannot be read."""
-    tls = TLSOptions() if options.tls is None or isinstance(options.tls, bool) else options.tls
-    if not isinstance(tls, TLSOptions):
-        return {"ssl_context": tls}
-    return {"ssl_context": tls.context(), "server_hostname": tls.server_hostname}
+class TLSSettings:
+    """urllib3's arguments for TLS.  They are made again when a file of the TLSOptions was replaced.
+
+    Raises OptionError, also in :meth:`refresh`, for files that cannot be read.
+    """
+
+    def __init__(self, options: HTTPOptions) -> None:
+        self._tls = TLSOptions() if options.tls is None or isinstance(options.tls, bool) else options.tls
+        self._versions: object = None
+        self.arguments: dict[str, Any] = {"ssl_context": self._tls}
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Make the arguments again if a file was replaced, and return whether one was."""
+        if not isinstance(self._tls, TLSOptions):
+            return False
+        versions = self._tls.file_versions()  # before the files are read, so that no later version is missed
+        if versions == self._versions:
+            return False
+        self.arguments = {"ssl_context": self._tls.context(), "server_hostname": self._tls.server_hostname}
+        self._versions = versions
+        return True
 
 
-def open_pool(scheme: str, host: str, port: int, size: int, tls: dict[str, Any]) -> urllib3.HTTPConnectionPool:
-    """Make a pool of up to *size* idle connections to one server.  *tls* is the result of :func:`tls_settings`."""
+def open_pool(scheme: str, host: str, port: int, size: int, tls: Mapping[str, Any]) -> urllib3.HTTPConnectionPool:
+    """Make a pool of up to *size* idle connections to one server.  *tls* is ``TLSSettings.arguments``."""
     kind = urllib3.HTTPSConnectionPool if scheme == "https" else urllib3.HTTPConnectionPool
     pool = kind(host, port, maxsize=size, block=False, **tls)
     pool.ConnectionCls = _DeadlineTLSConnection if scheme == "https" else _DeadlineConnection

@@ -200,6 +200,8 @@ class Discovery:
                 self._list_others(address, lookupd)
         finally:
             lookupd.task = None
+            if lookupd.client is not None:
+                lookupd.client.close()  # the next poll resolves the host name again, and balancers see a new connection
 
     def _look_up(self, address: str, lookupd: _Lookupd) -> None:
         """Look the topic up, and handle the answer or the failure."""

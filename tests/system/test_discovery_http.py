@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gevent
 import pytest
 
-from gnsq_lite import Writer
+from gnsq_lite import Reader, Writer
 from gnsq_lite.dialect import Dialect
 from gnsq_lite.errors import OptionError
+from gnsq_lite.http import LookupdClient
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.options import TLSOptions
 from gnsq_lite.youzan.dialect import YouzanDialect
@@ -28,7 +31,7 @@ from tests.system.test_http_client import server_context
 
 @pytest.mark.rule("CFG-2")
 @pytest.mark.rule("DISC-3")
-def test_both_forms_of_an_answer_are_read_over_idle_connections(
+def test_both_forms_of_an_answer_are_read_and_each_poll_opens_a_new_connection(
     found: Found, running: Callable[[Discovery], Discovery]
 ) -> None:
     with stub() as bare, stub() as wrapped:
@@ -40,7 +43,7 @@ def test_both_forms_of_an_answer_are_read_over_idle_connections(
         wait_for(lambda: min(len(bare.requests), len(wrapped.requests)) >= 3, sleep=gevent.sleep)
         discovery.stop()
         for served in (bare, wrapped):
-            assert len({request.port for request in served.requests}) == 1
+            assert len({request.port for request in served.requests}) == len(served.requests)
             assert served.requests[0].params == {"topic": "t"}
 
 
@@ -64,6 +67,58 @@ def test_https_with_a_private_ca_works_and_listed_nsqlookupds_get_no_token(
     assert "authorization" not in named.requests[0].headers
     assert "s3cret" not in caplog.text
     assert "s3cret" not in repr(discovery.health())
+
+
+@pytest.mark.rule("DISC-1")
+@pytest.mark.parametrize(
+    ("form", "requested"),
+    [
+        ("{}/lookup", "/lookup"),
+        ("http://{}", "/lookup"),
+        ("http://{}/lookup", "/lookup"),
+        ("http://{}/lookup/", "/lookup"),
+        ("http://{}/x/lookup", "/x/lookup"),
+    ],
+)
+def test_an_address_may_end_in_lookup(form: str, requested: str) -> None:
+    with stub() as served:
+        served.answers[requested] = (200, producers(A))
+        address = form.format(served.address)
+        with Reader("t", "c", print, lookupd_http_addresses=address):
+            wait_for(lambda: served.requests, sleep=gevent.sleep)
+        with LookupdClient(address) as client:
+            assert client.lookup("t").producers
+        assert {request.path for request in served.requests} == {requested}
+
+
+@pytest.mark.rule("SEC-1")
+def test_a_poll_reads_a_replaced_ca_file_again_and_an_unchanged_one_once(
+    found: Found,
+    running: Callable[[Discovery], Discovery],
+    certs: Certificates,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[ssl.SSLContext] = []
+    real = TLSOptions.context
+    monkeypatch.setattr(TLSOptions, "context", lambda self: made.append(real(self)) or made[-1])
+    file, link = tmp_path / "one.pem", tmp_path / "ca.pem"
+    file.write_bytes(Path(certs.other_ca).read_bytes())
+    link.symlink_to(file)
+    with stub(server_context(certs)) as secure:
+        secure.answers["/lookup"] = (200, producers(A))
+        address = f"https://{secure.address}"
+        discovery = running(
+            found.discovery([address], lookupd_tls=TLSOptions(ca_file=str(link)), lookupd_poll_interval=0.05)
+        )
+        wait_for(lambda: discovery.health()[address].failures_in_a_row >= 3, sleep=gevent.sleep)
+        assert len(made) == 1
+        (tmp_path / "next.pem").write_bytes(Path(certs.ca).read_bytes())
+        (tmp_path / "new").symlink_to(tmp_path / "next.pem")
+        (tmp_path / "new").replace(link)
+        wait_for(lambda: len(secure.requests) >= 3, sleep=gevent.sleep)
+        assert len(made) == 2
+        discovery.stop()
 
 
 @pytest.mark.parametrize("dialect", [Dialect(), YouzanDialect()], ids=["nsq", "youzan"])

@@ -60,6 +60,27 @@ def test_a_server_that_sends_single_bytes_cannot_exceed_the_time_limit(start: by
         assert LIMIT * 0.9 <= time.monotonic() - began < LIMIT + SLACK
 
 
+@pytest.mark.parametrize(
+    "part", [b"HTTP/1.1 100 Continue\r\n\r\n", b"X-A: " + b"b" * 60_000 + b"\r\n"], ids=["continue", "headers"]
+)
+@pytest.mark.rule("DISC-6")
+def test_headers_without_end_are_bounded_in_bytes(part: bytes) -> None:
+    sent = [0]
+
+    def flood(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(b"" if part.startswith(b"HTTP") else b"HTTP/1.1 200 OK\r\n")
+        while True:
+            connection.sendall(part * 10)
+            sent[0] += 1
+
+    with scripted(flood) as address:
+        began = time.thread_time()
+        with pytest.raises(errors.HTTPResponseError, match="headers have more than"):
+            lookup(address, http_timeout=20.0)
+        assert time.thread_time() - began < 5.0
+
+
 def test_a_call_to_a_silent_server_ends_in_time() -> None:
     with scripted(lambda connection: time.sleep(30)) as address:
         began = time.monotonic()
