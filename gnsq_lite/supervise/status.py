@@ -7,15 +7,18 @@ import contextlib
 import functools
 import hashlib
 import http.client
+import io
 import ipaddress
 import json
 import logging
 import os
 import re
+import selectors
 import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -26,8 +29,14 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger("gnsq_lite.supervise")
 
-#: Seconds without a byte from the client after which the server closes the connection.
+#: Maximum seconds from the accept of a connection to the end of the response.
 TIMEOUT = 10.0
+#: Maximum number of open connections of one server.
+MAX_CONNECTIONS = 64
+#: Maximum bytes of a request's head.
+_MAX_HEAD = 64 * 1024
+#: Seconds to wait after a connection was closed for a new one, so that clients that reconnect at once use little CPU.
+_PAUSE = 0.003
 #: Seconds for which a page is cached, so that a thousand clients cost little more than one client.
 KEEP = 0.25
 
@@ -136,10 +145,14 @@ def is_local_name(header: str | None) -> bool:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = TIMEOUT
     server_version = "gnsq_lite"
     sys_version = ""
     server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BytesIO(self.server.head_of(self.request))
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
@@ -175,13 +188,96 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing, because probes send a request every few seconds."""
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
-    """Server with one thread per request.  A client that disconnects causes no error."""
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Reads requests in one thread, and answers each complete request in another thread.
+
+    If MAX_CONNECTIONS are open, a new connection takes the place of the oldest one whose request is not complete.  The
+    server closes a connection after TIMEOUT.  A client that disconnects causes no error.
+    """
 
     daemon_threads = True
     pages: Pages
     cached: dict[str, CachedPage]
     is_loopback = False
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        #: Deadline and bytes of each request, the oldest first; of incomplete and of complete requests.
+        self._partial: dict[socket.socket, tuple[float, bytearray]] = {}
+        self._complete: dict[socket.socket, bytes] = {}
+
+    def serve_forever(self, poll_interval: float = 0.5) -> None:
+        """Serve until the process ends."""
+        self.socket.setblocking(False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.socket, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select(poll_interval):
+                    if key.fileobj is self.socket:
+                        self._accept(selector)
+                    elif key.fileobj in self._partial:  # and not closed meanwhile for a new connection
+                        self._read(selector, key.fileobj)
+                now = SYSTEM_CLOCK.now()
+                for request in [each for each, (deadline, _) in self._partial.items() if deadline <= now]:
+                    self._drop(selector, request)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        try:
+            request, _ = self.socket.accept()
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor is free; the pause keeps serve_forever() from trying again at once
+            self._drop_oldest(selector)
+            time.sleep(0.1)
+            return
+        if len(self._partial) + len(self._complete) >= MAX_CONNECTIONS and not self._drop_oldest(selector):
+            request.close()
+            return
+        request.setblocking(False)
+        self._partial[request] = SYSTEM_CLOCK.now() + TIMEOUT, bytearray()
+        selector.register(request, selectors.EVENT_READ)
+
+    def _read(self, selector: selectors.BaseSelector, request: Any) -> None:
+        """Read what the client has sent, and answer a complete request in a thread."""
+        deadline, head = self._partial[request]
+        try:
+            head += (data := request.recv(_MAX_HEAD))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or len(head) > _MAX_HEAD:
+            self._drop(selector, request)
+        elif b"\r\n\r\n" in head:
+            selector.unregister(request)
+            del self._partial[request]
+            self._complete[request] = bytes(head)
+            request.settimeout(max(0.001, deadline - SYSTEM_CLOCK.now()))  # sendall() applies it to the whole response
+            try:
+                self.process_request(request, "")
+            except RuntimeError as error:  # the process can start no thread
+                log.error("a request for a status page failed: %s", error)
+                self.shutdown_request(request)
+
+    def _drop(self, selector: selectors.BaseSelector, request: socket.socket) -> None:
+        selector.unregister(request)
+        del self._partial[request]
+        request.close()
+
+    def _drop_oldest(self, selector: selectors.BaseSelector) -> bool:
+        for request in self._partial:
+            self._drop(selector, request)
+            time.sleep(_PAUSE)
+            return True
+        return False
+
+    def head_of(self, request: Any) -> bytes:
+        """Return the head of a complete request."""
+        return self._complete[request]
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self._complete.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]
@@ -191,7 +287,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
             log.error("a request for a status page failed", exc_info=error)
 
 
-class _TCP(_Server, socketserver.TCPServer):
+class _TCP(_Server):
     allow_reuse_address = True
     request_queue_size = 1024
 
@@ -200,7 +296,8 @@ class _TCP6(_TCP):
     address_family = socket.AF_INET6
 
 
-class _Unix(_Server, socketserver.UnixStreamServer):
+class _Unix(_Server):
+    address_family = socket.AF_UNIX
     request_queue_size = 128
 
 
@@ -248,7 +345,7 @@ class StatusServer:
             os.write(writable, b".")  # wakes start()
             os.close(writable)
         with server:
-            server.serve_forever(poll_interval=0.5)
+            server.serve_forever()
 
     def _listen(self) -> _Server:
         server: _Server
