@@ -18,11 +18,11 @@ from gnsq_lite.version import __version__
 #: Seconds within which a process must answer.  This is shorter than the scrape timeout of Prometheus (10 s).
 TIMEOUT = 5.0
 
-_METRICS = b"""# HELP gnsq_worker_hung_processes Processes that the supervisor killed because they hung.
-# TYPE gnsq_worker_hung_processes counter
+_METRICS = b"""# HELP gnsq_worker_hung_processes_total Processes that the supervisor killed because they hung.
+# TYPE gnsq_worker_hung_processes_total counter
 gnsq_worker_hung_processes_total %d
-# HELP gnsq_worker_process_starts Processes that the supervisor started, including restarts and replacements.
-# TYPE gnsq_worker_process_starts counter
+# HELP gnsq_worker_process_starts_total Processes that the supervisor started, including restarts and replacements.
+# TYPE gnsq_worker_process_starts_total counter
 gnsq_worker_process_starts_total %d
 """
 

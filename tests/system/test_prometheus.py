@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
+import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +18,8 @@ import gnsq_lite
 from gnsq_lite import Message, Reader, Worker, Writer, errors
 from gnsq_lite.broker import Broker
 from tests.programs import running, wait_for
+from tests.servers import ServerHandle
+from tests.system.test_worker_command import get, pages_at, worker
 from tests.test_site import DOCS, loaded
 
 prometheus_client = pytest.importorskip("prometheus_client")
@@ -223,3 +227,68 @@ def test_a_registry_that_has_a_collector_shows_a_worker_through_it_and_once(nsqd
             assert value(empty, "gnsq_publishes_total", writer="main", outcome="published") is None
         finally:
             worker.close(1.0)
+
+
+APP = """
+import sqlite3
+from gnsq_lite import Worker
+from gnsq_lite.contrib.prometheus import PublishSeconds
+from gnsq_lite.contrib.outbox import Outbox
+from gnsq_lite.contrib.relay import RelayInWorker
+from prometheus_client import Counter
+
+outbox = Outbox(lambda: sqlite3.connect("outbox.db", timeout=60))
+outbox.create_tables()
+own = Counter("app_messages", "Messages with a \\\\ and a line\\nend.", ["kind"])
+worker = Worker(middleware=[RelayInWorker(outbox)])
+worker.every(1, "t", b"tick")
+
+@worker.handler("t", "ch")
+def handle(message):
+    own.labels('a "quote"').inc()
+"""
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("flag", ["--no-supervise", "--processes=2"])
+def test_the_pages_of_workers_are_valid(broker: ServerHandle, tmp_path: Path, flag: str) -> None:
+    with worker(tmp_path, broker.tcp_address, flag, "--metrics-depth", "--metrics-port", "0", app=APP) as program:
+        address = pages_at(program)
+        wait_for(lambda: re.search(r"(?m)^gnsq_handler_seconds_count.* [1-9]", get(address, "/metrics")[1]))
+        text = get(address, "/metrics")[1]
+    check_page(text)
+    assert ("gnsq_worker_hung_processes_total" in text) == (flag != "--no-supervise")
+
+
+def test_the_page_of_a_reader_is_valid(nsqd: Broker) -> None:
+    registry = prometheus_client.CollectorRegistry()
+    with Reader("t", "ch", print, nsqd_tcp_addresses=nsqd.nsqd_tcp_address) as reader:
+        registry.register(Collector(reader))
+        check_page(prometheus_client.generate_latest(registry).decode())
+
+
+SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*",?)*\})? (\S+)')
+SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("", "_sum", "_count")}
+
+
+def check_page(text: str) -> None:
+    """Parse a page strictly: one declaration before all samples of a family, and each sample once.  Ask promtool."""
+    families, samples, name, kind = set[str](), set[str](), "", ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            name = line.split(" ")[2]
+            assert name not in families, f"{name} is declared twice"
+            families.add(name)
+        elif line.startswith("# TYPE "):
+            assert line.split(" ")[2] == name, line
+            kind = line.split(" ")[3]
+            assert name.endswith("_total") == (kind == "counter"), line
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match is not None, line
+            assert match[1] in [name + suffix for suffix in SUFFIXES.get(kind, ("",))], f"{line} below {name} {kind}"
+            assert match[1] + (match[2] or "") not in samples, f"{line} is there twice"
+            samples.add(match[1] + (match[2] or ""))
+            float(match[3])
+    if promtool := shutil.which("promtool"):
+        subprocess.run([promtool, "check", "metrics"], input=text.encode(), check=True)
