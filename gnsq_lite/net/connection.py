@@ -119,7 +119,7 @@ class BaseConnection:
                 self._check_ok(stream, algorithm, self._decompress(self._decoder.take_pending()))
             if negotiated.auth_required:
                 self._write(stream, commands.auth(self._secret()))
-                self.auth_reply = parse_auth_reply(self._response(stream, "the reply to AUTH"))
+                self.auth_reply = parse_auth_reply(self._without_secret(self._response(stream, "the reply to AUTH")))
             if self.target.subscribe is not None:
                 self._write(stream, self.target.subscribe)
                 self._check_ok(stream, "SUB")
@@ -157,10 +157,22 @@ class BaseConnection:
             raise AuthFirstError("E_AUTH_FIRST", why, self.address)
         return secret.encode("utf-8") if isinstance(secret, str) else secret
 
+    def _nsqd_error(self, body: bytes) -> NsqdError:
+        """Return the exception for an error frame with *body*."""
+        return error_for(self._without_secret(body), self.address)
+
+    def _without_secret(self, body: bytes) -> bytes:
+        """Replace the AUTH secret in *body*, because an nsqd or its auth server may repeat it.
+
+        A secret of less than 4 bytes stays: its bytes also occur in other text, such as nsqd's error codes.
+        """
+        secret = self.options.auth_secret
+        return body if secret is None or len(secret) < 4 else body.replace(self._secret(), b"<hidden>")
+
     def _check_ok(self, stream: ByteStream, request: str, data: bytes = b"") -> None:
         body = self._response(stream, f"OK to {request}", data)
         if body != OK:
-            raise _unexpected(f"OK to {request}", FRAME_RESPONSE, body)
+            raise _unexpected(f"OK to {request}", FRAME_RESPONSE, self._without_secret(body))
 
     def _response(self, stream: ByteStream, wanted: str, data: bytes = b"") -> bytes:
         """Return the body of the next response in *data* and further reads.  Answer heartbeats before it with NOP.
@@ -171,9 +183,9 @@ class BaseConnection:
             kind, body = self._read_frame(stream, data)
             data = b""
             if kind == FRAME_ERROR:
-                raise error_for(body, self.address)
+                raise self._nsqd_error(body)
             if kind != FRAME_RESPONSE:
-                raise _unexpected(wanted, kind, body)
+                raise _unexpected(wanted, kind, self._without_secret(body))
             if body != HEARTBEAT:
                 return body
             self._write(stream, commands.NOP)
@@ -299,7 +311,7 @@ class Connection(BaseConnection):
     def _on_frame(self, frame: Frame) -> None:
         body = frame.body
         if frame.kind == FRAME_ERROR:
-            error = error_for(body, self.address)
+            error = self._nsqd_error(body)
             if error.closes_connection and not isinstance(error, self.outlives):
                 raise error
             self.owner.on_error_frame(self, error)
@@ -310,7 +322,7 @@ class Connection(BaseConnection):
         else:
             if body == CLOSE_WAIT:
                 self.close_waited = True
-            self.owner.on_response(self, body)
+            self.owner.on_response(self, self._without_secret(body))
 
     # -- writing
 

@@ -34,7 +34,6 @@ from gnsq_lite.errors import (
     NsqdError,
     NSQError,
     ProtocolError,
-    error_for,
 )
 from gnsq_lite.net.at_exit import close_threads_at_exit
 from gnsq_lite.net.blocking_connection import BlockingConnection, DeadlinePassed
@@ -247,17 +246,18 @@ class SharedConnection(BlockingConnection):
     def _oldest(self, frame: Frame) -> Publish:
         if not self.unanswered:
             if frame.kind == FRAME_ERROR:
-                raise error_for(frame.body, self.address)
+                raise self._nsqd_error(frame.body)
             raise ProtocolError(f"an answer without a publish: {frame.body[:50]!r}")
         return self.unanswered[0]
 
     def _answered(self, publish: Publish, frame: Frame) -> None:
         """Settle *publish*, the oldest one, and wake its thread.  Raises an NsqdError if nsqd closes the connection."""
         if frame.kind != FRAME_ERROR:
-            publish.finish(None if frame.body == OK else self._dialect.receipt(frame.body))
+            body = frame.body
+            publish.finish(None if body == OK else self._dialect.receipt(self._without_secret(body)))
             self.unanswered.popleft()
             return
-        error = error_for(frame.body, self.address)
+        error = self._nsqd_error(frame.body)
         if error.is_nsqds_fault:
             self.group.nsqd.fail(self.clock.now())
         if error.is_exiting or (self._dialect.is_routed and self._dialect.should_reroute(error)):

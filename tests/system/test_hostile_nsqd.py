@@ -41,14 +41,14 @@ HEAD = struct.pack(">qH16s", 1, 1, b"0123456789abcdef")
 
 
 def read_command(connection: socket.socket) -> bytes:
-    """Read a line; of IDENTIFY and PUB also the body."""
+    """Read a line; of IDENTIFY, AUTH and PUB also the body."""
     line = b""
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
         if not byte:
             raise OSError("gone")
         line += byte
-    if line.lstrip().startswith((b"IDENTIFY", b"PUB")):
+    if line.removeprefix(b"  V2").startswith((b"IDENTIFY", b"AUTH", b"PUB")):
         size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
         connection.recv(size, socket.MSG_WAITALL)
     return line

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
+import socket
 import ssl
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
 from tests.programs import wait_for
 from tests.servers import ServerHandle
+from tests.system.test_hostile_nsqd import drain, frame, hostile, read_command, shake_hands
 
 QUICK: dict[str, Any] = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
 BODIES = [b"x", b"y" * 1000, random.Random(1).randbytes(300_000), b"z" * 900_000]
@@ -209,6 +212,51 @@ def test_every_failure_of_auth_is_typed_and_keeps_the_secret(make_broker: MakeBr
         writer.publish("mine", b"x")  # the refusal closed one connection and did nothing else
     with pytest.raises(errors.UnauthorizedError):
         Reader("theirs", "ch", print, nsqd_tcp_addresses=broker.tcp_address, auth_secret="good", **QUICK).start()
+
+
+REPEATED = {
+    "refusal": (1, b"E_AUTH_FAILED AUTH failed for hunter2"),
+    "unknown code": (1, b"E_hunter2"),
+    "reply": (0, b'{"identity": "hunter2", "identity_url": "http://hunter2", "permission_count": 1}'),
+    "no JSON": (0, b"{hunter2"),
+    "message": (2, b"hunter2" * 10),
+    "later": (0, b'{"identity": "me"}'),
+}
+
+
+@pytest.mark.rule("SEC-4")
+@pytest.mark.parametrize("given", ["hunter2", b"hunter2"], ids=["str", "bytes"])
+@pytest.mark.parametrize("repeated", list(REPEATED))
+def test_a_secret_that_nsqd_repeats_is_hidden(
+    repeated: str, given: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    def speak(connection: socket.socket) -> None:
+        shake_hands(connection, auth_required=True)
+        assert read_command(connection) == b"AUTH\n"
+        connection.sendall(frame(*REPEATED[repeated]))
+        read_command(connection)
+        connection.sendall(frame(1, b"E_INVALID hunter2 and hunter2"))
+        read_command(connection)
+        connection.sendall(frame(0, b"hunter2"))
+        drain(connection)
+
+    seen: list[str] = []
+    with hostile(speak) as (address, _), Writer(address, auth_secret=given, publish_timeout=0.3, **QUICK) as writer:
+        for publish in (writer.publish, lambda *args: writer.publish_nowait(*args).result()):
+            with pytest.raises(errors.NSQError) as caught:
+                publish("t", b"x")
+            seen += traceback.format_exception(caught.value)
+        seen.append(repr(writer.stats()))
+        with Reader(
+            "t", "ch", print, nsqd_tcp_addresses=address, auth_secret=given, on_error=lambda e: seen.append(repr(e)),
+            **QUICK,
+        ) as reader:  # fmt: skip
+            wait_for(lambda: reader.stats().connections or "cannot" in caplog.text or seen, 1.0)
+            seen.append(repr(reader.stats()))
+    assert "hidden" in caplog.text + "".join(seen)
+    assert "hunter2" not in caplog.text + "".join(seen)
 
 
 # -- what is negotiated (NEG-1, NEG-3, SEC-5)
