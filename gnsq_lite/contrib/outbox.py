@@ -43,7 +43,10 @@ _PUBLISH = inspect.signature(Writer.publish)
 
 @dataclass(frozen=True)
 class Row:
-    """A stored message.  ``failures`` is the number of times that nsqd refused the message."""
+    """A stored message.  ``failures`` is the number of times that the message was refused.
+
+    If a column of the row has a wrong type, ``fault`` names it, and the row cannot be published.
+    """
 
     id: int
     topic: str
@@ -51,6 +54,37 @@ class Row:
     body: bytes
     options: dict[str, Any]
     failures: int
+    fault: OptionError | None = None
+
+
+def _row(number: int, due_at: Any, *values: Any) -> Row:
+    """Check the values of a row, which people may have edited, and return the Row."""
+    (topic, key, options), body, failures = map(_decoded, values[:3]), values[3], values[4]
+    try:
+        decoded = json.loads(options) if isinstance(options, str) else None
+    except (ValueError, RecursionError):
+        decoded = None
+    wanted = {
+        "topic": (topic, isinstance(topic, str), "text"),
+        "ordering_key": (key, isinstance(key, str), "text"),
+        "body": (body, isinstance(body, (bytes, bytearray, memoryview)), "bytes"),
+        "options": (options, isinstance(decoded, dict), "a JSON object"),
+        "failures": (failures, isinstance(failures, int), "a whole number"),
+        "due_at": (due_at, _is_time(due_at), "a number"),
+    }
+    faults = [OptionError(name, value, f"must be {kind}") for name, (value, good, kind) in wanted.items() if not good]
+    if faults:
+        texts = (value if isinstance(value, str) else "" for value in (topic, key))
+        return Row(number, *texts, b"", {}, failures if isinstance(failures, int) else 0, faults[0])
+    return Row(number, topic, key, bytes(body), decoded or {}, failures)
+
+
+def _decoded(value: Any) -> Any:
+    """Decode a text column of SQLite, which :meth:`Table.due` selects as bytes, because it may contain any bytes."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def rows_to_insert(
@@ -119,9 +153,10 @@ class Table:
 
     def is_due(self, now: float) -> bool:
         """Return whether a message is due."""
-        self._cursor.execute(f"SELECT MIN(due_at) FROM {self._name}")  # MIN() always uses the index
-        (first,) = self._cursor.fetchone()
-        return first is not None and bool(first <= now)
+        least = f"SELECT MIN(due_at) FROM {self._name}"  # MIN() and MAX() always use the index
+        self._cursor.execute(f"SELECT ({least}), ({least.replace('MIN', 'MAX')})")
+        first, last = self._cursor.fetchone()
+        return first is not None and (not _is_time(first) or bool(first <= now) or not _is_time(last))
 
     def lock(self) -> bool:
         """Take the lock until the transaction ends.  Return False if another relay holds the lock."""
@@ -141,19 +176,24 @@ class Table:
             self._cursor.execute(f"INSERT INTO {self._relay} (id, turns) VALUES (1, 0)")
 
     def due(self, now: float, limit: int) -> list[Row]:
-        """Return messages to publish, in the order of their ids.
+        """Return messages to publish, in the order of their ids.  A row with an invalid ``due_at`` is due.
 
         A refused message delays later messages of the same topic and key until it is published or deleted.
         """
+        columns, invalid = "id, due_at, topic, ordering_key, options, body, failures", "due_at = 'NaN'"
+        if not self._skip_locked:  # any column of SQLite may contain any type; text and blobs are above all numbers
+            invalid, text = "due_at >= ''", "CASE WHEN typeof({0}) = 'text' THEN CAST({0} AS BLOB) END"
+            texts = ", ".join(map(text.format, ("topic", "ordering_key", "options")))
+            columns = f"id, due_at, {texts}, CASE WHEN typeof(body) = 'blob' THEN body END, failures + 0"
         self._cursor.execute(
-            f"SELECT id, topic, ordering_key, body, options, failures FROM {self._name} m WHERE due_at <= {self._mark}"
+            f"SELECT {columns} FROM {self._name} m WHERE (due_at <= {self._mark} OR {invalid})"
             f" AND NOT EXISTS (SELECT 1 FROM {self._name} h WHERE m.ordering_key <> '' AND h.failures > 0"
             " AND h.topic = m.topic AND h.ordering_key = m.ordering_key AND h.id < m.id)"
             f" ORDER BY due_at, id LIMIT {limit:d}",
             (now,),
         )
         found = sorted(self._cursor.fetchall(), key=lambda row: row[0])
-        return [Row(row[0], row[1], row[2], bytes(row[3]), json.loads(row[4]), row[5]) for row in found]
+        return [_row(*row) for row in found]
 
     def delete(self, ids: Sequence[int]) -> None:
         """Delete the messages with these ids."""
@@ -162,16 +202,23 @@ class Table:
             self._cursor.execute(f"DELETE FROM {self._name} WHERE id IN ({marks})", tuple(ids))
 
     def refuse(self, row: Row, error: str, due_at: float) -> None:
-        """Store the error with which nsqd refused a message, and the time of the next attempt."""
+        """Store the error with which a message was refused, and the time of the next attempt."""
         values = f"failures = failures + 1, error = {self._mark}, due_at = {self._mark}"
         self._cursor.execute(f"UPDATE {self._name} SET {values} WHERE id = {self._mark}", (error, due_at, row.id))
 
-    def backlog(self, now: float) -> tuple[int, float]:
-        """Return the number of overdue messages, and the seconds by which the oldest message is overdue."""
-        where = f"WHERE publish_at <= {self._mark}"
-        self._cursor.execute(f"SELECT COUNT(*), MIN(publish_at) FROM {self._name} {where}", (now,))
-        count, oldest = self._cursor.fetchone()
-        return int(count), 0.0 if oldest is None else max(0.0, now - oldest)
+    def backlog(self, now: float) -> tuple[int, float, int]:
+        """Return the number of overdue messages, the seconds by which the oldest is overdue, and the number refused."""
+        due = f"CASE WHEN publish_at <= {self._mark} THEN publish_at END"
+        refused = "CASE WHEN failures > 0 THEN 1 END"
+        statement = f"SELECT COUNT({due}), MIN({due}), COUNT({refused}) FROM {self._name}"
+        self._cursor.execute(statement, (now, now))
+        count, oldest, failed = self._cursor.fetchone()
+        return int(count), 0.0 if oldest is None else max(0.0, now - oldest), int(failed)
+
+
+def _is_time(value: Any) -> bool:
+    """Return whether *value* is a number.  SQLite stores any type in a column, and PostgreSQL may store NaN."""
+    return isinstance(value, (int, float)) and value == value
 
 
 def insert_into(table: str, mark: str) -> str:

@@ -104,6 +104,7 @@ class Collector:
                     if relay.backlog is not None:
                         made["gnsq_outbox_messages"].add_metric([relay.source.name], relay.backlog[0])
                         made["gnsq_outbox_age_seconds"].add_metric([relay.source.name], relay.backlog[1])
+                        made["gnsq_outbox_refused_messages"].add_metric([relay.source.name], relay.backlog[2])
         known = [stats for stats in self._last.values() if isinstance(stats, ReaderStats)]
         for look in self.depths:
             for place, depth in look(known).items():
@@ -161,6 +162,7 @@ _FURTHER = (
     ("gnsq_schedule_last_run_timestamp_seconds", "Due time of the last published message.", ["schedule", "topic"]),
     ("gnsq_outbox_messages", "Due messages of an outbox.", ["outbox"]),
     ("gnsq_outbox_age_seconds", "Seconds for which the oldest message of an outbox has been due.", ["outbox"]),
+    ("gnsq_outbox_refused_messages", "Messages of an outbox that were refused: see their column error.", ["outbox"]),
     ("gnsq_channel_depth", "Depth of a channel (only with --metrics-depth).", ["nsqd", "topic", "channel"]),
 )
 _MESSAGE_AGE = (

@@ -48,8 +48,9 @@ class Relay:
         #: Whether the Writer accepts keys, as with Youzan's NSQ.  It is True until the Writer refuses a key.
         self._accepts_keys = True
         self._failed, self._count_at = 0, 0.0
-        #: Number of overdue messages, and seconds by which the oldest is overdue, or None before the first count.
-        self.backlog: tuple[int, float] | None = None
+        #: Number of overdue messages, seconds by which the oldest is overdue, and number of refused messages, or None
+        #: before the first count.
+        self.backlog: tuple[int, float, int] | None = None
 
     def publish_batch(self) -> bool:
         """Publish at most one batch.  Return False if no message was due, or if another relay has the lock.
@@ -113,7 +114,7 @@ class Relay:
 
     def _all_at_once(self, topic: str, rows: Sequence[Row], done: list[int]) -> bool:
         """Publish *rows* with one MPUB.  Return False if options, keys or nsqd's refusal require single publishes."""
-        if len(rows) < 2 or any(row.options or (row.key and self._accepts_keys) for row in rows):
+        if len(rows) < 2 or any(row.fault or row.options or (row.key and self._accepts_keys) for row in rows):
             return False
         try:
             self._writer.multipublish(topic, [row.body for row in rows])
@@ -140,6 +141,8 @@ class Relay:
                 done.append(row.id)
 
     def _publish_one(self, row: Row) -> None:
+        if row.fault is not None:
+            raise row.fault
         if row.key and self._accepts_keys and "key" not in row.options:
             try:
                 self._writer.publish(row.topic, row.body, key=row.key, **row.options)
@@ -151,8 +154,8 @@ class Relay:
         self._writer.publish(row.topic, row.body, **row.options)
 
     def _refused(self, table: Table, row: Row, error: Exception) -> None:
-        """Schedule the next attempt for a refused message.  The number of attempts is unlimited."""
-        pause = min(_RETRY * 2.0 ** min(row.failures, 16), _LONGEST_RETRY)
+        """Schedule the next attempt for a refused message or an invalid row.  The number of attempts is unlimited."""
+        pause = min(_RETRY * 2.0 ** max(0, min(row.failures, 16)), _LONGEST_RETRY)
         why = f"{type(error).__name__}: {error}"[:1000]
         table.refuse(row, why, self._clock.wall() + pause)
         text = "cannot publish message %d of the outbox %r to %s; retrying in %g s: %s"

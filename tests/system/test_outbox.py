@@ -183,6 +183,61 @@ def test_a_refused_message_delays_only_later_messages_of_its_key(
     assert received(broker, topic, 2) == [b"a1", b"a2"]
 
 
+#: An assignment for each wrong value, and whether PostgreSQL can store it.
+EDITS = [
+    ("topic = 'bad topic'", True),
+    ("topic = x'6f6b'", False),
+    ("body = 'text'", False),
+    ("body = cast(x'ff' as text)", False),
+    ("options = 'not json'", True),
+    ("options = '[1, 2]'", True),
+    ("options = cast(x'ff' as text)", False),
+    ("options = x'7b7d'", False),
+    ("options = '{\"evil\": 1}'", True),
+    ('options = \'{"defer": "soon"}\'', True),
+    ("options = '{\"timeout\": -5}'", True),
+    ("ordering_key = x'ff'", False),
+    ("due_at = 'soon'", False),
+    ("due_at = x'00'", False),
+    ("due_at = 'NaN'", True),
+]
+
+
+@pytest.mark.parametrize(("edit", "in_both"), EDITS, ids=[edit for edit, _ in EDITS])
+def test_a_row_with_a_wrong_value_stops_no_other_row_and_is_marked(
+    database: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str, edit: str, in_both: bool
+) -> None:
+    with closing(database()) as connection:
+        if not in_both and not isinstance(connection, sqlite3.Connection):
+            pytest.skip("PostgreSQL refuses the value")
+    broker.prepare(topic, "ch")
+    store(database, outbox, topic, b"1", b"2")
+    store(database, outbox, topic, b"edited", b"later", key="k")
+    store(database, outbox, topic, b"3", b"4", key="other")
+    execute(database, f"UPDATE nsq_outbox SET {edit} WHERE id = 3")
+    clock = FakeClock()
+    relay = Relay(outbox.source(), writer, clock=clock)
+    relay_all(relay)
+    held_up = 0 if "ordering_key" in edit or "topic" in edit else 1
+    assert depth(broker, topic) == 5 - held_up
+    assert select(database, "SELECT failures FROM nsq_outbox WHERE id = 3") == [1]
+    (error,) = select(database, "SELECT error FROM nsq_outbox WHERE id = 3")
+    assert edit.split(" ")[0].replace("ordering_", "") in error or "evil" in error or "defer" in error or "-5" in error
+    with relay.source.begin() as table:
+        assert table.backlog(clock.wall())[2] == 1
+    relay.source.close()
+
+
+def test_numbers_of_wrong_types_are_read_as_numbers(database: Connect, outbox: Outbox, writer: Writer) -> None:
+    with closing(database()) as connection:
+        if not isinstance(connection, sqlite3.Connection):
+            pytest.skip("PostgreSQL refuses the values")
+    store(database, outbox, "t", b"1")
+    execute(database, "UPDATE nsq_outbox SET failures = 'many', publish_at = 'x', id = -5")
+    relay_all(Relay(outbox.source(), writer))
+    assert stored(database) == 0
+
+
 def test_a_batch_of_refused_messages_does_not_hide_later_messages(
     database: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str
 ) -> None:
@@ -304,7 +359,7 @@ def test_a_worker_relays_and_knows_the_backlog(
     try:
         wait_for(lambda: worker.stats()[0].finished == 1)
         wait_for(lambda: relaying.relays[0].backlog is not None)
-        count, age = relaying.relays[0].backlog or (0, 0.0)
+        count, age, _ = relaying.relays[0].backlog or (0, 0.0, 0)
         assert count in (1, 2)
         assert 59 < age < 120
     finally:
