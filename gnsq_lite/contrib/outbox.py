@@ -74,8 +74,8 @@ def _row(number: int, due_at: Any, *values: Any) -> Row:
     }
     faults = [OptionError(name, value, f"must be {kind}") for name, (value, good, kind) in wanted.items() if not good]
     if faults:
-        texts = (value if isinstance(value, str) else "" for value in (topic, key))
-        return Row(number, *texts, b"", {}, failures if isinstance(failures, int) else 0, faults[0])
+        topic, key = (value if isinstance(value, str) else "" for value in (topic, key))
+        return Row(number, topic, key, b"", {}, failures if isinstance(failures, int) else 0, faults[0])
     return Row(number, topic, key, bytes(body), decoded or {}, failures)
 
 

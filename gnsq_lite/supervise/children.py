@@ -20,6 +20,9 @@ from gnsq_lite.supervise.slots import VARIABLE, Slot
 
 NEVER = float("inf")
 
+#: Signal at which a supervised process prints its Python stacks and ends, also while a thread holds the GIL.
+PRINT_STACKS = signal.SIGVTALRM
+
 #: Drain limit, in seconds, of a process that has not loaded its Worker yet.
 _DRAIN_TIMEOUT = 30.0
 

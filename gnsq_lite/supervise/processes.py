@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.supervise.children import NEVER, Child
+from gnsq_lite.supervise.children import NEVER, PRINT_STACKS, Child
 from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.supervise.notify import Notifier
 from gnsq_lite.supervise.restarts import Restarts
@@ -28,6 +28,8 @@ GRACE = 10.0
 READY_TIMEOUT = 60.0
 #: Seconds between two checks while a process starts, and while all processes run.
 _CHECK_STARTING, _CHECK_EVERY = 0.05, 0.5
+#: Seconds in which a process that hangs can print its stacks before it is killed.
+_PRINTING = 0.5
 #: Seconds without a check after which the supervisor reports itself as stuck.
 _STUCK = 30.0
 _ENDING, _PAUSING = (signal.SIGTERM, signal.SIGINT), (signal.SIGUSR1, signal.SIGUSR2)
@@ -145,7 +147,8 @@ class Supervisor:
         begun = memory.begun
         log.error(text, child.number, seconds, begun or "unknown", extra={**child.extra, "begun": begun})
         self.hung, memory.hang_timeout = self.hung + 1, 0
-        child.send(signal.SIGKILL)
+        child.send(PRINT_STACKS)
+        child.kill_at = self.clock.now() + _PRINTING
 
     def _start_others(self, now: float) -> None:
         """After the first process has loaded the Worker, start the others.  So a load error is printed only once."""

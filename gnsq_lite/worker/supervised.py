@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import hashlib
 import os
 import resource
@@ -15,6 +17,7 @@ from gnsq_lite.net.loop import sleep
 from gnsq_lite.net.waiting import run_in_loop
 from gnsq_lite.options import ConnectionOptions, RetryOptions
 from gnsq_lite.stats import ReaderStats
+from gnsq_lite.supervise.children import PRINT_STACKS
 from gnsq_lite.supervise.shared_memory import TICK, GroupMemory, ProcessMemory
 from gnsq_lite.supervise.slots import Slot
 from gnsq_lite.worker.app import Middleware, Worker
@@ -45,6 +48,8 @@ class Supervised(Middleware[Any]):
 
     def started(self, worker: Worker) -> None:
         """Start to count ticks in the I/O loop."""
+        with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):  # no stderr
+            faulthandler.register(PRINT_STACKS, file=2, all_threads=True, chain=True)  # chain: then end
         self._own.hang_timeout = hang_timeout(worker)
         loop = io_loop()
         run_in_loop(loop, loop.spawn, "ticks", self._tick)
@@ -125,11 +130,10 @@ def hang_timeout(worker: Worker) -> float:
     """Return the seconds without a tick after which a supervisor kills a process of *worker*, or 0 for never."""
     if worker.hang_timeout is not None:
         return worker.hang_timeout
-    longest = 2 * ConnectionOptions.heartbeat_interval
-    for handler in worker.handlers:
-        options = handler.merged(worker.defaults)
-        longest = max(longest, options.get("time_limit") or 0.0, 2 * options.get("heartbeat_interval", 0.0))
-    return longest + _SPARE
+    options = [handler.merged(worker.defaults) for handler in worker.handlers]
+    heartbeats = [each.get("heartbeat_interval", ConnectionOptions.heartbeat_interval) for each in options]
+    longest = 2 * max(heartbeats, default=ConnectionOptions.heartbeat_interval)
+    return max([longest, *(each.get("time_limit") or 0.0 for each in options)]) + _SPARE
 
 
 def resident() -> float:

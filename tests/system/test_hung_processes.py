@@ -53,6 +53,7 @@ def test_hung_processes_are_killed_and_messages_and_schedules_continue(
         program.says("begins later", times=100, timeout=90)
         program.says("hangs: its I/O loop has not run for", times=2)
         assert "killing it; last message begun: t/ch " in program.output
+        assert re.search(r'File ".*app.py", line \d+ in handle', program.output), "no Python stack"
         program.says("giving up message", times=2, timeout=90)
         for number in range(1, 3):
             assert program.output.count(f"begins hold{number} ") <= 2
