@@ -65,7 +65,9 @@ class Supervisor:
         self._codes: list[int] = []
         #: Number of processes that were killed because they hung.
         self.hung = 0
-        self._folder = ""
+        parent = tempfile.gettempdir()
+        self._parent, self._folder = parent if len(os.fsencode(parent)) <= _LONGEST else "/tmp", ""
+        tempfile.TemporaryFile(dir=self._parent).close()  # fails before anything is started
         self._checked_at = self.clock.now()
         self.children: list[Child] = []
         #: Processes that drain: replaced processes, and new processes that did not become ready.
@@ -74,9 +76,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run in the main thread until all processes have ended, and return the :class:`ExitCode`."""
-        parent = tempfile.gettempdir()
-        parent = parent if len(os.fsencode(parent)) <= _LONGEST else "/tmp"
-        with tempfile.TemporaryDirectory(prefix="gnsq-", dir=parent, ignore_cleanup_errors=True) as self._folder:
+        with tempfile.TemporaryDirectory(prefix="gnsq-", dir=self._parent, ignore_cleanup_errors=True) as self._folder:
             self._memory = GroupMemory(self._folder)
             try:
                 self.children = [Child(number, Restarts(self.clock)) for number in range(self.count)]

@@ -106,7 +106,13 @@ class Launch:
         command = (sys.executable, *sys.orig_argv[1:])
         # With --reload a new process may wait without limit until an error in its sources is fixed.
         timeout = float("inf") if self.reload else READY_TIMEOUT
-        supervisor = Supervisor(command, self.processes, ready_timeout=timeout, notifier=Notifier())
+        try:
+            supervisor = Supervisor(command, self.processes, ready_timeout=timeout, notifier=Notifier())
+        except OSError as error:
+            why = (
+                f"no temporary directory is writable; set TMPDIR to one, in Kubernetes to an emptyDir volume ({error})"
+            )
+            raise OptionError("TMPDIR", os.environ.get("TMPDIR"), why) from error
         if self.metrics_port is not None:
             self._serve(StatusServer(GroupPages(supervisor, merge), (self.metrics_host, self.metrics_port)))
         return supervisor.run()

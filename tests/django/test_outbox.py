@@ -306,3 +306,30 @@ def test_after_the_server_has_ended_idle_connections_no_message_fails(shop: Outb
         assert program.ends() == 0
         assert "handler failed" not in program.output
     assert len(shop.select("select number from shop_order where billed")) == 4 + 18 + 1
+
+
+QUERIES = """
+from django.db import connection
+from gnsq_lite.contrib.django import CloseOldConnections
+from gnsq_lite.contrib.django.outbox import source
+connection.force_debug_cursor = True   # as DEBUG=True does
+middleware, relayed = CloseOldConnections(), source("default")
+counts = []
+for _ in range(5):
+    middleware.before(None)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    middleware.after(None)
+    counts.append(len(connection.queries))
+for _ in range(5):
+    with relayed.begin() as table:
+        table.is_due(0.0)
+    counts.append(len(connection.queries))
+print(max(counts[:5]), max(counts[5:]))
+"""
+
+
+def test_the_sql_that_django_keeps_under_debug_is_forgotten_after_each_message_and_batch(shop: OutboxShop) -> None:
+    message, batch = map(int, shop.script(QUERIES).split()[-2:])
+    assert message == 1
+    assert 1 <= batch <= 4  # BEGIN, SELECT, COMMIT of one batch

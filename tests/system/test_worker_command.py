@@ -400,6 +400,24 @@ def test_json_logs_are_one_object_a_line_with_the_key_fields(nsqd: Broker, tmp_p
     }
 
 
+NO_TMP = """
+import runpy, sys, tempfile
+tempfile._candidate_tempdir_list = lambda: ["/nonexistent"]
+sys.argv[0] = "gnsq-lite"
+runpy.run_module("gnsq_lite", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--metrics-port", "0"]], ids=["plain", "with pages"])
+def test_without_a_writable_temporary_directory_one_line_names_the_remedy(tmp_path: Path, flags: list[str]) -> None:
+    with running(["-c", NO_TMP, "worker", "jobs:worker", *flags], tmp_path) as program:
+        assert program.ends() == 2
+    assert "TMPDIR" in program.output
+    assert "emptyDir" in program.output
+    assert "live page" not in program.output
+    assert len(program.output.splitlines()) == 1
+
+
 def pages_at(program: Program) -> str:
     program.says("live page: http://")
     return program.output.split("live page: http://")[1].split("/")[0]

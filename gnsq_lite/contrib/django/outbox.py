@@ -75,6 +75,7 @@ def source(alias: str) -> Source:
     @contextmanager
     def begin() -> Iterator[Table]:
         connection = connections[alias]
+        connection.queries_log.clear()  # with DEBUG=True, Django keeps the SQL until the next request
         try:
             with transaction.atomic(using=alias), connection.cursor() as cursor:
                 yield Table(_TABLE, cursor, "%s", connection.features.has_select_for_update_skip_locked, _RELAY)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 from django.conf import settings
-from django.db import close_old_connections
+from django.db import close_old_connections, reset_queries
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
@@ -25,10 +25,14 @@ _handlers: list[Handler] = []
 
 
 class CloseOldConnections(Middleware[Any]):
-    """Closes database connections that are broken or older than CONN_MAX_AGE, as Django does around each request."""
+    """Closes database connections that are broken or older than CONN_MAX_AGE, as Django does around each request.
+
+    With DEBUG=True, it also forgets the SQL of the last message, which Django keeps until the next request.
+    """
 
     def before(self, message: Any) -> None:
         """Close broken or old connections without an open transaction, before the handler starts."""
+        reset_queries()
         close_old_connections()
 
     def after(self, message: Any) -> None:
