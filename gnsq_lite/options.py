@@ -207,6 +207,19 @@ def _file_version(path: str | None) -> tuple[int, ...] | None:
     return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
+def strict_verification_hint(reason: str) -> str:
+    """Return how to make a certificate again that lacks extensions, or "" if OpenSSL's *reason* is another one.
+
+    Python 3.13 and newer verify strictly (RFC 5280) by default.
+    """
+    if not any(each in reason.lower() for each in ("key identifier", "key usage", "basic constraints")):
+        return ""
+    return (
+        "; Python 3.13 verifies strictly: make the certificates again, the CA's with basicConstraints=critical,CA:true,"
+        " keyUsage=critical,keyCertSign and subjectKeyIdentifier=hash, the server's with authorityKeyIdentifier=keyid"
+    )
+
+
 def is_host_name(name: object) -> bool:
     """Return whether *name* is a valid host name.  For an invalid name, gevent's resolver would print a traceback."""
     try:

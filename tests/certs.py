@@ -49,7 +49,8 @@ class Certificates:
 
 
 class _Authority:
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, *, key_identifiers: bool = True) -> None:
+        self._key_identifiers = key_identifiers
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -65,7 +66,7 @@ class _Authority:
             encipher_only=False,
             decipher_only=False,
         )
-        cert = (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(self._name)
             .issuer_name(self._name)
@@ -74,10 +75,12 @@ class _Authority:
             .not_valid_before(now - _DAY)
             .not_valid_after(now + _DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .add_extension(usage, critical=True)
-            .sign(self._key, hashes.SHA256())
         )
+        if key_identifiers:
+            identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+            builder = builder.add_extension(identifier, critical=False)
+        cert = builder.sign(self._key, hashes.SHA256())
         self.path = str(folder / f"{name}.pem")
         Path(self.path).write_bytes(cert.public_bytes(serialization.Encoding.PEM))
 
@@ -96,9 +99,10 @@ class _Authority:
             .not_valid_before(begin)
             .not_valid_after(end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(issuer, critical=False)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         )
+        if self._key_identifiers:
+            builder = builder.add_extension(issuer, critical=False)
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), False)
         cert = builder.sign(self._key, hashes.SHA256())
@@ -116,6 +120,12 @@ def _name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def without_key_identifiers(folder: Path) -> tuple[str, Pair]:
+    """Return a CA and a server certificate that Python 3.13 refuses and Python 3.12 accepts."""
+    old = _Authority(folder, "old-ca", key_identifiers=False)
+    return old.path, old.issue("old-server", hosts=("localhost", "127.0.0.1"))
 
 
 def make(folder: Path) -> Certificates:

@@ -30,7 +30,7 @@ from gnsq_lite.errors import (
     HTTPTimeout,
 )
 from gnsq_lite.http.reply import shown
-from gnsq_lite.options import HTTPOptions, TLSOptions
+from gnsq_lite.options import HTTPOptions, TLSOptions, strict_verification_hint
 
 #: Maximum bytes of the status line, the headers and the "100 Continue" responses before them.
 _MAX_HEAD = 128 * 1024
@@ -210,7 +210,7 @@ def translated(url: str, error: BaseException) -> HTTPError:
     """Translate an exception that urllib3 raised in a call to *url* into an HTTPError."""
     cause = _innermost(error)
     if "CERTIFICATE_VERIFY_FAILED" in str(cause):
-        remedy = "; set TLSOptions(ca_file=...) to its CA"
+        remedy = strict_verification_hint(str(cause)) or "; set TLSOptions(ca_file=...) to its CA"
         if "mismatch" in str(cause):
             remedy = "; set TLSOptions(server_hostname=...) to the certificate's host name"
         elif "expired" in str(cause) or "not yet valid" in str(cause):

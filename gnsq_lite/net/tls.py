@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from gnsq_lite.errors import CertificateError, ClientCertificateError, ConnectionLost, TLSError
 from gnsq_lite.net.os_threads import native_lock
-from gnsq_lite.options import TLSOptions
+from gnsq_lite.options import TLSOptions, strict_verification_hint
 
 #: Maximum bytes of one read of plain text.
 _READ_SIZE = 64 * 1024
@@ -129,4 +129,6 @@ def _certificate_hint(error: ssl.SSLCertVerificationError, name: str) -> str:
         return f"the certificate is not for {name!r} ({said}); set TLSOptions(server_hostname=...) to a name in it"
     if "expired" in said or "not yet valid" in said:
         return f"the certificate is out of date ({said})"
+    if hint := strict_verification_hint(said):
+        return f"the certificate does not verify ({said}){hint}"
     return f"the certificate does not verify ({said}); set TLSOptions(ca_file=...) to the CA that signed it"

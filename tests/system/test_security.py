@@ -8,17 +8,20 @@ import socket
 import ssl
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnsq_lite import Reader, TLSOptions, Writer, errors
+from gnsq_lite.http import NsqdClient
 from tests import tls_variants
-from tests.certs import Certificates
+from tests.certs import Certificates, without_key_identifiers
 from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
 from tests.programs import wait_for
 from tests.servers import ServerHandle
+from tests.system.http_stub import stub
 from tests.system.test_hostile_nsqd import drain, frame, hostile, read_command, shake_hands
 
 QUICK: dict[str, Any] = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
@@ -94,6 +97,27 @@ def test_a_certificate_of_another_ca_or_host_or_time_is_refused(make_broker: Mak
         with writer, pytest.raises(errors.CertificateError, match=said):
             writer.publish("t", b"x")
         assert broker.stats("t") == {}
+
+
+@pytest.mark.rule("SEC-1")
+def test_a_ca_without_key_identifiers_is_refused_by_strict_verification_with_its_remedy(
+    make_broker: MakeBroker, tmp_path: Path
+) -> None:
+    ca, pair = without_key_identifiers(tmp_path)
+    context = ssl.create_default_context(cafile=ca)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # the default of Python 3.13
+    broker = make_broker(tls_cert=pair.cert, tls_key=pair.key)
+    remedy = "Key Identifier.*strictly.*subjectKeyIdentifier=hash.*authorityKeyIdentifier=keyid"
+    with Writer(broker.tcp_address, tls=context, **QUICK) as writer:
+        with pytest.raises(errors.CertificateError, match=remedy) as caught:
+            writer.publish("t", b"x")
+        assert "ca_file" not in str(caught.value)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(pair.cert, pair.key)
+    with stub(server) as secure, NsqdClient(f"https://{secure.address}", tls=context) as client:
+        with pytest.raises(errors.HTTPConnectError, match=remedy) as failed:
+            client.ping()
+        assert "ca_file" not in str(failed.value)
 
 
 @pytest.mark.rule("SEC-1")
