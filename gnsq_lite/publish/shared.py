@@ -131,24 +131,23 @@ class SharedConnection(BlockingConnection):
         self.is_fragile = False
         return is_sent
 
-    def join(self, publish: Publish) -> bool:
-        """Send *publish* at once, behind the publishes of the thread that leads.  Return False if that is impossible.
+    def join(self, queue: deque[Publish]) -> None:
+        """Send the publishes of *queue* at once, behind those of the thread that leads, if that is possible.
 
         Any thread may call this method.
         """
         if not self.lock.acquire(False):
-            return False
+            return
         try:
-            if not (self.is_joinable and self.unanswered) or self._stream.unsent():
-                return False
-            publish.connection, publish.sent = self, True
-            self.unanswered.append(publish)
-            self._send(publish.data, publish)
+            if self.is_joinable and self.unanswered and not self._stream.unsent():
+                publishes, data = _taken_together(queue, self)
+                if publishes:
+                    self.unanswered.extend(publishes)
+                    self._send(data, publishes[-1])
         except NSQConnectionError:
             pass  # the thread that leads reads the reason
         finally:
             self.lock.release()
-        return True
 
     def stop_joining(self) -> None:
         """Let no other thread send from now on."""
@@ -168,6 +167,9 @@ class SharedConnection(BlockingConnection):
 
     def send_unsent(self, deadline: float) -> None:
         """Send what other threads left unsent.  Raises NSQConnectionError, DeadlinePassed."""
+        data, counts, last = self._stream.sending
+        if self.unanswered and self.unanswered[-1] is last and sum(counts) == len(data):
+            return  # nothing is unsent
         is_locked = self.lock.acquire(True, _LONGEST_JOIN)
         try:
             self._stream.send_rest(deadline)
@@ -425,7 +427,7 @@ class SharedConnections:
             publish.sent = True
             group = connection.group
             if group.queue and len(publish.data) <= _MOST_BYTES:
-                connection.begin(*_with_others(group.queue, publish, connection), now)
+                connection.begin(*_taken_together(group.queue, connection, publish), now)
             else:
                 connection.begin((publish,), publish.data, now)
             if not publish._done:
@@ -478,6 +480,8 @@ class SharedConnections:
                 self._serve(group)
             return
         while connection.unanswered or connection.is_joinable:
+            if group.queue and connection.is_joinable:
+                connection.join(group.queue)
             waiting = connection.waiting()
             if any(each.accepts(connection) for each in waiting):
                 return
@@ -533,8 +537,10 @@ class SharedConnections:
         publish.gate, publish.offers = gate, offers = native_held_lock(), list[Any]()
         queue = groups[0].queue  # nsqds that get publishes in turn have the same queue
         try:
-            if is_large or not (groups[0].nsqd.is_far and self._join(publish, groups)):
-                queue.append(publish)
+            queue.append(publish)
+            if not is_large and groups[0].nsqd.is_far:
+                self._join(publish, groups)
+            if not publish.sent:
                 self._look_for_idle(publish, groups)
             while not (publish._done or publish.again):
                 now = self._now()
@@ -557,10 +563,13 @@ class SharedConnections:
                 self._pass_on(late)
 
     @staticmethod
-    def _join(publish: Publish, groups: Sequence[Connections]) -> bool:
-        """Send a publish at once on the connection with the fewest unanswered publishes, if possible."""
-        connections = [each for group in groups if group.nsqd.is_far for each in group.all()]
-        return any(each.join(publish) for each in sorted(connections, key=lambda each: len(each.unanswered)))
+    def _join(publish: Publish, groups: Sequence[Connections]) -> None:
+        """Send the queued publishes at once on the connection with the fewest unanswered publishes, if possible."""
+        connections = [each for group in groups for each in group.all()]
+        for connection in sorted(connections, key=lambda each: len(each.unanswered)):
+            if publish.sent:
+                break
+            connection.join(groups[0].queue)
 
     def _look_for_idle(self, publish: Publish, groups: Sequence[Connections]) -> None:
         """Lead an idle connection, unless another thread takes *publish* from the queue."""
@@ -676,9 +685,12 @@ def _taken(queue: deque[Publish]) -> Iterator[Publish]:
             return
 
 
-def _with_others(queue: deque[Publish], publish: Publish, connection: SharedConnection) -> tuple[list[Publish], bytes]:
-    """Take publishes from *queue* that fit into one send with *publish*; return all of them and their commands."""
-    publishes, parts, room = [publish], [publish.data], _MOST_BYTES - len(publish.data)
+def _taken_together(
+    queue: deque[Publish], connection: SharedConnection, *first: Publish
+) -> tuple[list[Publish], bytes]:
+    """Take publishes from *queue* that fit into one send with *first*; return all of them and their commands."""
+    publishes, parts = list(first), [each.data for each in first]
+    room = _MOST_BYTES - sum(map(len, parts))
     for each in _taken(queue):
         if each.mark_sent():
             each.connection = connection
