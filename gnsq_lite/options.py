@@ -384,7 +384,9 @@ def parse_url(text: str, *, option: str) -> tuple[SplitResult, Address]:
 
 def lookupd_address(address: str | Address) -> str | Address:
     """Remove a trailing "/lookup", with which pynsq and go-nsq write the address of an nsqlookupd."""
-    return address.rstrip("/").removesuffix("/lookup") if isinstance(address, str) else address
+    if isinstance(address, str) and address.rstrip("/").endswith("/lookup"):
+        return address.rstrip("/").removesuffix("/lookup")
+    return address
 
 
 def _split(text: str, default_port: int) -> tuple[str, int, str]:

@@ -273,7 +273,7 @@ class Writer:
         core, threads = self._core, self._threads
         loop = WriterStats() if core is None else run_in_loop(core.loop, core.stats, timeout=timeout)
         connections = (*loop.connections, *threads.stats())
-        published, failed, unknown = self._counts.totals()
+        published, failed, unknown, reconnects = self._counts.totals()
         is_closed = self._closed and (core is None or core.ended)
         return replace(
             loop,
@@ -283,7 +283,7 @@ class Writer:
             published=published,
             failed=failed,
             unknown=unknown,
-            reconnects=loop.reconnects + threads.reconnects,
+            reconnects=loop.reconnects + reconnects,
             max_connections=self._settings.max_connections,
         )
 

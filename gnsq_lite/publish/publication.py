@@ -33,7 +33,7 @@ _SPAN = 0.02
 _POLL = 0.001
 _NEVER = float("inf")
 #: Positions in the cells of :class:`Counts`.
-PUBLISHED, FAILED, UNKNOWN = range(3)
+PUBLISHED, FAILED, UNKNOWN, RECONNECTS = range(4)
 
 
 class Publish(Completion):
@@ -250,15 +250,18 @@ class Publish(Completion):
 
 
 class Counts:
-    """Counts messages by outcome.  Only its owner, a thread or the loop, changes a cell; :meth:`totals` adds them."""
+    """Counts messages by outcome, and reconnects of threads.
+
+    Only its owner, a thread or the loop, changes a cell; :meth:`totals` adds them.
+    """
 
     def __init__(self) -> None:
-        #: For each owner its cells, at the positions PUBLISHED, FAILED and UNKNOWN.
-        self.cells: defaultdict[Any, list[int]] = defaultdict(lambda: [0, 0, 0])
+        #: For each owner its cells, at the positions PUBLISHED, FAILED, UNKNOWN and RECONNECTS.
+        self.cells: defaultdict[Any, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
 
     def totals(self) -> list[int]:
-        """Return the numbers of messages that nsqd accepted, that failed, and whose outcome is unknown."""
-        return [sum(cells) for cells in zip((0, 0, 0), *self.cells.copy().values(), strict=True)]
+        """Return the numbers of published, failed and unknown messages, and of reconnects."""
+        return [sum(cells) for cells in zip((0, 0, 0, 0), *self.cells.copy().values(), strict=True)]
 
 
 class Outcomes:

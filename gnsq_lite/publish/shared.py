@@ -44,7 +44,7 @@ from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.options import Address
 from gnsq_lite.publish.nsqds import SILENT_AFTER, Connections, Nsqds
-from gnsq_lite.publish.publication import PUBLISHED, UNKNOWN, Counts, Publish, after_loss, not_reached
+from gnsq_lite.publish.publication import PUBLISHED, RECONNECTS, UNKNOWN, Counts, Publish, after_loss, not_reached
 from gnsq_lite.publish.settings import REROUTED, ProducerSettings
 from gnsq_lite.stats import ConnectionStats
 from gnsq_lite.wire.constants import FRAME_ERROR, HEARTBEAT, OK
@@ -199,6 +199,10 @@ class SharedConnection(BlockingConnection):
             found.add(each)
         return found
 
+    def seems_open(self) -> bool:
+        """Return whether there is no byte and no EOF to read, without reading."""
+        return self._is_coded or self._stream.is_quiet()
+
     def read(self, publish: Publish) -> None:
         """Read answers until *publish* has its outcome or must be sent again.
 
@@ -285,7 +289,6 @@ class SharedConnections:
         self.is_used = False
         #: ``closing``: no new publish is accepted.  ``_closed``: each connection is closed after its last answer.
         self.closing = self._closed = False
-        self.reconnects = 0
         close_threads_at_exit(self)
 
     # -- publishing
@@ -338,20 +341,12 @@ class SharedConnections:
         nsqd = turn if leader is None else self._nsqds.get(leader)
         groups: Sequence[Connections] = ()
         if nsqd is not None:
-            group = nsqd.large if is_large else nsqd.shared
-            waits = nsqd.is_near and len(self._publishing) > self._most_leaders and group.is_led()
-            if group.idle and not waits and now >= nsqd.failed_until:
-                connection = self._idle(group, now)
-                if connection is not None:  # the most common case
-                    self._lead(connection, publish, now)
-                    return True
-            is_alone = leader is not None or len(nsqds) == 1
-            if self._try_one(group, publish, now, is_alone=is_alone):
-                return True
-            groups = (group,)
+            groups = (nsqd.large if is_large else nsqd.shared,)
+            if self._try_one(groups[0], publish, now, leader is not None or len(nsqds) == 1):
+                return True  # the most common case
         if leader is None and (nsqd is None or len(nsqds) > 1):
             groups = [each.large if is_large else each.shared for each in self._nsqds.usable(now)]
-            if any(self._try_one(group, publish, now, is_alone=len(groups) == 1) for group in groups):
+            if any(self._try_one(group, publish, now, len(groups) == 1) for group in groups):
                 return True
         groups = [each for each in groups if now >= each.nsqd.failed_until]
         if any(each.idle or each.is_led() for each in groups):
@@ -360,15 +355,16 @@ class SharedConnections:
             publish.again, publish.last_error = True, None
         return bool(groups)
 
-    def _try_one(self, group: Connections, publish: Publish, now: float, *, is_alone: bool) -> bool:
+    def _try_one(self, group: Connections, publish: Publish, now: float, is_alone: bool) -> bool:
         """Send a publish on an idle or new connection, and wait for its outcome.  Return False if there is none."""
-        connection = None
-        if group.nsqd.is_near and len(self._publishing) > self._most_leaders and group.is_led():
+        nsqd = group.nsqd
+        if now < nsqd.failed_until:
+            return False
+        if nsqd.is_near and len(self._publishing) > self._most_leaders and group.is_led():
             return False  # the thread that leads sends this publish too, in fewer packets and with fewer switches
-        if group.idle:
-            connection = self._idle(group, now)
-        if connection is None and group.free and now >= group.nsqd.failed_until:
-            connection, now = self._open(group, publish, now, is_alone=is_alone), self._now()
+        connection = self._idle(group, now) if group.idle else None
+        if connection is None and group.free:
+            connection, now = self._open(group, publish, now, is_alone), self._now()
         if connection is None:
             return publish._done
         self._lead(connection, publish, now)
@@ -383,12 +379,12 @@ class SharedConnections:
                 break
             if now - connection.read_at < _FRESH or connection.is_quiet():
                 return connection
-            self.reconnects += 1
+            self._count_reconnect()
             connection.close()
             self._close_ended(group)
         return None
 
-    def _open(self, group: Connections, publish: Publish, now: float, *, is_alone: bool) -> SharedConnection | None:
+    def _open(self, group: Connections, publish: Publish, now: float, is_alone: bool) -> SharedConnection | None:
         """Open a connection.  Return None if there are enough of them or if that fails."""
         nsqd = group.nsqd
         try:
@@ -398,7 +394,7 @@ class SharedConnections:
         _warn_in_asyncio()  # only here, because most publishes open no connection
         if nsqd.failed_until:  # after a failure only one thread tries the nsqd
             nsqd.fail(now)
-            self.reconnects += 1
+            self._count_reconnect()
         self.is_used = True
         limit = publish.deadline - now if is_alone else min((publish.deadline - now) / 2, SILENT_AFTER)
         try:
@@ -426,10 +422,13 @@ class SharedConnections:
         try:
             publish.sent = True
             group = connection.group
-            if group.queue and len(publish.data) <= _MOST_BYTES:
-                connection.begin(*_taken_together(group.queue, connection, publish), now)
-            else:
-                connection.begin((publish,), publish.data, now)
+            try:
+                if group.queue and len(publish.data) <= _MOST_BYTES:
+                    connection.begin(*_taken_together(group.queue, connection, publish), now)
+                else:
+                    connection.begin((publish,), publish.data, now)
+            except NSQConnectionError:
+                pass  # read() raises the reason, which nsqd may have sent before it closed the connection
             if not publish._done:
                 connection.read(publish)
             took, nsqd = connection.read_at - now, group.nsqd
@@ -443,7 +442,8 @@ class SharedConnections:
     def _read_on(self, connection: SharedConnection, publish: Publish, now: float) -> None:
         """Lead a connection on which *publish* is unanswered."""
         try:
-            connection.send_unsent(publish.deadline)
+            with suppress(NSQConnectionError):  # as in _lead()
+                connection.send_unsent(publish.deadline)
             connection.read(publish)
         except BaseException as error:
             self._failed(connection, publish, error)
@@ -551,7 +551,8 @@ class SharedConnections:
                 gate.acquire(True, left if left < longest else longest)
                 connection = publish.take_offer() if offers else None
                 if connection is not None:
-                    (self._read_on if publish.connection is connection else self._lead)(connection, publish, now)
+                    lead = self._read_on if publish.connection is connection else self._lead
+                    lead(connection, publish, self._now())
                 elif not publish.sent and not publish._done:
                     self._look_for_another(publish, groups)
         finally:
@@ -632,11 +633,13 @@ class SharedConnections:
         return [group for nsqd in self._nsqds.all() for group in (nsqd.shared, nsqd.large)]
 
     def stats(self) -> list[ConnectionStats]:
-        """Close the idle connections that have ended, and return the statistics of the open connections."""
+        """Return the statistics of the connections, without idle ones that nsqd has closed.  Changes nothing."""
         now = self._now()
-        for group in self._groups():
-            self._close_ended(group)
-        return [connection_stats(each, now) for group in self._groups() for each in group.all() if each.opened_at]
+        connections = [(each, group.idle) for group in self._groups() for each in group.all() if each.opened_at]
+        return [connection_stats(each, now) for each, idle in connections if each not in idle or each.seems_open()]
+
+    def _count_reconnect(self) -> None:
+        self._counts.cells[native_ident()][RECONNECTS] += 1
 
     def pending(self) -> int:
         """Return the number of threads that publish now, the calling thread left out."""
