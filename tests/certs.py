@@ -7,6 +7,7 @@ import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -141,3 +142,13 @@ def make(folder: Path) -> Certificates:
         client=ours.issue("client", client=True),
         stranger=other.issue("stranger", client=True),
     )
+
+
+def server_context(certs: Certificates, pair: Any = None, *, client_ca: str | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    pair = pair or certs.server
+    context.load_cert_chain(pair.cert, pair.key)
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_ca)
+    return context

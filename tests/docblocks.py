@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
+import importlib.util
 import re
 import signal
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from gnsq_lite.broker import Broker
@@ -26,6 +30,7 @@ from tests.youzan_broker import YouzanBroker
 _BLOCK = re.compile(r"^( *)\.\. code-block:: (\w+)\n(?:\1 +:[^\n]*\n)*\n((?:\1   [^\n]*\n|\n)+)", re.M)
 #: Seconds a program may take, on a busy machine; each is done in one or two.
 LIMIT = 60.0
+DOCS = Path(__file__).parent.parent / "docs"
 
 
 def blocks(path: Path, language: str = "python") -> Iterator[tuple[int, str]]:
@@ -183,3 +188,18 @@ def _catches_sigterm(pid: int) -> bool:
         return True
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status.read_text(encoding="ascii", errors="replace"), re.M)
     return caught is not None and bool(int(caught.group(1), 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def loaded(path: Path) -> ModuleType:
+    """Return a script of the documentation as a module; what it needs from beside it is found."""
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
@@ -122,3 +122,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+#: Seconds a process may take, on a busy machine.
+LIMIT = 40.0
+
+
+def python(text: str, *arguments: str, limit: float = LIMIT, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run *text* in a fresh interpreter that warns of everything but, since 3.12, of forks beside threads."""
+    command = [sys.executable, "-X", "dev", "-W", "ignore:This process:DeprecationWarning", "-c", text, *arguments]
+    done = subprocess.run(command, capture_output=True, timeout=limit, check=False, **options)
+    if done.returncode < 0:  # ended by a signal: why is in what an assertion shortens
+        print(done.stderr.decode(errors="replace"))
+    return done

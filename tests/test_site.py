@@ -6,34 +6,17 @@ import importlib
 import importlib.util
 import io
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import click
 import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.cli.app import main
+from tests.docblocks import DOCS, loaded
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
-
-
-def loaded(path: Path) -> ModuleType:
-    """Return a script of the documentation as a module; what it needs from beside it is found."""
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
 
 
 def test_every_error_is_in_troubleshooting() -> None:

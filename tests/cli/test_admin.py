@@ -143,7 +143,7 @@ def test_without_yes_and_without_a_terminal_no_step_runs() -> None:
 
 
 def test_on_a_terminal_the_steps_are_shown_and_confirmed() -> None:
-    from tests.cli.test_terminal import Terminal
+    from tests.cli.terminals import Terminal
 
     with Broker() as broker:
         for answer, left in ((b"n\r", ["t"]), (b"y\r", [])):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed
+from tests.contract.youzan_clients import Cluster, a_reader, a_writer, subscribed
 from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
 

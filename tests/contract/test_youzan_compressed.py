@@ -8,12 +8,12 @@ import pytest
 
 from gnsq_lite.errors import CompressedBodyError
 from gnsq_lite.youzan.compression import CODEC_KEY
-from tests.contract import test_youzan_cluster
-from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, subscribed
+from tests.compressed import BODY, BOMBS, CODECS, GO, said
+from tests.contract import youzan_clients
+from tests.contract.youzan_clients import Cluster, a_reader, a_writer, subscribed
 from tests.programs import wait_for
-from tests.unit.youzan.test_compression import BODY, BOMBS, CODECS, GO, said
 
-cluster = test_youzan_cluster.cluster
+cluster = youzan_clients.cluster
 
 pytestmark = pytest.mark.rule("YZ-15")
 

@@ -13,7 +13,7 @@ import pytest
 
 from gnsq_lite import Reader, Writer
 from gnsq_lite.youzan.dialect import YouzanDialect
-from tests.contract.test_youzan_cluster import Cluster
+from tests.contract.youzan_clients import Cluster
 from tests.programs import wait_for
 from tests.youzan_servers import RealCluster
 

@@ -10,7 +10,7 @@ import pytest
 
 from gnsq_lite import Writer
 from gnsq_lite.errors import NSQError
-from tests.contract.test_youzan_cluster import Cluster, a_writer
+from tests.contract.youzan_clients import Cluster, a_writer
 from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
 

@@ -11,15 +11,18 @@ from gnsq_lite.errors import (
 )
 from gnsq_lite.net.connection import Connection
 from gnsq_lite.net.discovery import Discovery
-from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, cluster, subscribed  # noqa: F401
+from tests.contract import youzan_clients
+from tests.contract.youzan_clients import Cluster, a_reader, a_writer, subscribed
 from tests.programs import wait_for
 from tests.youzan_broker import YouzanBroker
+
+cluster = youzan_clients.cluster
 
 
 @pytest.mark.rule("YZ-8")
 @pytest.mark.rule("YZ-12")
 @pytest.mark.rule("YZ-18")
-def test_reader_and_writer_follow_a_leader_and_lose_nothing_nor_the_order_of_a_key(cluster: Cluster) -> None:  # noqa: F811
+def test_reader_and_writer_follow_a_leader_and_lose_nothing_nor_the_order_of_a_key(cluster: Cluster) -> None:
     topic, got = cluster.topic(2, replicas=2, orderedmulti="true"), []
     nodes = set(cluster.leaders(topic).values())
     assert len(nodes) == 2

@@ -11,8 +11,11 @@ import pytest
 
 from gnsq_lite import Reader
 from gnsq_lite.youzan.dialect import YouzanDialect
-from tests.contract.test_youzan_cluster import Cluster, a_reader, a_writer, cluster, subscribed
+from tests.contract import youzan_clients
+from tests.contract.youzan_clients import Cluster, a_reader, a_writer, subscribed
 from tests.programs import wait_for
+
+cluster = youzan_clients.cluster
 
 __all__ = ["cluster"]
 

@@ -4,74 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
-from gnsq_lite.broker import Broker
 from gnsq_lite.cli import worker
 from tests import docblocks
-from tests.programs import Program, running, wait_for
+from tests.django import shops
+from tests.django.shops import PROJECT, Shop
+from tests.programs import running, wait_for
 from tests.servers import http_call
 
 pytest.importorskip("django")
-PROJECT = Path(__file__).parent / "project"
 
-
-class Shop:
-    """A copy of the project with a database and an nsqd of its own."""
-
-    def __init__(self, folder: Path, nsqd: Broker) -> None:
-        self.folder, self.nsqd = folder, nsqd
-        self.env = {"SHOP_DATABASE": str(folder / "shop.sqlite3"), "SHOP_NSQD": nsqd.nsqd_tcp_address}
-
-    @contextmanager
-    def manage(self, *arguments: str) -> Iterator[Program]:
-        with running(["-W", "error", "manage.py", *arguments], self.folder, env=self.env, name=arguments[0]) as program:
-            yield program
-
-    def call(self, *arguments: str, code: int = 0) -> str:
-        with self.manage(*arguments) as program:
-            assert program.ends() == code, program.output
-            return program.output
-
-    def billed(self) -> dict[str, bool]:
-        with closing(sqlite3.connect(self.env["SHOP_DATABASE"])) as database:
-            return {
-                number: bool(billed) for number, billed in database.execute("SELECT number, billed FROM shop_order")
-            }
-
-    def depth(self, topic: str) -> int:
-        stats = json.loads(http_call(self.nsqd.http_address, "GET", "/stats?format=json").body)
-        return sum(t["depth"] for t in stats["topics"] or [] if t["topic_name"] == topic)
-
-    def publish(self, topic: str, *bodies: bytes) -> None:
-        for body in bodies:
-            assert http_call(self.nsqd.http_address, "POST", f"/pub?topic={topic}", body).status == 200
-
-
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with a database that has its tables: each test gets a copy."""
-    folder = tmp_path_factory.mktemp("migrated") / "project"
-    shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    with Broker(lookupd=False) as nsqd:
-        Shop(folder, nsqd).call("migrate", "--verbosity", "0")
-    return folder
-
-
-@pytest.fixture
-def shop(tmp_path: Path, migrated: Path) -> Iterator[Shop]:
-    shutil.copytree(migrated, tmp_path / "project")
-    with Broker(lookupd=False) as nsqd:
-        yield Shop(tmp_path / "project", nsqd)
+migrated = shops.migrated
+shop = shops.shop
 
 
 #: Wrong settings, each with a part of the text that ``manage.py check`` shows.

@@ -13,7 +13,12 @@ from tests.programs import wait_for
 
 pytest.importorskip("django")
 
-from tests.django.test_outbox import OutboxShop, migrated, server, shop  # noqa: F401
+from tests.django import outbox_shops
+from tests.django.outbox_shops import OutboxShop
+
+migrated = outbox_shops.migrated
+server = outbox_shops.server
+shop = outbox_shops.shop
 
 HANDLER = """
 
@@ -43,7 +48,7 @@ for number in range({start}, {end}):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_from_outbox_to_inbox_each_effect_is_there_once_through_kills(shop: OutboxShop) -> None:  # noqa: F811
+def test_from_outbox_to_inbox_each_effect_is_there_once_through_kills(shop: OutboxShop) -> None:
     with (shop.folder / "shop/nsq.py").open("a", encoding="utf-8") as file:
         file.write(HANDLER)
     shop.script("from django.db import connection; connection.cursor().execute('CREATE TABLE effects (name text)')")

@@ -17,10 +17,13 @@ from tests.programs import STARTING, wait_for
 
 pytest.importorskip("django")
 
-from tests.django.test_django import Shop, migrated  # noqa: F401
+from tests.django import shops
+from tests.django.shops import Shop
 
 FRAMEWORK = "django.tasks" if find_spec("django.tasks") else "django_tasks"
 pytest.importorskip(FRAMEWORK)
+
+migrated = shops.migrated
 TASKS = f"""
 import os
 from {FRAMEWORK} import task
@@ -66,7 +69,7 @@ class TaskShop(Shop):
 
 
 @pytest.fixture
-def shop(tmp_path: Path, migrated: Path) -> Iterator[TaskShop]:  # noqa: F811
+def shop(tmp_path: Path, migrated: Path) -> Iterator[TaskShop]:
     shutil.copytree(migrated, tmp_path / "project")
     (tmp_path / "project" / "shop" / "tasks.py").write_text(TASKS, encoding="utf-8")
     with Broker(lookupd=False) as nsqd:

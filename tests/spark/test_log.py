@@ -19,34 +19,11 @@ from gnsq_lite.spark.logsource import NsqLogBatchReader, NsqLogStreamReader
 from gnsq_lite.spark.logtask import MOST_WAITING, RangeTask
 from gnsq_lite.spark.options import parse
 from tests.programs import wait_for
+from tests.spark.fake_logs import FakeLogs, options
 from tests.youzan_broker import YouzanBroker
 
 #: Bytes that a body of 10 takes in the embedded broker's log.
 SIZE = 40
-
-
-def options(**more: str) -> LogOptions:
-    return parse(LogOptions, {"topic": "t", "lookupdHTTPAddresses": "127.0.0.1:1", **more})
-
-
-class FakeLogs:
-    """Logs of messages of ten bytes each, published every second."""
-
-    def __init__(self, **counts: int) -> None:
-        self.counts = {int(name[1:]): count for name, count in counts.items()}
-        self.begin = 0
-
-    def extents(self) -> dict[int, Extent]:
-        return {p: Extent(self.begin, 10 * count, count) for p, count in self.counts.items()}
-
-    def _mark(self, partition: int, index: int) -> Mark | None:
-        return Mark(10 * index, index + 1, index * 1_000_000_000) if index < self.counts[partition] else None
-
-    def at(self, partition: int, place: int) -> Mark | None:
-        return self._mark(partition, -(-max(place, self.begin) // 10))
-
-    def numbered(self, partition: int, number: int) -> Mark | None:
-        return self._mark(partition, number - 1)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from gnsq_lite.spark import logsource
 from gnsq_lite.spark.logcluster import Extent, LogUnavailable
 from gnsq_lite.spark.logplan import Range
 from gnsq_lite.spark.logsource import NsqLogStreamReader
-from tests.spark.test_log import FakeLogs, options
+from tests.spark.fake_logs import FakeLogs, options
 
 
 class Growing(FakeLogs):

@@ -29,8 +29,11 @@ from gnsq_lite.spark.source import NsqDataSource
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.programs import wait_for
 from tests.servers import ServerHandle
+from tests.spark import queries
 from tests.spark.gateway import LACKS, Gateway
-from tests.spark.test_again import Query, publish, server, settled
+from tests.spark.queries import Query, publish, settled
+
+server = queries.server
 
 __all__ = ["server"]  # the fixture
 pytestmark = pytest.mark.timeout(600)

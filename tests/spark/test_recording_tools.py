@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gnsq_lite import Reader, Writer
+from gnsq_lite import Reader
 from gnsq_lite.cli.app import run
 from gnsq_lite.cli.replay import State, gather, lists, moment
 from gnsq_lite.recording import Recording
@@ -25,15 +25,9 @@ from tests import docblocks
 from tests.programs import ROOT, STARTING, running, wait_for
 from tests.servers import ServerHandle
 from tests.spark.fakes import FakeMessage
+from tests.spark.publishing import publish
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def publish(address: str, topic: str, first: int, count: int, pause: float = 0.0) -> None:
-    with Writer(address) as writer:
-        for at in range(first, first + count, 200):
-            writer.multipublish(topic, [b"%d" % n for n in range(at, min(at + 200, first + count))])
-            time.sleep(pause)
 
 
 def received(address: str, topic: str, count: int) -> list[bytes]:

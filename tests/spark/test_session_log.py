@@ -10,7 +10,7 @@ import pytest
 from gnsq_lite import Writer
 from gnsq_lite.spark.compat import supports_available_now
 from tests.spark.conftest import spark_session
-from tests.spark.test_session_source import Sink, until
+from tests.spark.streams import Sink, until
 from tests.youzan_broker import YouzanBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]

@@ -12,7 +12,7 @@ from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session, stop_spark
 from tests.spark.gateway import HADOOP_AWS, LACKS, Gateway
 from tests.spark.kill_harness import harness
-from tests.spark.test_session_source import Feed, Sink, stream, until
+from tests.spark.streams import Feed, Sink, stream, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 

@@ -12,7 +12,7 @@ from gnsq_lite.errors import OptionError
 from gnsq_lite.spark import parse_json, with_dead_letters
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
-from tests.spark.test_session_source import Feed, until
+from tests.spark.streams import Feed, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 

@@ -16,7 +16,7 @@ from gnsq_lite.spark.recorders import run_task
 from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
-from tests.spark.test_recording_tools import publish
+from tests.spark.publishing import publish
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gnsq_lite import Writer
 from gnsq_lite.recording.recording import Recording
 from gnsq_lite.recording.schema import to_batch
-from tests.programs import wait_for
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 from tests.spark.fakes import FakeMessage
+from tests.spark.streams import Feed, Sink, stream, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -26,61 +24,9 @@ def spark() -> Any:
     return spark_session("local[2]")
 
 
-class Feed:
-    """A topic with a channel, and the options to read it."""
-
-    def __init__(self, server: ServerHandle, topic: str, directory: Path) -> None:
-        self.server, self.topic, self.directory = server, topic, directory
-        server.http("POST", f"/topic/create?topic={topic}")
-        server.http("POST", f"/channel/create?topic={topic}&channel=c")
-
-    def options(self, **more: str) -> dict[str, str]:
-        base = {"topic": self.topic, "channel": "c", "nsqdTCPAddresses": self.server.tcp_address}
-        return {**base, "recording": str(self.directory / "spool"), "idleTimeoutMs": "500", **more}
-
-    def publish(self, first: int, count: int) -> None:
-        with Writer(self.server.tcp_address) as writer:
-            for at in range(first, first + count, 500):
-                writer.multipublish(self.topic, [b"%d" % n for n in range(at, min(at + 500, first + count))])
-
-    def channel(self) -> dict[str, Any]:
-        return self.server.stats(self.topic, "c")
-
-
 @pytest.fixture
 def feed(nsqd: ServerHandle, topic: str, tmp_path: Path) -> Feed:
     return Feed(nsqd, topic, tmp_path)
-
-
-class Sink:
-    """foreachBatch that notes the rows of each batch."""
-
-    def __init__(self) -> None:
-        self.batches: dict[int, list[int]] = {}
-
-    def __call__(self, frame: Any, batch_id: int) -> None:
-        self.batches[batch_id] = sorted(int(row.body) for row in frame.select("body").collect())
-
-    def rows(self) -> list[int]:
-        return sorted(row for rows in list(self.batches.values()) for row in rows)  # a thread of Spark adds to them
-
-
-def stream(spark: Any, feed: Feed, sink: Any, *, now: bool = False, source: str = "nsq", **more: str) -> Any:
-    """Start a query.  One whose Python process did not connect within Spark's 10 s has done nothing: start it again."""
-    when = {"availableNow": True} if now else {"processingTime": "0 seconds"}
-    for _ in range(5):
-        frame = spark.readStream.format(source).options(**feed.options(**more)).load()
-        writer = frame.writeStream.foreachBatch(sink).trigger(**when)
-        query = writer.option("checkpointLocation", str(feed.directory / "checkpoint")).start()
-        until(lambda query=query: query.lastProgress is not None or not query.isActive)
-        if "failed to connect back" not in str(query.exception()):
-            break
-    return query
-
-
-def until(what: Callable[[], bool]) -> None:
-    """Wait until *what* is true: a query starts Spark's workers, which takes minutes on a busy machine."""
-    wait_for(what, 240.0)
 
 
 @pytest.mark.short

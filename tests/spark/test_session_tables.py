@@ -19,7 +19,7 @@ import pytest
 from tests.programs import running
 from tests.servers import ServerHandle
 from tests.spark.option_tables import PAGE
-from tests.spark.test_session_source import Feed
+from tests.spark.streams import Feed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.filterwarnings("default")]
 

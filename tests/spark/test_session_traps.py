@@ -16,7 +16,7 @@ from tests.contract.authserver import AuthServer
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
 from tests.spark.faulty import FillableSource
-from tests.spark.test_session_source import Feed, Sink, stream, until
+from tests.spark.streams import Feed, Sink, stream, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 

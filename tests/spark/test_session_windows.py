@@ -11,7 +11,7 @@ import pytest
 from gnsq_lite import Message, Reader, Writer
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
-from tests.spark.test_session_source import Feed, until
+from tests.spark.streams import Feed, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 

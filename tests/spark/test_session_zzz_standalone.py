@@ -21,7 +21,7 @@ from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session, stop_spark
 from tests.spark.gateway import LACKS, Gateway
 from tests.spark.standalone import Standalone
-from tests.spark.test_session_source import Sink, until
+from tests.spark.streams import Sink, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 

@@ -14,7 +14,7 @@ from gnsq_lite import Message, Reader
 from tests.profiles import repeats
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK
+from tests.system.clients import QUICK
 
 _set_exception: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
 

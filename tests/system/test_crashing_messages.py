@@ -12,7 +12,7 @@ import pytest
 
 from tests.programs import Program, wait_for
 from tests.servers import ServerHandle
-from tests.system.test_worker_command import worker
+from tests.system.worker_programs import worker
 
 pytestmark = [pytest.mark.program, pytest.mark.timeout(240)]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import python
 from tests.servers import ServerHandle
-from tests.system.test_process_faults import python
 
 pytestmark = pytest.mark.program
 

@@ -12,7 +12,7 @@ from tests.conftest import MakeBroker
 from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK, channel, reader_on
+from tests.system.clients import QUICK, channel, reader_on
 
 #: output_buffer_timeout of nsqd in seconds, longer than any test.
 NEVER = 29.0

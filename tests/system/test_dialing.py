@@ -15,8 +15,8 @@ import pytest
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.net import dialing
 from tests.conftest import MakeBroker
+from tests.programs import python
 from tests.servers import ServerHandle
-from tests.system.test_process_faults import python
 
 
 @pytest.fixture

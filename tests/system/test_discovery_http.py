@@ -20,11 +20,10 @@ from gnsq_lite.http import LookupdClient
 from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.options import TLSOptions
 from gnsq_lite.youzan.dialect import YouzanDialect
-from tests.certs import Certificates
+from tests.certs import Certificates, server_context
 from tests.programs import wait_for
 from tests.system.http_stub import scripted, stub
 from tests.system.lookupd_stubs import A, B, Found, listed, producers
-from tests.system.test_http_client import server_context
 
 # -- over HTTP --------------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from tests.programs import python
 from tests.servers import ServerHandle
-from tests.system.test_process_faults import python
 
 pytestmark = pytest.mark.program
 

@@ -16,8 +16,8 @@ import cramjam
 import pytest
 
 from tests.programs import ROOT
+from tests.stub_nsqd import HEAD, OK, frame, read_command, shake_hands
 from tests.system.http_stub import scripted
-from tests.system.test_hostile_nsqd import HEAD, OK, frame, read_command, shake_hands
 
 pytestmark = pytest.mark.slow
 

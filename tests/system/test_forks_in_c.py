@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import wait_for
+from tests.programs import LIMIT, python, wait_for
 from tests.servers import ServerHandle
-from tests.system.test_process_faults import LIMIT, python
 
 pytestmark = pytest.mark.program
 

@@ -13,7 +13,7 @@ from gnsq_lite import BackoffOptions, Message, Writer
 from gnsq_lite.net.os_threads import is_patched, native_ident
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK, channel, reader_on
+from tests.system.clients import QUICK, channel, reader_on
 
 
 def odd_timeout(*args: Any) -> None:

@@ -9,8 +9,7 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from gnsq_lite import Message, Reader, Writer, errors
 from tests.programs import wait_for
 from tests.resource_watch import bystander, healthy  # noqa: F401 - fixtures
+from tests.stub_nsqd import HEAD, OK, Speak, drain, frame, hostile, read_command, shake_hands
 from tests.system.http_stub import scripted
 
 #: A client that waits a little, and takes frames of 64 KiB at most.
@@ -29,40 +29,6 @@ WARY: dict[str, Any] = {
     "max_reconnect_delay": 0.2,
     "max_frame_size": 65536,
 }
-Speak = Callable[[socket.socket], None]
-
-
-def frame(kind: int, data: bytes) -> bytes:
-    return struct.pack(">iI", len(data) + 4, kind) + data
-
-
-OK = frame(0, b"OK")
-HEAD = struct.pack(">qH16s", 1, 1, b"0123456789abcdef")
-
-
-def read_command(connection: socket.socket) -> bytes:
-    """Read a line; of IDENTIFY, AUTH and PUB also the body."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = connection.recv(1)
-        if not byte:
-            raise OSError("gone")
-        line += byte
-    if line.removeprefix(b"  V2").startswith((b"IDENTIFY", b"AUTH", b"PUB")):
-        size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
-        connection.recv(size, socket.MSG_WAITALL)
-    return line
-
-
-def shake_hands(connection: socket.socket, **answer: Any) -> None:
-    """Be an nsqd up to the answer to IDENTIFY."""
-    read_command(connection)
-    connection.sendall(frame(0, json.dumps({"max_rdy_count": 2500, "version": "1.3.0", **answer}).encode()))
-
-
-def drain(connection: socket.socket) -> None:
-    while connection.recv(65536):
-        pass
 
 
 def at_once(data: bytes) -> Speak:
@@ -142,19 +108,6 @@ NOISE = [
     pytest.param(subscribed(OK * 10000), id="answers nobody asked for"),
     pytest.param(subscribed(frame(1, b"E_FIN_FAILED FIN 0123456789abcdef x") * 1000), id="errors nobody asked for"),
 ]
-
-
-@contextmanager
-def hostile(speak: Speak) -> Iterator[tuple[str, list[int]]]:
-    """Serve *speak*; yield its address and a list with an entry for each connection."""
-    seen: list[int] = []
-
-    def serve(connection: socket.socket) -> None:
-        seen.append(1)
-        speak(connection)
-
-    with scripted(serve) as address:
-        yield address, seen
 
 
 @pytest.mark.rule("WIRE-4")

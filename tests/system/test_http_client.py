@@ -6,7 +6,6 @@ import logging
 import os
 import pickle
 import socket
-import ssl
 import threading
 from base64 import b64encode
 from typing import Any
@@ -17,7 +16,7 @@ import urllib3
 from gnsq_lite import errors
 from gnsq_lite.http import LookupdClient, NsqdClient
 from gnsq_lite.options import HTTPOptions, TLSOptions
-from tests.certs import Certificates
+from tests.certs import Certificates, server_context
 from tests.servers import refusing_port
 from tests.system.http_stub import answer, read_request, scripted, stub
 
@@ -27,16 +26,6 @@ PING = {"/ping": (200, b"OK")}
 def ping_fails(kind: type[errors.HTTPError], match: str | None, address: str, **settings: Any) -> None:
     with NsqdClient(address, **settings) as client, pytest.raises(kind, match=match):
         client.ping()
-
-
-def server_context(certs: Certificates, pair: Any = None, *, client_ca: str | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    pair = pair or certs.server
-    context.load_cert_chain(pair.cert, pair.key)
-    if client_ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(client_ca)
-    return context
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------

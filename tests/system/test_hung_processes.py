@@ -10,7 +10,7 @@ import pytest
 
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_worker_command import get, pages_at, worker
+from tests.system.worker_programs import get, pages_at, worker
 
 pytestmark = pytest.mark.program
 

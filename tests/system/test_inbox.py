@@ -17,7 +17,7 @@ from gnsq_lite.testing import make_message
 from tests.fakes import FakeClock
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_outbox import engine
+from tests.system.databases import engine
 
 
 @pytest.fixture

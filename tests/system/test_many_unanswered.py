@@ -11,8 +11,8 @@ import pytest
 
 from gnsq_lite import Writer
 from tests.programs import wait_for
+from tests.stub_nsqd import OK, drain, frame, read_command, shake_hands
 from tests.system.http_stub import scripted
-from tests.system.test_hostile_nsqd import OK, drain, frame, read_command, shake_hands
 
 COUNT = 40
 

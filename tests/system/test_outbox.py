@@ -22,8 +22,7 @@ from tests.cli import programs
 from tests.fakes import FakeClock
 from tests.programs import STARTING, Program, running, wait_for
 from tests.servers import RealNsqd, ServerHandle, nsqd_program
-
-Connect = Callable[[], Any]
+from tests.system.databases import Connect, engine
 
 
 @pytest.fixture
@@ -104,13 +103,6 @@ def sqlalchemy_session(database: Connect, act: Callable[[Any], None]) -> None:
     with Session(bound) as session:
         act(session)
         session.commit()
-
-
-def engine(database: Connect) -> Any:
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    with closing(database()) as connection:
-        url = "sqlite://" if isinstance(connection, sqlite3.Connection) else "postgresql+psycopg://"
-    return sqlalchemy.create_engine(url, creator=database, poolclass=sqlalchemy.pool.NullPool)
 
 
 @pytest.mark.parametrize("transaction", [dbapi, sqlalchemy_connection, sqlalchemy_session])

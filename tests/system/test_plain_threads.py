@@ -7,8 +7,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ import pytest
 from gnsq_lite import Reader, Writer, errors
 from tests import tls_variants
 from tests.certs import Certificates
-from tests.programs import wait_for
+from tests.programs import python, wait_for
 from tests.proxy import Proxy
 from tests.servers import RealNsqd, ServerHandle
-from tests.system.test_process_faults import python
-from tests.system.test_writer import QUICK, depth
+from tests.system.clients import QUICK, depth
+from tests.system.publishing_threads import Crowd
 
 
 def stored(broker: ServerHandle, topic: str) -> Counter[bytes]:
@@ -35,49 +33,6 @@ def stored(broker: ServerHandle, topic: str) -> Counter[bytes]:
     with Reader(topic, "all", take, nsqd_tcp_addresses=broker.tcp_address, max_in_flight=500):
         wait_for(lambda: len(seen) >= count, timeout=60.0)
     return Counter(seen)
-
-
-class Crowd:
-    """Threads that publish, each its own bodies in order, until they are told to stop."""
-
-    def __init__(self, writer: Writer, topic: str, count: int) -> None:
-        self._writer, self._topic = writer, topic
-        self.ok: list[list[bytes]] = [[] for _ in range(count)]
-        self.failed: list[tuple[bytes, errors.NSQError]] = []
-        self._stopped = False
-        self._threads = [threading.Thread(target=self._publish, args=(number,)) for number in range(count)]
-        for thread in self._threads:
-            thread.start()
-
-    def _publish(self, number: int) -> None:
-        count = 0
-        while not self._stopped:
-            count += 1
-            body = b"%d-%d" % (number, count)
-            self._settle(number, body, partial(self._writer.publish, self._topic, body))
-
-    def _settle(self, number: int, body: bytes, publish: Callable[[], object]) -> None:
-        """Note how the publish of *body* ends."""
-        try:
-            publish()
-            self.ok[number].append(body)
-        except errors.NSQError as error:
-            self.failed.append((body, error))
-
-    def published(self) -> int:
-        """How many nsqd took."""
-        return sum(map(len, self.ok))
-
-    def publishes(self, count: int) -> None:
-        """Wait until nsqd took so many more."""
-        wanted = self.published() + count
-        wait_for(lambda: self.published() >= wanted, timeout=60.0)
-
-    def stop(self) -> None:
-        """Have all end."""
-        self._stopped = True
-        for thread in self._threads:
-            thread.join()
 
 
 @pytest.mark.rule("PUB-2")

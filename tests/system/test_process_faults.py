@@ -15,23 +15,11 @@ import gevent
 import pytest
 
 from gnsq_lite import Message, Reader, Writer
-from tests.programs import wait_for
+from tests.programs import python, wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK
+from tests.system.clients import QUICK
 
 pytestmark = pytest.mark.program
-
-#: Seconds a process may take, on a busy machine.
-LIMIT = 40.0
-
-
-def python(text: str, *arguments: str, limit: float = LIMIT, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """Run *text* in a fresh interpreter that warns of everything but, since 3.12, of forks beside threads."""
-    command = [sys.executable, "-X", "dev", "-W", "ignore:This process:DeprecationWarning", "-c", text, *arguments]
-    done = subprocess.run(command, capture_output=True, timeout=limit, check=False, **options)
-    if done.returncode < 0:  # ended by a signal: why is in what an assertion shortens
-        print(done.stderr.decode(errors="replace"))
-    return done
 
 
 class Own(BaseException):

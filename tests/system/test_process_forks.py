@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.certs import Certificates
+from tests.programs import python
 from tests.servers import ServerHandle
-from tests.system.test_process_faults import python
 
 pytestmark = pytest.mark.program
 

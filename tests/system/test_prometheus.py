@@ -17,10 +17,10 @@ import pytest
 import gnsq_lite
 from gnsq_lite import Message, Reader, Worker, Writer, errors
 from gnsq_lite.broker import Broker
+from tests.docblocks import DOCS, loaded
 from tests.programs import running, wait_for
 from tests.servers import ServerHandle
-from tests.system.test_worker_command import get, pages_at, worker
-from tests.test_site import DOCS, loaded
+from tests.system.worker_programs import get, pages_at, worker
 
 prometheus_client = pytest.importorskip("prometheus_client")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.programs import python
 from tests.servers import ServerHandle
-from tests.system.test_process_faults import python
-from tests.system.test_writer import depth
+from tests.system.clients import depth
 
 pytestmark = [pytest.mark.unpatched, pytest.mark.program]
 

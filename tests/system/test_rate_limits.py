@@ -13,7 +13,7 @@ from gnsq_lite import Message, Reader
 from gnsq_lite.broker import Broker
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_worker_command import publish, worker
+from tests.system.worker_programs import publish, worker
 
 
 @pytest.mark.parametrize("pool", ["thread", "inline"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,20 +12,7 @@ from gnsq_lite import Message, Reader, Requeue, errors
 from tests.conftest import MakeBroker
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-
-QUICK: dict[str, Any] = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
-
-
-POOLS = ["greenlet", "thread", "inline"]
-
-
-def reader_on(broker: ServerHandle, topic: str, handler: Callable[[Any], Any], **options: Any) -> Reader:
-    return Reader(topic, "ch", handler, nsqd_tcp_addresses=broker.tcp_address, **{**QUICK, **options})
-
-
-def channel(broker: ServerHandle, topic: str) -> dict[str, Any]:
-    return broker.stats(topic, "ch")
-
+from tests.system.clients import POOLS, channel, reader_on
 
 # -- the main job
 

@@ -13,7 +13,7 @@ from gnsq_lite.broker import Broker
 from tests.conftest import MakeCluster
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK, channel, reader_on
+from tests.system.clients import QUICK, channel, reader_on
 
 # -- connecting
 

@@ -13,7 +13,7 @@ import pytest
 from gnsq_lite import Message, Reader, Writer, errors
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import POOLS, channel, reader_on
+from tests.system.clients import POOLS, channel, reader_on
 
 # -- the end
 

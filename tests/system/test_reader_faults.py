@@ -17,8 +17,8 @@ from tests.contract.authserver import AuthServer
 from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.system.test_hostile_nsqd import frame, shake_hands
-from tests.system.test_reader import QUICK
+from tests.stub_nsqd import frame, shake_hands
+from tests.system.clients import QUICK
 
 Speak = Callable[[Any], None]
 

@@ -17,7 +17,7 @@ from tests.native import is_patched, native_held_lock, start_native_thread
 from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.system.test_reader import POOLS, QUICK, channel, reader_on
+from tests.system.clients import POOLS, QUICK, channel, reader_on
 
 # -- HB-1: nothing a handler does holds up a heartbeat
 

@@ -14,7 +14,7 @@ from gnsq_lite import Message, Reader, Requeue, Worker, Writer, errors
 from gnsq_lite.broker import Broker
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_reader import POOLS, channel, reader_on
+from tests.system.clients import POOLS, channel, reader_on
 
 # -- bad input
 

@@ -15,7 +15,7 @@ from tests.native import native_lock
 from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.system.test_reader import QUICK, reader_on
+from tests.system.clients import QUICK, reader_on
 
 MANY = 300
 

@@ -18,7 +18,7 @@ from gnsq_lite.consume import subscribed
 from tests.conftest import _need_real
 from tests.programs import wait_for
 from tests.servers import EmbeddedNsqd, RealNsqd
-from tests.system.test_reader import reader_on
+from tests.system.clients import reader_on
 
 REFUSED = b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"
 

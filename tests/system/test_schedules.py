@@ -10,7 +10,7 @@ import pytest
 from gnsq_lite import Message, Reader, Worker
 from gnsq_lite.broker import Broker
 from tests.programs import wait_for
-from tests.system.test_worker_command import worker
+from tests.system.worker_programs import worker
 
 APP = """
 from gnsq_lite import Worker

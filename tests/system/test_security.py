@@ -21,8 +21,8 @@ from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
 from tests.programs import wait_for
 from tests.servers import ServerHandle
+from tests.stub_nsqd import drain, frame, hostile, read_command, shake_hands
 from tests.system.http_stub import stub
-from tests.system.test_hostile_nsqd import drain, frame, hostile, read_command, shake_hands
 
 QUICK: dict[str, Any] = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
 BODIES = [b"x", b"y" * 1000, random.Random(1).randbytes(300_000), b"z" * 900_000]

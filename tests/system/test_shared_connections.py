@@ -22,12 +22,11 @@ from gnsq_lite.publish.publication import Publish
 from gnsq_lite.publish.shared import SharedConnection
 from tests import tls_variants
 from tests.certs import Certificates
-from tests.programs import wait_for
+from tests.programs import python, wait_for
 from tests.servers import ServerHandle
+from tests.stub_nsqd import OK, frame
+from tests.system.clients import QUICK, depth
 from tests.system.http_stub import scripted
-from tests.system.test_hostile_nsqd import OK, frame
-from tests.system.test_process_faults import python
-from tests.system.test_writer import QUICK, depth
 
 pytestmark = pytest.mark.unpatched
 

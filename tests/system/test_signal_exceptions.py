@@ -11,9 +11,8 @@ from functools import partial
 import pytest
 
 from tests.profiles import repeats
-from tests.programs import wait_for
+from tests.programs import python, wait_for
 from tests.servers import ServerHandle
-from tests.system.test_process_faults import python
 
 pytestmark = [pytest.mark.program, pytest.mark.rule("PUB-2")]
 

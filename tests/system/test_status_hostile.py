@@ -18,7 +18,7 @@ from gnsq_lite.supervise import status
 from gnsq_lite.supervise.status import StatusServer, Verdict
 from tests.programs import running, wait_for
 from tests.servers import ServerHandle
-from tests.system.test_worker_command import pages_at
+from tests.system.worker_programs import pages_at
 
 
 class Pages:

@@ -12,7 +12,7 @@ from gnsq_lite.supervise.group import GroupPages
 from gnsq_lite.supervise.processes import Supervisor
 from gnsq_lite.supervise.status import _TCP, StatusServer, _Unix
 from tests.native import start_native_thread
-from tests.system.test_process_faults import python
+from tests.programs import python
 
 
 def test_an_invalid_port_of_the_status_pages_raises() -> None:

@@ -18,8 +18,8 @@ from tests.certs import Certificates
 from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
 from tests.programs import wait_for
-from tests.system.test_plain_threads import Crowd
-from tests.system.test_writer import QUICK
+from tests.system.clients import QUICK
+from tests.system.publishing_threads import Crowd
 
 OK = b"\0\0\0\6\0\0\0\0OK"
 

@@ -15,7 +15,7 @@ from gnsq_lite.broker import Broker
 from gnsq_lite.consume import time_limits
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.system.test_worker_command import get, pages_at, pids, publish, worker
+from tests.system.worker_programs import get, pages_at, pids, publish, worker
 
 LIMIT = 0.3
 

@@ -6,13 +6,8 @@ import json
 import os
 import signal
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,66 +15,11 @@ from gnsq_lite import Worker
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli.app import run
 from gnsq_lite.worker.loading import LoadError, load
-from tests.programs import Program, running, wait_for
+from tests.programs import running, wait_for
 from tests.servers import ServerHandle, http_call
+from tests.system.worker_programs import APP, channel, get, is_alive, pages_at, pids, publish, worker
 
 pytestmark = pytest.mark.program
-
-APP = """
-import os, time
-from gnsq_lite import Worker
-
-worker = Worker(requeue_delay=0.0, backoff=False, reconnect_delay=0.1)
-
-def say(line):
-    os.write(1, line.encode() + b"\\n")  # whole: several processes write here at once
-
-@worker.handler("t", "ch", on_give_up="log")
-def handle(message):
-    say(f"handled {message.body.decode()} {os.getpid()}")
-    if message.body == b"die":
-        os._exit(7)
-    if message.body == b"exit":
-        raise SystemExit(5)
-    if message.body == b"slow":
-        time.sleep(1.0)
-        say("finished slow")
-    if message.body == b"stuck":
-        while True:
-            time.sleep(0.1)
-"""
-
-
-@contextmanager
-def worker(folder: Path, address: str, *flags: str, app: str | None = APP, target: str = "app") -> Iterator[Program]:
-    if app is not None:
-        (folder / "app.py").write_text(app, encoding="utf-8")
-    arguments = ["-m", "gnsq_lite", "worker", target, "--nsqd-tcp-address", address, *flags]
-    with running(arguments, folder) as program:
-        yield program
-
-
-def publish(nsqd: Broker, *bodies: bytes) -> None:
-    for body in bodies:
-        assert http_call(nsqd.http_address, "POST", "/pub?topic=t", body).status == 200
-
-
-def channel(nsqd: Broker) -> dict[str, Any]:
-    stats = json.loads(http_call(nsqd.http_address, "GET", "/stats?format=json").body)
-    found: dict[str, Any] = stats["topics"][0]["channels"][0]
-    return found
-
-
-def pids(program: Program, word: str = "handled") -> list[int]:
-    return [int(line.split()[-1]) for line in program.output.splitlines() if line.startswith(word)]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 # -- life and death
@@ -416,20 +356,6 @@ def test_without_a_writable_temporary_directory_one_line_names_the_remedy(tmp_pa
     assert "emptyDir" in program.output
     assert "live page" not in program.output
     assert len(program.output.splitlines()) == 1
-
-
-def pages_at(program: Program) -> str:
-    program.says("live page: http://")
-    return program.output.split("live page: http://")[1].split("/")[0]
-
-
-def get(address: str, page: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://{address}{page}", timeout=20) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
 
 
 @pytest.mark.parametrize("flags", [[], ["--patch"]], ids=["plain", "patched"])

@@ -19,7 +19,7 @@ import pytest
 from gnsq_lite.broker import Broker
 from tests.programs import STARTING, Program, running, wait_for
 from tests.servers import ServerHandle
-from tests.system.test_worker_command import APP, channel, get, is_alive, pages_at, pids, publish, worker
+from tests.system.worker_programs import APP, channel, get, is_alive, pages_at, pids, publish, worker
 
 pytestmark = pytest.mark.slow
 

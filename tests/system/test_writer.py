@@ -15,12 +15,7 @@ from gnsq_lite import Writer, errors
 from gnsq_lite.broker import Broker
 from tests.conftest import MakeBroker
 from tests.servers import ServerHandle
-
-QUICK = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
-
-
-def depth(broker: ServerHandle, topic: str) -> int:
-    return int(broker.stats(topic).get("depth", 0))
+from tests.system.clients import QUICK, depth
 
 
 @pytest.mark.rule("PUB-1")

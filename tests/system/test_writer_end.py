@@ -12,7 +12,7 @@ from gnsq_lite import Writer, errors
 from gnsq_lite.publish.publisher import WriterCore
 from tests.programs import wait_for
 from tests.servers import ServerHandle, refusing_port
-from tests.system.test_writer import QUICK, depth
+from tests.system.clients import QUICK, depth
 
 
 def test_flush_waits_for_every_outcome(broker: ServerHandle, topic: str) -> None:

@@ -16,9 +16,9 @@ from tests.conftest import MakeBroker
 from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
+from tests.stub_nsqd import frame, shake_hands
+from tests.system.clients import QUICK, depth
 from tests.system.http_stub import scripted
-from tests.system.test_hostile_nsqd import frame, shake_hands
-from tests.system.test_writer import QUICK, depth
 
 
 def test_an_nsqd_that_is_not_there_is_not_sent_and_says_so() -> None:

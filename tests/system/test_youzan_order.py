@@ -11,7 +11,7 @@ from gnsq_lite import Publication, Writer
 from tests.native import native_lock
 from tests.programs import wait_for
 from tests.proxy import Proxy
-from tests.system.test_writer import QUICK
+from tests.system.clients import QUICK
 from tests.youzan_broker import YouzanBroker
 
 

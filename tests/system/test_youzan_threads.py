@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Writer, errors
-from tests.system.test_plain_threads import Crowd
-from tests.system.test_process_faults import python
-from tests.system.test_writer import QUICK
-from tests.system.test_youzan_writer import Ways
+from tests.programs import python
+from tests.system.clients import QUICK
+from tests.system.publishing_threads import Crowd, Ways
 from tests.youzan_broker import YouzanBroker
 
 #: Two leaders that the Writer knows; what is appended runs in there.

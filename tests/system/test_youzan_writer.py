@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -12,34 +11,10 @@ from gnsq_lite import Writer, errors
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.partitions import partition_of
 from tests.native import native_lock
-from tests.proxy import Proxy
+from tests.system.publishing_threads import Ways
 from tests.youzan_broker import YouzanBroker
 
 QUICK = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
-
-
-class Ways:
-    """A cluster of two nodes, partition n of ``t`` led by node n, and a proxy before each node."""
-
-    def __init__(self, broker: YouzanBroker) -> None:
-        self.broker = broker
-        broker.youzan.create_topic("t", partitions=2)
-        nodes = sorted(set(broker.nsqd_tcp_addresses))
-        self.proxies = {address: Proxy(address) for address in nodes}
-        self.of_partition = [self.proxies[broker.nsqd_tcp_addresses[self.leader(n)]] for n in range(2)]
-
-    def leader(self, partition: int) -> int:
-        leader = self.broker.youzan.leader("t", partition)
-        assert leader is not None
-        return leader
-
-    def writer(self, **options: Any) -> Writer:
-        def through(host: str, port: int) -> tuple[str, int]:
-            there, _, number = self.proxies[f"{host}:{port}"].address.rpartition(":")
-            return there, int(number)
-
-        options = {"dialect": "youzan", "address_map": through, **QUICK, **options}
-        return Writer(lookupd_http_addresses=self.broker.lookupd_http_address, **options)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from gnsq_lite.consume import run_handler
 from gnsq_lite.consume.run_handler import make_runner
 from gnsq_lite.message import Message
-from tests.unit.test_runner import BOTH, MOST, FakeConnection, FakeOutcomes, taken
+from tests.unit.runners import BOTH, MOST, FakeConnection, FakeOutcomes, taken
 
 
 @BOTH

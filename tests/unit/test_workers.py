@@ -12,7 +12,7 @@ from greenlet import getcurrent, greenlet
 from gnsq_lite import _core
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import Message
-from tests.unit.test_runner import BOTH, FakeConnection, FastRunner, a_runner, queue_of
+from tests.unit.runners import BOTH, FakeConnection, FastRunner, a_runner, queue_of
 
 
 @BOTH

@@ -14,7 +14,7 @@ from gnsq_lite.consume.consumer import Consumer
 from gnsq_lite.message import Message
 from gnsq_lite.net.loop import loop_here
 from tests.fakes import FakeClock
-from tests.unit.test_runner import FakeConnection
+from tests.unit.runners import FakeConnection
 
 
 @pytest.mark.rule("CLOSE-1")

@@ -12,8 +12,8 @@ from gnsq_lite.consume import run_handler
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message
 from gnsq_lite.wire import commands
-from tests.unit.consume.test_subscribed import Bench
-from tests.unit.test_runner import FakeConnection, FakeOutcomes
+from tests.unit.consume.fake_loop import Bench
+from tests.unit.runners import FakeConnection, FakeOutcomes
 
 
 class Flight(Bench):

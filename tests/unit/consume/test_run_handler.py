@@ -10,7 +10,7 @@ import pytest
 from gnsq_lite._core import Fins, drain
 from gnsq_lite.consume import run_handler
 from gnsq_lite.message import EXPIRED, Message
-from tests.unit.test_runner import FakeConnection, FakeOutcomes
+from tests.unit.runners import FakeConnection, FakeOutcomes
 
 
 @pytest.mark.rule("MSG-1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes import FakeClock
-from tests.unit.policy.test_rdy import SETTLE, make, pairs, ready, settled, settled_until
+from tests.unit.policy.rdy import SETTLE, make, pairs, ready, settled, settled_until
 
 
 @pytest.mark.rule("MSG-5")

@@ -24,6 +24,7 @@ from gnsq_lite.publish.settings import ANY_ENDPOINT, ProducerSettings
 from gnsq_lite.wire import commands
 from tests.fakes import FakeClock
 from tests.unit.publish.conftest import core_of, publish_in_loop
+from tests.unit.publish.cores import end_turn
 
 
 class Wire:
@@ -114,12 +115,6 @@ class Bench:
                 self.producer.outcomes.succeeded(publication, None)
             else:
                 self.producer.outcomes.failed_with(publication, error)
-
-
-def end_turn() -> None:
-    """Let the hub run what is due, and what that makes due; in their order, without a clock."""
-    for _ in range(4):
-        gevent.sleep(0)
 
 
 def outcomes(greenlets: list[Any]) -> list[Any]:

@@ -15,8 +15,8 @@ from gnsq_lite.publish.nodes import Node
 from gnsq_lite.publish.publication import Publish
 from gnsq_lite.wire.frames import count_oks
 from tests.unit.publish.conftest import publish_in_loop
-from tests.unit.publish.test_coalescing import end_turn
-from tests.unit.publish.test_nodes import Bench as Core
+from tests.unit.publish.cores import Bench as Core
+from tests.unit.publish.cores import end_turn
 
 OK = b"\0\0\0\6\0\0\0\0OK"
 

@@ -26,9 +26,9 @@ from gnsq_lite.youzan.messages import (
 )
 from tests.fakes import decode_message
 from tests.golden.youzan import conversation
+from tests.unit.youzan.owner import OWNER
 
 TRACE = 0x1122334455667788
-OWNER = SimpleNamespace(read_at=0.0, topic="t", channel="c", address="a:1", msg_timeout=60.0, max_msg_timeout=900.0)
 
 
 def messages_of(name: str, partition: int | None = None, **layout: bool) -> list[YouzanMessage]:

@@ -9,7 +9,7 @@ import pytest
 from gnsq_lite.errors import NotSent
 from gnsq_lite.youzan.messages import YouzanMessage
 from gnsq_lite.youzan.tail import to_tail
-from tests.unit.youzan.test_messages import OWNER
+from tests.unit.youzan.owner import OWNER
 
 pytestmark = pytest.mark.rule("YZ-13")
 

@@ -1,0 +1,104 @@
+"""A Writer's core with nodes that have no network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gevent
+
+from gnsq_lite import errors
+from gnsq_lite.dialect import Dialect, Endpoint
+from gnsq_lite.net.link import Again
+from gnsq_lite.options import ConnectionOptions, LookupOptions, WriterReconnectOptions
+from gnsq_lite.publish.nodes import Node
+from gnsq_lite.publish.publication import Publish
+from gnsq_lite.publish.settings import ProducerSettings
+from tests.fakes import FakeClock
+from tests.unit.publish.conftest import core_of, publish_in_loop
+
+
+class Line:
+    """Stands in for a connection: takes all, and is never read."""
+
+    address = "nsqd"
+
+    def __init__(self, pending: Any) -> None:
+        self.sent: list[bytes] = []
+        self.unanswered = pending
+
+    def send_publish(self, publication: Publish) -> bool:
+        if publication.mark_sent():
+            self.unanswered.append(publication)
+            self.sent.append(publication.command())
+        return True
+
+    def close_if_dead(self, now: float) -> None:
+        pass
+
+
+def publish_of(core: Any, body: bytes, timeout: float) -> Publish:
+    deadline = core.clock.now() + timeout
+    return publish_in_loop(core.loop, "t", (body,), timeout, deadline, retries=core.settings.retries)
+
+
+class Bench:
+    """A Writer's core with so many nodes, and its clock."""
+
+    def __init__(self, nodes: int = 2, retries: int = 0) -> None:
+        self.clock = FakeClock()
+        settings = ProducerSettings(
+            dialect=Dialect(),
+            endpoints=(),
+            lookupds=(),
+            connection=ConnectionOptions(),
+            reconnect=WriterReconnectOptions(),
+            lookup=LookupOptions(),
+            max_body_size=5_000_000,
+            max_pending=1_000_000,
+            coalesce=False,
+            retries=retries,
+        )
+        self.core: Any = core_of(settings, self.clock)
+        self.nodes = [Node(self.core, Endpoint(f"nsqd{number}", 4150)) for number in range(nodes)]
+        for node in self.nodes:
+            self.core.nodes[node.endpoint] = node
+            self.open(node)
+
+    def open(self, node: Node) -> None:
+        line: Any = Line(node.unanswered)
+        node.on_connected(line)
+
+    def lose(self, node: Node, error: errors.NSQError) -> Again:
+        if node.connection is not None:
+            node.on_disconnected(node.connection)
+        return node.on_lost(error)
+
+    def publish(self, timeout: float = 5.0) -> Publish:
+        publication: Publish = publish_of(self.core, b"x", timeout)
+        self.core.submit(publication)
+        return publication
+
+    def later(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.core.outcomes.expire()
+
+    def answer(self, node: Node) -> None:
+        node.on_response(node.connection, b"OK")
+
+    def owed(self) -> list[int]:
+        return [len(node.unanswered) for node in self.nodes]
+
+    def leave_the_silent_one_alone(self) -> None:
+        """Have the first of two answer, the second fall silent, and then the first be lost."""
+        good, silent = self.nodes
+        self.publish(1.0), self.publish(1.0)
+        self.answer(good)
+        self.later(1.0)
+        assert silent.is_silent()
+        self.lose(good, errors.ConnectionLost("nsqd0", "gone"))
+
+
+def end_turn() -> None:
+    """Let the hub run what is due, and what that makes due; in their order, without a clock."""
+    for _ in range(4):
+        gevent.sleep(0)
