@@ -31,7 +31,7 @@ from typing import IO
 ROOT = Path(__file__).parent.parent
 SECONDS = ROOT / "tests/seconds.txt"
 #: Directories whose conftest leaves files out; pytest asks it for files that it finds, not for those it is given.
-WHOLE = (Path("tests/spark"),)
+WHOLE = (Path("tests/recording"), Path("tests/spark"))
 #: A bundle takes this part of what is left for each process, and no less than so many seconds: the last ones are short.
 PART = 1 / 2
 LEAST = 30.0

@@ -31,7 +31,7 @@ from gnsq_lite.spark.publisher import OtherRows, Sink, shared_writer
 from gnsq_lite.spark.rows import BadRows
 from gnsq_lite.spark.sink import batched, check_columns
 from tests.profiles import load
-from tests.spark.fakes import Crash, CrashingFiles
+from tests.recording.fakes import Crash, CrashingFiles
 
 load()
 

@@ -14,9 +14,9 @@ from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.spark import record
 from gnsq_lite.spark.recorders import run_task
 from tests.programs import wait_for
+from tests.recording.publishing import publish
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
-from tests.spark.publishing import publish
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 

@@ -11,9 +11,9 @@ import pytest
 
 from gnsq_lite.recording.recording import Recording
 from gnsq_lite.recording.schema import to_batch
+from tests.recording.fakes import FakeMessage
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session
-from tests.spark.fakes import FakeMessage
 from tests.spark.streams import Feed, Sink, stream, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]

@@ -25,7 +25,7 @@ from gnsq_lite.spark.offsets import MinimumRows, limited, parse_position
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.fakes import FakeClock
-from tests.spark.fakes import FakeMessage, FakeReceiver
+from tests.recording.fakes import FakeMessage, FakeReceiver
 
 RECEIVERS: list[FakeReceiver] = []
 

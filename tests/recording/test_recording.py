@@ -27,7 +27,7 @@ from gnsq_lite.recording.files import Files
 from gnsq_lite.recording.objectstore import ObjectStore
 from gnsq_lite.recording.schema import to_batch
 from tests.fakes import FakeClock
-from tests.spark.fakes import Crash, CrashingFiles, FailingSync, FakeMessage, FullDisk
+from tests.recording.fakes import Crash, CrashingFiles, FailingSync, FakeMessage, FullDisk
 
 FIRST_US = 1_700_000_000_000_000
 

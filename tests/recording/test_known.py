@@ -13,7 +13,7 @@ from gnsq_lite.recording import known as module
 from gnsq_lite.recording.files import Files, Folder
 from gnsq_lite.recording.known import DedupIndex
 from gnsq_lite.recording.schema import to_batch
-from tests.spark.fakes import Crash, CrashingFiles, FakeMessage, FullDisk
+from tests.recording.fakes import Crash, CrashingFiles, FakeMessage, FullDisk
 
 HOUR = 3600 * 10**9
 

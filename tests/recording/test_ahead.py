@@ -12,7 +12,7 @@ from gnsq_lite.recording import ahead, known
 from gnsq_lite.recording.ahead import read_ahead
 from gnsq_lite.recording.known import DedupIndex
 from gnsq_lite.recording.schema import to_batch
-from tests.spark.fakes import FakeMessage
+from tests.recording.fakes import FakeMessage
 
 
 class Counting:

@@ -23,9 +23,9 @@ from gnsq_lite.recording import Recording
 from gnsq_lite.recording.schema import to_batch
 from tests import docblocks
 from tests.programs import ROOT, STARTING, running, wait_for
+from tests.recording.fakes import FakeMessage
+from tests.recording.publishing import publish
 from tests.servers import ServerHandle
-from tests.spark.fakes import FakeMessage
-from tests.spark.publishing import publish
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -19,7 +19,7 @@ from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.recorder import Recorder
 from gnsq_lite.recording.recording import Recording
 from tests.programs import wait_for
-from tests.spark.fakes import FakeMessage, FakeReceiver, FullDisk
+from tests.recording.fakes import FakeMessage, FakeReceiver, FullDisk
 
 
 @contextmanager
