@@ -285,7 +285,7 @@ def finish_new(message: Message) -> bool:
     except AttributeError:
         return True  # the handler answered
     connection = message._connection
-    if connection.fins is None:
+    if connection.fins is None or connection.fins.is_alone:
         connection.handled(message)
     else:
         connection.fins.add(message.id)

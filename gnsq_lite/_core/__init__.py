@@ -27,6 +27,10 @@ returned another value                    ``returned(message, value)``
 raised                                    ``failed(message, error)``; drain() raises the exceptions of failed()
 ========================================  ==========================================================================
 
+If ``runner.writes_fins`` is true, C may leave a FIN in ``fins.ids`` without a call of ``wake``.  C then calls ``write``
+before drain() returns, before a FIN for another connection is queued, and before the next job if ``fins.is_held`` is
+false or a few milliseconds have passed.
+
 Every other job goes to ``run(job)``, which handles it in Python.  Python's ``drain`` calls ``run`` for every job.
 :mod:`gnsq_lite.consume.run_handler` creates these functions.  After a job, drain() returns True if the time is past
 ``runner.slice_ends``.  Before a job, drain() returns False if there are surplus workers or the queue is empty.
@@ -89,15 +93,20 @@ class Fins:
 
     Args:
         wake: Schedules a write of the FINs.  If ``due`` is False, :meth:`add` sets ``due`` and then calls *wake*.
+        write: Writes the FINs in the calling thread.
     """
 
-    __slots__ = ("_wake", "due", "ids")
+    __slots__ = ("_wake", "_write", "due", "ids", "is_alone", "is_held")
 
-    def __init__(self, wake: Callable[[], object], /) -> None:
+    def __init__(self, wake: Callable[[], object], write: Callable[[], object] | None = None, /) -> None:
         #: The ids of the messages to finish.
         self.ids: list[bytes] = []
-        self._wake = wake
+        self._wake, self._write = wake, write or wake
         self.due = False
+        #: Whether the thread of the handler writes the FIN of each job after the job.
+        self.is_alone = False
+        #: Whether this thread may write the FINs of several short jobs together.
+        self.is_held = False
 
     def add(self, id: bytes, /) -> None:
         """Queue the FIN of message *id*."""
@@ -117,7 +126,7 @@ class Runner:
         returned: Called by C with the message and the result of *handler*, unless C itself handles that case.
     """
 
-    __slots__ = ("failed", "handler", "most", "returned", "run", "slice_ends", "surplus")
+    __slots__ = ("failed", "handler", "most", "returned", "run", "slice_ends", "surplus", "writes_fins")
 
     def __init__(
         self,
@@ -133,6 +142,8 @@ class Runner:
         self.surplus = 0
         #: Monotonic time after which drain() returns, when its current job ends.
         self.slice_ends = float("inf")
+        #: Whether the workers are native threads, which may write FINs (see the module docstring).
+        self.writes_fins = False
 
 
 chosen.know_classes(Fins, Runner)

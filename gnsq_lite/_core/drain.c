@@ -5,13 +5,19 @@
    local variables. */
 
 #include "native.h"
+#include <math.h>
 #include <time.h>
 
+/* A clock that advances every 1 to 4 ms, and costs a quarter of CLOCK_MONOTONIC. */
+#ifndef CLOCK_MONOTONIC_COARSE
+#define CLOCK_MONOTONIC_COARSE CLOCK_MONOTONIC
+#endif
+
 static double
-seconds(void)
+seconds(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
@@ -49,9 +55,9 @@ call(const Known *known, PyObject *object, int which, PyObject *first, PyObject 
     return result == NULL ? -1 : 0;
 }
 
-/* Do the same as Fins.add(). */
+/* Do the same as Fins.add(), but leave the FIN to the caller of drain() if possible. */
 static int
-add_fin(const Known *known, PyObject *fins, PyObject *id)
+add_fin(const Known *known, PyObject *fins, PyObject *id, Target *target)
 {
     PyObject *ids = *slot(known, fins, IDS), **due = slot(known, fins, DUE);
     if (ids == NULL || !PyList_Check(ids) || id == NULL || !PyBytes_Check(id)) {
@@ -64,8 +70,33 @@ add_fin(const Known *known, PyObject *fins, PyObject *id)
     if (*due == Py_True) {
         return 0;
     }
+    if (target->may_hold && (*slot(known, fins, IS_HELD) == Py_True || *slot(known, fins, IS_ALONE) == Py_True)) {
+        if (target->held_since == 0.0) {
+            target->held_since = seconds(CLOCK_MONOTONIC_COARSE);
+        }
+        return 0;
+    }
     Py_XSETREF(*due, Py_NewRef(Py_True));
     return call(known, fins, WAKE, NULL, NULL);
+}
+
+/* Write the FINs that are held, if any. */
+static int
+write_held(const State *state, Target *target)
+{
+    if (target->held_since == 0.0) {
+        return 0;
+    }
+    target->held_since = 0.0;
+    return call(&state->fins, target->fins, WRITE, NULL, NULL);
+}
+
+/* Return whether the held FINs must be written before the next job, which may take long. */
+static int
+is_write_due(const State *state, const Target *target)
+{
+    return target->held_since != 0.0 && (*slot(&state->fins, target->fins, IS_HELD) != Py_True ||
+                                         seconds(CLOCK_MONOTONIC_COARSE) != target->held_since);
 }
 
 int
@@ -77,6 +108,9 @@ queue_fin(const State *state, PyObject *message, Target *target, const char *met
         return -1;
     }
     if (connection != target->connection) {
+        if (write_held(state, target) < 0) {
+            return -1;
+        }
         Py_INCREF(connection);
         PyObject *fins = PyObject_GetAttrString(connection, "fins");
         if (fins == NULL) {
@@ -87,7 +121,7 @@ queue_fin(const State *state, PyObject *message, Target *target, const char *met
         Py_XSETREF(target->connection, connection);
     }
     if (state->fins.type != NULL && Py_IS_TYPE(target->fins, state->fins.type)) {
-        return add_fin(&state->fins, target->fins, *slot(&state->message, message, ID));
+        return add_fin(&state->fins, target->fins, *slot(&state->message, message, ID), target);
     }
     PyObject *result = PyObject_CallMethod(target->connection, method, "O", message);
     Py_XDECREF(result);
@@ -132,7 +166,7 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     const State *state = PyModule_GetState(module);
     const Known *known = &state->runner;
-    Target target = {NULL, NULL};
+    Target target = {NULL, NULL, 0, 0.0};
     int is_over = 0;
     if (count != 3 || !is_known(known, args[0]) || !PyList_Check(args[2])) {
         PyErr_SetString(PyExc_TypeError, "drain() takes a Runner, a queue, and a list of two places");
@@ -148,12 +182,17 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
     PyObject *popleft = most == -1 && PyErr_Occurred() ? NULL : PyObject_GetAttrString(queue, "popleft");
     int failed = popleft == NULL;
     Py_INCREF(handler);
+    target.may_hold = *slot(known, runner, WRITES_FINS) == Py_True;
     while (!failed) {
         Py_ssize_t left = PyObject_Size(queue);
         PyObject *surplus = *slot(known, runner, SURPLUS_OF_WORKERS);
         long more = surplus == NULL ? 0 : PyLong_AsLong(surplus);
         if (left <= 0 || more > 0 || (more == -1 && PyErr_Occurred())) {
-            failed = PyErr_Occurred() != NULL;
+            failed = PyErr_Occurred() != NULL || write_held(state, &target) < 0;
+            break;
+        }
+        if (is_write_due(state, &target) && write_held(state, &target) < 0) {
+            failed = 1;
             break;
         }
         PyObject *job = PyObject_CallNoArgs(popleft);
@@ -161,6 +200,7 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
             failed = !PyErr_ExceptionMatches(PyExc_IndexError);
             if (!failed) {
                 PyErr_Clear(); /* another thread took the job */
+                failed = write_held(state, &target) < 0;
             }
             break;
         }
@@ -168,7 +208,8 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
                  handle(state, runner, handler, most, job, &target) < 0;
         Py_DECREF(job);
         PyObject *ends = *slot(known, runner, SLICE_ENDS);
-        if (!failed && ends != NULL && PyFloat_Check(ends) && seconds() > PyFloat_AS_DOUBLE(ends)) {
+        if (!failed && ends != NULL && PyFloat_Check(ends) && isfinite(PyFloat_AS_DOUBLE(ends)) &&
+            seconds(CLOCK_MONOTONIC) > PyFloat_AS_DOUBLE(ends)) {
             is_over = 1;
             break;
         }

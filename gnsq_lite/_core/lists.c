@@ -68,7 +68,7 @@ finish_open(PyObject *module, PyObject *args)
     const State *state = PyModule_GetState(module);
     PyObject *messages;
     int kept_too;
-    Target target = {NULL, NULL};
+    Target target = {NULL, NULL, 0, 0.0};
     if (!PyArg_ParseTuple(args, "O!p:finish_open", &PyList_Type, &messages, &kept_too)) {
         return NULL;
     }

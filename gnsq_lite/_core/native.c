@@ -86,9 +86,9 @@ know_message(PyObject *module, PyObject *args)
 static PyObject *
 know_classes(PyObject *module, PyObject *args)
 {
-    static const char *const of_fins[FINS_SLOTS] = {"ids", "_wake", "due"};
+    static const char *const of_fins[FINS_SLOTS] = {"ids", "_wake", "due", "_write", "is_alone", "is_held"};
     static const char *const of_runner[RUNNER_SLOTS] = {
-        "handler", "most", "run", "failed", "returned", "surplus", "slice_ends",
+        "handler", "most", "run", "failed", "returned", "surplus", "slice_ends", "writes_fins",
     };
     State *state = PyModule_GetState(module);
     PyTypeObject *fins, *runner;

@@ -16,8 +16,8 @@
 
 /* Slots of Message, Fins and Runner that C reads and sets directly. */
 enum { CONNECTION, TIMESTAMP, ATTEMPTS, ID, BODY, RECEIVED_AT, TOKEN, MESSAGE_SLOTS };
-enum { IDS, WAKE, DUE, FINS_SLOTS };
-enum { HANDLER, MOST, RUN, FAILED, RETURNED, SURPLUS_OF_WORKERS, SLICE_ENDS, RUNNER_SLOTS };
+enum { IDS, WAKE, DUE, WRITE, IS_ALONE, IS_HELD, FINS_SLOTS };
+enum { HANDLER, MOST, RUN, FAILED, RETURNED, SURPLUS_OF_WORKERS, SLICE_ENDS, WRITES_FINS, RUNNER_SLOTS };
 
 enum { ID_LENGTH = 16 };
 
@@ -57,9 +57,12 @@ is_plain(const State *state, PyObject *message, long most)
            PyLong_AsLongAndOverflow(attempts, &overflow) <= most && !overflow;
 }
 
-/* Cache of the connection of the last answer, and of its attribute fins. */
+/* Cache of the connection of the last answer, and of its attribute fins.  If *may_hold*, the caller writes the FINs that
+   queue_fin() leaves unwritten.  *held_since* is the time of the first such FIN, or 0.0. */
 typedef struct {
     PyObject *connection, *fins;
+    int may_hold;
+    double held_since;
 } Target;
 
 /* Queue the FIN of *message*, or call *method* of its connection if fins is no Fins.  The caller has deleted the token.

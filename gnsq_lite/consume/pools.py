@@ -29,6 +29,10 @@ DEFAULT_GREENLETS = 100
 DEFAULT_THREADS = 8
 #: Seconds until the next attempt to start a thread, if the system could not start one.
 _RETRY_AFTER = 1.0
+#: Handlers are short if a thread has run all queued jobs within this many seconds.
+_SHORT = 0.001
+#: Seconds after which a queued job gets another thread although handlers are short.
+_WAIT = 0.002
 
 
 def messages_of(job: Any) -> list[Message]:
@@ -267,8 +271,9 @@ class ThreadPool(Pool):
     """Runs handlers in native threads, even in a monkey-patched process, so handlers may block in any way.
 
     Waking a thread costs far more than a short handler, so the pool wakes few threads.  A queued job wakes one thread.
-    If more than one job is queued, the woken thread wakes the next thread.  At most one wake-up is under way.  The pool
-    first wakes the thread that ran last, so surplus threads stay idle or are never started.
+    If more than one job is queued, the woken thread wakes the next thread.  If handlers are short, it does not: then
+    the loop checks the queue after _WAIT seconds, because a handler may block unexpectedly.  At most one wake-up is
+    under way.  The pool first wakes the thread that ran last, so surplus threads stay idle or are never started.
 
     The pool does not use gevent's ThreadPool, because its threads run in a greenlet.  If such a thread waits for the
     GIL while Python exits, it crashes the process.
@@ -277,6 +282,7 @@ class ThreadPool(Pool):
     def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
         super().__init__(runner, on_exit)
         self._loop, self._concurrency = loop, concurrency
+        runner.writes_fins = True
         self._lock = native_rlock()
         #: The locks on which the idle threads wait.  The last lock belongs to the thread that ran last.
         self._idle: list[Any] = []
@@ -284,6 +290,8 @@ class ThreadPool(Pool):
         self._starting = self._started = 0
         #: Whether a woken or starting thread has not checked the queue yet.
         self._waking = False
+        #: Whether handlers are short, and whether the loop will check the queue.
+        self._is_short = self._will_check = False
         #: Time before which no thread is started, because the system could not start one.
         self._start_at = 0.0
 
@@ -293,15 +301,35 @@ class ThreadPool(Pool):
         # Without the lock, a thread that has just found the queue empty could join _idle after this check, and sleep.
         with self._lock:
             if not self._waking and self._queue:
-                self._wake_one()
+                self._wake_one(in_loop=True)
+        if self._is_short and not self._will_check and len(self._queue) > 1:
+            self._check_later()
 
-    def _wake_one(self) -> None:
+    def _check_later(self) -> None:
+        self._will_check = True
+        self._loop.timer(_WAIT, self._check)
+
+    def _check(self) -> None:
+        """Wake another thread if jobs are queued, and check again later.  Call it in the loop."""
+        self._will_check = False
+        with self._lock:
+            if self._queue and not self._waking:
+                self._is_short = False
+                self._wake_one()
+            must_check = bool(self._queue) and self._waking
+        if must_check:
+            self._check_later()
+
+    def _wake_one(self, *, in_loop: bool = False) -> None:
         """Wake an idle thread, or start a new one if that is allowed now.  Call it under the lock."""
         if self._idle:
             self._waking = True
             idle = self._idle[-1]
             del self._idle[-1]  # not pop(): an asynchronous exception may follow a call, and the thread would sleep on
-            idle.release()
+            if in_loop:
+                self._loop.release_before_poll(idle)
+            else:
+                idle.release()
         elif self._thread_count() < self._concurrency and not self._closed and SYSTEM_CLOCK.now() >= self._start_at:
             self._waking = True
             self._loop.call_soon(self._start)
@@ -348,10 +376,16 @@ class ThreadPool(Pool):
         while True:
             with self._lock:
                 self._waking = False
-                if len(self._queue) > 1:
-                    self._wake_one()  # this thread runs only one job at a time
+                if len(self._queue) > 1:  # this thread runs only one job at a time
+                    if not self._is_short:
+                        self._wake_one()
+                    elif not self._will_check:
+                        self._will_check = True
+                        self._loop.call_soon(self._check_later)
+            began = SYSTEM_CLOCK.now()
             try:
                 drain(self._runner, self._queue, worker)
+                self._is_short = SYSTEM_CLOCK.now() - began < _SHORT
             except HandlerRaised as raised:
                 worker[1] = None
                 self._on_exit(raised.__cause__ or raised)
@@ -378,7 +412,7 @@ class ThreadPool(Pool):
             if idle in self._idle:
                 self._idle.remove(idle)
             self._update_surplus()
-            self._waking = False  # the thread may have been woken
+            self._waking = self._will_check = False  # the thread may have been woken, or about to ask for a check
         for message in [] if worker[1] is None else messages_of(worker[1]):
             message._connection.flush()  # the exception may have prevented the write of an answer
             unless_answered(message.requeue)

@@ -1,8 +1,12 @@
 """A Reader's connection, which receives messages and accepts answers from any thread (MSG-1, MSG-5).
 
 The connection collects FINs in a buffer and REQs in a list.  The loop writes both once per iteration, so most of the
-cost is per read, not per message.  If RDY is 1, nsqd sends the next message only after the FIN.  In this case the
-handler's thread writes the FIN itself if it can, and does not wake the loop (:meth:`Subscribed._write_fin`).
+cost is per read, not per message.  To wake the loop from a handler's thread costs more than to write.  Therefore this
+thread writes the FINs itself, without the loop, in two cases (:meth:`Subscribed._write_fins`):
+
+- If RDY is 1, nsqd sends the next message only after the FIN.
+- If RDY is the whole share, the thread writes the FINs of several messages together, when it finds no more queued
+  messages.  A handler may block while FINs wait.  The next tick of the delivery, after at most 16 ms, writes them.
 """
 
 from __future__ import annotations
@@ -21,10 +25,10 @@ from gnsq_lite.message import Message, is_open
 from gnsq_lite.net.connection import Connection, Owner, Target
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import native_rlock
-from gnsq_lite.net.stream import lost
+from gnsq_lite.net.stream import DONTWAIT, lost
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.options import ConnectionOptions
-from gnsq_lite.policy.delivery import SPAN, Delivery
+from gnsq_lite.policy.delivery import SLOWEST_TICK, SPAN, Delivery
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.identify import Negotiated
 
@@ -69,7 +73,7 @@ class Subscribed(Connection):
     Args:
         is_prompt: Whether RDY is little more than the messages in flight, so that nsqd does not buffer messages.
         reads_in_hub: Whether the hub may pass messages to the pool.  False for inline handlers, which may wait.
-        writes_fins: Whether a handler's thread may write FIN itself while one message is in flight.
+        writes_fins: Whether a handler's thread may write FINs itself.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class Subscribed(Connection):
         self._finished = self.received = self.requeued = self.expired = self.answers_lost = 0
         #: Monotonic time of the last read that had messages.
         self.received_at = float("-inf")
-        self._fins = Fins(partial(loop.call_soon, self._flush))
+        self._fins = Fins(partial(loop.call_soon, self._flush), self._write_held)
         #: Buffer for the FINs of handlers that succeeded.  If it is None, the handler's thread calls :meth:`handled`.
         self.fins: Fins | None = self._fins
         self._reqs: list[bytes] = []
@@ -129,6 +133,9 @@ class Subscribed(Connection):
             self._decoder.make_message = self.target.choose_message(negotiated)
         self.msg_timeout, self.max_msg_timeout = negotiated.msg_timeout, negotiated.max_msg_timeout
         self.max_rdy_count = negotiated.max_rdy_count
+        # Handlers' threads must not write through OpenSSL or a compressor, which allow only one caller at a time.
+        stream = self._stream
+        self._writes_fins &= stream is not None and stream.tls is None and self._codec is None
         if self._is_prompt:
             self._delivery = Delivery(self.clock)
 
@@ -139,8 +146,6 @@ class Subscribed(Connection):
         stream = self._stream
         if stream is not None and self._codec is None and self._reads_in_hub:
             stream.offer(self._take_messages)
-        # Handlers' threads must not write through OpenSSL or a compressor, which allow only one caller at a time.
-        self._writes_fins &= stream is not None and stream.tls is None and self._codec is None
         super().run()
 
     def _take_messages(self, data: bytes) -> bool:
@@ -195,7 +200,7 @@ class Subscribed(Connection):
         # nsqd does not confirm a lower RDY, so this limit only grows.
         self._most_in_flight = max(self._most_in_flight, 4 * count + _MARGIN)
         self._share = count
-        self.fins = None if self._writes_fins and count == 1 else self._fins
+        self._fins.is_alone = self._writes_fins and count == 1
         if self._delivery is None:
             self.ready = count
             self.send(commands.ready(count))
@@ -211,6 +216,7 @@ class Subscribed(Connection):
 
     def _schedule_tick(self, delivery: Delivery) -> None:
         after = delivery.tick_after
+        self._fins.is_held = self._writes_fins and delivery.is_full and after is not None and after <= SLOWEST_TICK
         if after is None:
             self._stop_ticks()
             return
@@ -230,10 +236,15 @@ class Subscribed(Connection):
                 newest = self._reads[-1][-1] if self._reads else None
                 delivery.tick(self.received, self.in_flight, self._age(newest))
             self._apply_delivery(delivery)
+            if self._fins.ids:  # a handler blocks the thread that holds them
+                self._flush_soon()
 
     def _end_delivery(self) -> None:
         self._stop_ticks()
         self._delivery = None
+        self._fins.is_held = False
+        if self._fins.ids:
+            self._flush_soon()
 
     def _stop_ticks(self) -> None:
         timer, self._tick_timer = self._tick_timer, None
@@ -323,19 +334,38 @@ class Subscribed(Connection):
             self.finish(message)
 
     def _write_fin(self, message: Message) -> bool:
-        """Write FIN in this thread if nothing else is in flight or queued.  Return False if the caller must queue FIN.
+        """Write FIN in this thread if nothing else is in flight or queued.  Return False if FIN must be queued."""
+        is_alone = self._writes_fins and self.in_flight == 1 and not self._due
+        return is_alone and not self._is_closing and self._write_fins([message.id])
+
+    def _write_held(self) -> None:
+        """Write the queued FINs in this thread, or let the loop write them."""
+        # If the delivery has just ceased to be full, the loop must report the answers to it.
+        is_ours = (self._fins.is_held or self._fins.is_alone) and self.in_flight <= self._share
+        if not (is_ours and not self._due and self._write_fins(self._fins.ids)):
+            self._flush_soon()
+
+    def _write_fins(self, ids: list[bytes]) -> bool:
+        """Write FINs in this thread, and remove them from *ids*.  Return False if only the loop can write them.
 
         This does not wake the loop, which sees the new count when it next reads ``in_flight``.
         """
         stream = self._stream
-        is_alone = self._writes_fins and self.in_flight == 1 and not (self._due or self._flow.watches)
-        if stream is None or not is_alone or self._is_closing or not self._write_lock.acquire(False):
+        if stream is None or self._flow.watches or not self._write_lock.acquire(False):
             return False
         try:
             if stream.unsent or stream.closed is not None:
                 return False
-            self._finished_by_handlers += 1  # before nsqd can send the next message
-            stream.send_beside_loop(commands.finish(message.id))
+            count = len(ids)
+            if count:
+                data = b"FIN " + b"\nFIN ".join(ids[:count]) + b"\n"
+                send, finished = stream.send, self._finished_by_handlers + count
+                # An asynchronous exception can follow a call.  Without one, the ids are counted, removed and sent.
+                self._finished_by_handlers = finished  # before nsqd can send the next message
+                del ids[:count]
+                stream.sent_beside_loop(data, send(data, DONTWAIT))
+        except (BlockingIOError, InterruptedError):
+            stream.sent_beside_loop(data, 0)
         except OSError as error:
             self.loop.call_soon(partial(self.close, lost(self.address, error)))
         finally:

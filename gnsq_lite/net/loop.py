@@ -146,6 +146,9 @@ class Loop:
         self.suspend: Callable[[], Any] = hub.switch
         #: Returns the start time of the current loop iteration.
         self.now: Callable[[], float] = hub.loop.now
+        self._before_poll: Any = hub.loop.prepare(priority=2)  # before callbacks, which may block
+        #: Locks to release before the next poll of sockets.
+        self._locks: list[Any] = []
         self._async = hub.loop.async_(ref=keep_alive)
         self.start(self._async, self._drain)
 
@@ -190,6 +193,24 @@ class Loop:
         """
         self._behind.append(act)
         self._async.send()
+
+    def release_before_poll(self, lock: Any) -> None:
+        """Release *lock*, on which another thread waits, before the next poll.  Call this method in the loop's thread.
+
+        The poll releases the GIL.  If the lock were released earlier, the thread would wait for the GIL as well.  The
+        hub of a monkey-patched process runs the program's greenlets too.  There the lock is released at once.
+        """
+        if not self.is_shared:
+            lock.release()
+            return
+        self._locks.append(lock)
+        if not self._before_poll.active:
+            self.start(self._before_poll, self._release_locks)
+
+    def _release_locks(self) -> None:
+        self._before_poll.stop()
+        while self._locks:
+            self._locks.pop().release()
 
     def _drain(self) -> None:
         """Run the calls queued so far.  Calls that threads queue meanwhile run in the next iteration."""

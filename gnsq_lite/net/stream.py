@@ -97,6 +97,8 @@ class Stream(ByteStream):
         self._loop = loop
         self.closed: NSQConnectionError | None = None
         self._has_ended = False
+        #: Sends bytes in the calling thread.  :meth:`sent_beside_loop` must follow, also after an error.
+        self.send: Callable[[bytes, int], int] = sock.send
         #: Number of unsent bytes.
         self.unsent = 0
         #: Monotonic time at which the socket stopped accepting bytes, or None.
@@ -230,15 +232,11 @@ class Stream(ByteStream):
 
     # -- sending beside the loop
 
-    def send_beside_loop(self, data: bytes) -> None:
-        """Send *data* in the calling thread.  If the socket does not accept all bytes, the loop sends the rest.
+    def sent_beside_loop(self, data: bytes, sent: int) -> None:
+        """Count *sent* bytes of *data* that a thread has sent with :attr:`send`, and let the loop send the rest.
 
-        Call it in any thread.  No bytes may be unsent, no other thread may send, and TLS must be off.  Raises OSError.
+        No bytes may have been unsent, no other thread may send, and TLS must be off.
         """
-        try:
-            sent = self._sock.send(data, DONTWAIT)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
         self.bytes_out += sent
         if sent < len(data):
             self.unsent += len(data) - sent

@@ -255,6 +255,44 @@ def test_fins_wake_once_until_they_are_taken() -> None:
     assert (len(woken), box.ids) == (2, [b"y", b"z"])
 
 
+@pytest.mark.skipif(not _core.is_accelerated, reason="only C leaves FINs to the caller of drain()")
+@pytest.mark.parametrize(
+    ("is_alone", "is_held", "writes", "told"),
+    [
+        (False, False, True, ["a", "wake", "b", "b", "wake", "b"]),
+        (True, False, True, ["a", "write 1", "b", "write 1", "b", "write 1", "b", "write 1"]),
+        (False, True, True, ["a", "b", "b", "write 2", "b", "write 2"]),
+        (True, True, False, ["a", "wake", "b", "b", "wake", "b"]),
+    ],
+    ids=["not held", "alone", "held", "not in a thread"],
+)
+def test_a_thread_writes_held_fins_before_it_waits_and_before_another_connection(
+    monkeypatch: pytest.MonkeyPatch, is_alone: bool, is_held: bool, writes: bool, told: list[str]
+) -> None:
+    acts: list[str] = []
+
+    class Connection(FakeConnection):
+        def __init__(self) -> None:
+            super().__init__(lambda wake: Fins(lambda: acts.append("wake"), self.write))
+            self.box.is_alone, self.box.is_held = is_alone, is_held
+
+        def write(self) -> None:
+            acts.append(f"write {len(taken(self.box))}")
+
+    def handle(message: Message) -> None:
+        acts.append(message.body.decode())
+
+    first, second = Connection(), Connection()
+    messages = [
+        Message(each, 0, 1, b"%016d" % number, body)
+        for number, (each, body) in enumerate([(first, b"a"), (first, b"b"), (second, b"b"), (second, b"b")])
+    ]
+    made = make_runner(handle, FakeOutcomes(), MOST)
+    made.writes_fins = writes
+    _core.drain(made, deque(messages), [None, None])
+    assert acts == told
+
+
 def test_add_raises_the_error_of_wake() -> None:
     box = Fins(lambda: fail(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):

@@ -33,6 +33,13 @@ class PoolLoop:
         #: Callbacks that were scheduled while :attr:`is_held` was true.
         self.asked: list[Callable[[], Any]] = []
         self.is_held = False
+        self.timers: list[Callable[[], Any]] = []
+
+    def timer(self, seconds: float, act: Callable[[], Any]) -> None:
+        self.timers.append(act)
+
+    def release_before_poll(self, lock: Any) -> None:
+        lock.release()
 
     def call_soon(self, act: Callable[[], Any]) -> None:
         if self.is_held:
@@ -162,6 +169,37 @@ def test_the_thread_that_ran_last_is_woken_first(make: Made) -> None:
     pool.submit([-1])
     done.wait_for(4)
     assert ran[3] == ran[2]
+
+
+def test_short_handlers_get_a_second_thread_only_when_one_blocks(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, gate, done = FakeClock(), native_held_lock(), Tally()
+    monkeypatch.setattr(pools, "SYSTEM_CLOCK", clock)  # no handler takes long
+
+    def run(job: Any) -> None:
+        if job == "blocks":
+            gate.acquire()
+        done.add()
+
+    pool = make(run, 8)
+    loop: Any = pool._loop
+    pool.submit([None])
+    done.wait_for(1)
+    until(lambda: len(pool._idle) == 1)
+    pool.submit([None] * 50)
+    done.wait_for(51)
+    until(lambda: len(pool._idle) == 1)
+    assert len(pool.workers) == 1
+    (check,) = loop.timers
+    check()
+    assert len(loop.timers) == 1  # the queue was empty
+    pool.submit(["blocks", None, None])
+    until(lambda: pool.queued() == 2 and pool.busy() == 1)
+    assert len(pool.workers) == 1
+    loop.timers[1]()
+    done.wait_for(53)
+    assert pool.busy() == 1
+    gate.release()
+    done.wait_for(54)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

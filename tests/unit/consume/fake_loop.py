@@ -40,10 +40,12 @@ class Bench:
     unsent = 0
     watches = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, writes_fins: bool = False, tls: object = None) -> None:
+        self.tls = tls
         self.clock, self.due = FakeClock(), list[Callable[[], None]]()
         self.timers: list[Timer] = []
         self.sent: list[bytes] = []
+        self.sent_here: list[bytes] = []
         self.told: list[int] = []
         self.failures: list[int] = []
         self.flow = self
@@ -51,7 +53,9 @@ class Bench:
         loop.guard = contextlib.nullcontext()
         target = Target(endpoint=Endpoint("nsqd", 4150), topic="t", channel="ch")
         owner: Any = self
-        self.connection = Subscribed(loop, target, ConnectionOptions(), owner, self.clock, is_prompt=True)
+        self.connection = Subscribed(
+            loop, target, ConnectionOptions(), owner, self.clock, is_prompt=True, writes_fins=writes_fins
+        )
         self.connection._stream = owner
         self.connection._adopt(Negotiated(negotiated=True))
         self.connection.opened_at = self.clock.now()
@@ -87,6 +91,13 @@ class Bench:
 
     def write(self, data: bytes) -> None:
         self.sent.append(data)
+
+    def send(self, data: bytes, flags: int) -> int:
+        self.sent_here.append(data)
+        return len(data)
+
+    def sent_beside_loop(self, data: bytes, sent: int) -> None:
+        assert sent == len(data)
 
     def received(self, connection: Any, count: int) -> None:
         self.told.append(count)

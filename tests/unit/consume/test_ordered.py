@@ -29,6 +29,7 @@ class Bench:
     """A connection in a loop that runs only in turn().  This object is its stream, flow control and owner."""
 
     closed: Any = None
+    tls = None
     error = None
     unsent = 0
     watches = True
@@ -77,7 +78,12 @@ class Bench:
     def write(self, data: bytes) -> None:
         self.sent.append(data)
 
-    send_beside_loop = write
+    def send(self, data: bytes, flags: int) -> int:
+        self.sent.append(data)
+        return len(data)
+
+    def sent_beside_loop(self, data: bytes, sent: int) -> None:
+        assert sent == len(data)
 
     def received(self, connection: Any, count: int) -> None:
         self.counted += count

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from gnsq_lite.message import Message
 from gnsq_lite.policy.delivery import SPAN
 from gnsq_lite.wire import commands
 from tests.unit.consume.fake_loop import Bench
@@ -113,3 +116,86 @@ def test_a_failure_is_reported_with_all_earlier_successes_including_queued_fins(
     bench.message().requeue(0.0, backoff=False)
     bench.turn()
     assert bench.failures == [3, 4]
+
+
+def hold(bench: Bench, count: int) -> list[Message]:
+    """Return *count* messages whose FINs a thread holds, as drain() in C leaves them."""
+    messages = [bench.message() for _ in range(count)]
+    for message in messages:
+        message._claim("finish")
+        bench.connection._fins.ids.append(message.id)
+    return messages
+
+
+def full(bench: Bench) -> None:
+    """Make RDY the whole share, as for a backlog."""
+    delivery: Any = bench.connection._delivery
+    delivery.is_full, delivery.tick_after = True, SPAN
+    bench.connection._schedule_tick(delivery)
+
+
+def test_a_thread_writes_the_fins_that_it_holds_without_the_loop() -> None:
+    bench = Bench(writes_fins=True)
+    messages = hold(bench, 3)
+    full(bench)
+    assert bench.connection._fins.is_held
+    bench.due.clear()
+    bench.connection._write_held()
+    assert bench.sent_here == [b"".join(commands.finish(message.id) for message in messages)]
+    assert bench.due == []
+    assert (bench.connection.in_flight, bench.connection.finished, bench.connection._fins.ids) == (0, 3, [])
+
+
+@pytest.mark.parametrize("reason", ["watches", "a write is due", "unsent bytes", "share", "not full"])
+def test_a_thread_leaves_the_fins_to_the_loop_if_it_cannot_write(reason: str) -> None:
+    bench = Bench(writes_fins=True)
+    messages = hold(bench, 3)
+    full(bench)
+    bench.due.clear()
+    bench.connection._due = False
+    if reason == "watches":
+        bench.watches = True
+    elif reason == "a write is due":
+        bench.connection._flush_soon()
+    elif reason == "unsent bytes":
+        bench.unsent = 1
+    elif reason == "share":
+        bench.connection._share = 2
+    else:
+        bench.connection._fins.is_held = False
+    bench.connection._write_held()
+    assert bench.sent_here == []
+    assert len(bench.due) == 1
+    bench.unsent = 0
+    assert bench.turn().endswith(b"".join(commands.finish(message.id) for message in messages))
+    assert bench.connection.in_flight == 0
+
+
+def test_the_next_tick_writes_the_fins_of_a_thread_that_a_handler_blocks() -> None:
+    bench = Bench(writes_fins=True)
+    (message,) = hold(bench, 1)
+    full(bench)
+    bench.due.clear()
+    bench.connection._due = False
+    bench.clock.advance(SPAN)
+    bench.timers[-1].act()
+    assert commands.finish(message.id) in bench.turn()
+
+
+def test_after_cls_no_thread_holds_fins() -> None:
+    bench = Bench(writes_fins=True)
+    (message,) = hold(bench, 1)
+    full(bench)
+    bench.due.clear()
+    bench.connection._due = False
+    bench.connection.send_close()
+    assert not bench.connection._fins.is_held
+    assert commands.finish(message.id) in bench.turn()
+
+
+def test_a_thread_never_writes_beside_tls() -> None:
+    bench = Bench(writes_fins=True, tls=object())
+    bench.connection.set_ready(1)
+    assert not bench.connection._fins.is_alone
+    full(bench)
+    assert not bench.connection._fins.is_held
