@@ -4,9 +4,9 @@ The Reader finishes a message when its handler returns, and requeues or gives up
 (MSG-1).  A handler may also answer its message itself.  After :meth:`Message.enable_async` any thread or greenlet may
 answer the message, also when the handler has returned (MSG-2).  The library itself never sends TOUCH (MSG-3).
 
-An answer deletes the message's token, its attribute ``_token``.  A token can be deleted only once, so a message has
-only one answer.  Only this file and the C part (see :mod:`gnsq_lite._core`) read or delete tokens.  All other code
-calls the functions and methods of this file.
+An answer deletes the message's token, its attribute ``_token``.  Of several threads that delete a token with
+swap_token(), one succeeds, so a message has only one answer.  Only this file and the C part (see
+:mod:`gnsq_lite._core`) read or delete tokens.  All other code calls the functions and methods of this file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol
 
-from gnsq_lite._core import columns, finish_open, keep_open, know_message
+from gnsq_lite._core import columns, finish_open, keep_open, know_message, swap_token
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.option_fields import check_number
 
@@ -122,7 +122,6 @@ class Message:
         partition, trace_id, internal_id, headers: Values of Youzan's NSQ.  With plain NSQ they are None.
     """
 
-    # Only one thread can delete the slot "_token", so a message gets only one answer, without a lock.
     __slots__ = ("_connection", "_extended_to", "_received_at", "_token", "attempts", "body", "id", "timestamp_ns")
 
     partition: int | None = None
@@ -233,23 +232,18 @@ class Message:
 
         Raises AlreadyAnswered.
         """
-        self._token = LATE_ASYNC if self._claim("enable_async") >= EXPIRED else ASYNC
+        if not (swap_token(self, NEW, ASYNC) or swap_token(self, EXPIRED, LATE_ASYNC) or self.is_async):
+            raise AlreadyAnswered(f"enable_async: message {self.id!r} has already been answered")
 
     def _expire(self) -> bool:
         """Mark the message as timed out at nsqd.  Return False if it was answered.  The loop's thread calls this."""
-        try:
-            self._token = LATE_ASYNC if self._claim("expire") in (ASYNC, LATE_ASYNC) else EXPIRED
-        except AlreadyAnswered:
-            return False
-        return True
+        return swap_token(self, NEW, EXPIRED) or swap_token(self, ASYNC, LATE_ASYNC)
 
     def _claim(self, what: str) -> int:
-        try:
-            token = self._token
-            del self._token
-        except AttributeError:
-            raise AlreadyAnswered(f"{what}: message {self.id!r} has already been answered") from None
-        return token
+        for token in (NEW, ASYNC, EXPIRED, LATE_ASYNC):  # another thread may change the token only in this order
+            if swap_token(self, token, None):
+                return token
+        raise AlreadyAnswered(f"{what}: message {self.id!r} has already been answered")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} attempts={self.attempts} body={len(self.raw_body)} bytes>"
@@ -278,12 +272,8 @@ def finish_new(message: Message) -> bool:
 
     Return False, without an answer, if enable_async() kept the message open or if the message has timed out.
     """
-    try:
-        if message._token != NEW:
-            return False
-        del message._token
-    except AttributeError:
-        return True  # the handler answered
+    if not swap_token(message, NEW, None):
+        return message.has_responded
     connection = message._connection
     if connection.fins is None or connection.fins.is_alone:
         connection.handled(message)

@@ -2,15 +2,14 @@
 
 The environment variable ``GNSQ_LITE_IMPL`` chooses at import.  With ``c`` the import fails if the extension was not
 built.  With ``python`` the extension is not used.  Without the variable the extension is used if it was built.  The
-extension needs the GIL: a free-threaded Python that loads the extension enables the GIL and emits a RuntimeWarning.
-With ``PYTHON_GIL=0`` the extension is not used.
+extension does not need the GIL.
 
 The contract between C and Python:
 
 A message has a ``_token`` until it is answered: NEW, ASYNC, EXPIRED or LATE_ASYNC (:mod:`gnsq_lite.message`).  Only the
-thread that deletes the token sends the answer, so each message has one answer.  ``know_message(Message, NEW, ASYNC)``
-gives C the slots of Message.  If the message factory is Message, ``scan`` fills the slots.  If not, ``scan`` calls the
-factory.
+thread whose ``swap_token(message, token, None)`` returns True sends the answer, so each message has one answer.
+``know_message(Message, NEW, ASYNC)`` gives C the slots of Message.  If the message factory is Message, ``scan`` fills
+the slots.  If not, ``scan`` calls the factory.
 
 ``drain(runner, queue, worker)`` pops jobs from the left of the queue and stores the current job in ``worker[1]``.  C
 handles a job itself if the job is an instance of Message, its token is NEW, and it has at most ``runner.most``
@@ -39,8 +38,6 @@ Every other job goes to ``run(job)``, which handles it in Python.  Python's ``dr
 from __future__ import annotations
 
 import os
-import sys
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -48,20 +45,15 @@ from gnsq_lite._core import twin
 from gnsq_lite._core.twin import with_sizes as with_sizes
 
 
-def wanted(environment: Mapping[str, str], has_gil: bool = True) -> str:
-    """Return "c", "python" or "auto".  Raises ImportError for another GNSQ_LITE_IMPL, and for "c" without the GIL."""
+def wanted(environment: Mapping[str, str]) -> str:
+    """Return "c", "python" or "auto".  Raises ImportError for another GNSQ_LITE_IMPL."""
     word = environment.get("GNSQ_LITE_IMPL") or "auto"
     if word not in ("c", "python", "auto"):
         raise ImportError(f"GNSQ_LITE_IMPL={word!r}: must be 'c', 'python' or 'auto'")
-    if has_gil:
-        return word
-    if word == "c":
-        raise ImportError("GNSQ_LITE_IMPL=c, and the extension does not run without the GIL (PYTHON_GIL=0)")
-    warnings.warn("gnsq_lite is not tested without the GIL: leave PYTHON_GIL=0 out", RuntimeWarning, stacklevel=2)
-    return "python"
+    return word
 
 
-WANTED = wanted(os.environ, has_gil=getattr(sys.flags, "gil", 1) != 0)
+WANTED = wanted(os.environ)
 
 
 def do_without(missing: ImportError) -> None:
@@ -86,6 +78,7 @@ scan, drain, pack, murmur3_32 = chosen.scan, chosen.drain, chosen.pack, chosen.m
 all_answered, all_new, keep_open = chosen.all_answered, chosen.all_new, chosen.keep_open
 finish_open, columns, know_message = chosen.finish_open, chosen.columns, chosen.know_message
 receive, exchange = chosen.receive, chosen.exchange
+swap_token = chosen.swap_token
 
 
 class Fins:

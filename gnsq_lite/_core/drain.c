@@ -44,7 +44,7 @@ take_error(void)
 static int
 call(const Known *known, PyObject *object, int which, PyObject *first, PyObject *second)
 {
-    PyObject *callable = Py_XNewRef(*slot(known, object, which)); /* the function may replace the slot */
+    PyObject *callable = read_slot(known, object, which);
     if (callable == NULL) {
         PyErr_SetString(PyExc_AttributeError, "a slot is empty");
         return -1;
@@ -59,25 +59,23 @@ call(const Known *known, PyObject *object, int which, PyObject *first, PyObject 
 static int
 add_fin(const Known *known, PyObject *fins, PyObject *id, Target *target)
 {
-    PyObject *ids = *slot(known, fins, IDS), **due = slot(known, fins, DUE);
-    if (ids == NULL || !PyList_Check(ids) || id == NULL || !PyBytes_Check(id)) {
+    PyObject *ids = read_slot(known, fins, IDS);
+    int failed = ids == NULL || !PyList_Check(ids) || id == NULL || !PyBytes_Check(id);
+    if (failed) {
         PyErr_SetString(PyExc_TypeError, "the ids of Fins are bytes in a list");
-        return -1;
     }
-    if (PyList_Append(ids, id) < 0) {
-        return -1;
+    failed = failed || PyList_Append(ids, id) < 0;
+    Py_XDECREF(ids);
+    if (failed || peek(known, fins, DUE) == Py_True) {
+        return -failed;
     }
-    if (*due == Py_True) {
-        return 0;
-    }
-    if (target->may_hold && (*slot(known, fins, IS_HELD) == Py_True || *slot(known, fins, IS_ALONE) == Py_True)) {
+    if (target->may_hold && (peek(known, fins, IS_HELD) == Py_True || peek(known, fins, IS_ALONE) == Py_True)) {
         if (target->held_since == 0.0) {
             target->held_since = seconds(CLOCK_MONOTONIC_COARSE);
         }
         return 0;
     }
-    Py_XSETREF(*due, Py_NewRef(Py_True));
-    return call(known, fins, WAKE, NULL, NULL);
+    return swap(known, fins, DUE, Py_False, Py_True) ? call(known, fins, WAKE, NULL, NULL) : 0;
 }
 
 /* Write the FINs that are held, if any. */
@@ -95,23 +93,26 @@ write_held(const State *state, Target *target)
 static int
 is_write_due(const State *state, const Target *target)
 {
-    return target->held_since != 0.0 && (*slot(&state->fins, target->fins, IS_HELD) != Py_True ||
+    return target->held_since != 0.0 && (peek(&state->fins, target->fins, IS_HELD) != Py_True ||
                                          seconds(CLOCK_MONOTONIC_COARSE) != target->held_since);
 }
 
 int
 queue_fin(const State *state, PyObject *message, Target *target, const char *method)
 {
-    PyObject *connection = *slot(&state->message, message, CONNECTION);
+    PyObject *connection = read_slot(&state->message, message, CONNECTION);
     if (connection == NULL) {
         PyErr_SetString(PyExc_AttributeError, "_connection");
         return -1;
     }
-    if (connection != target->connection) {
+    if (connection == target->connection) {
+        Py_DECREF(connection);
+    }
+    else {
         if (write_held(state, target) < 0) {
+            Py_DECREF(connection);
             return -1;
         }
-        Py_INCREF(connection);
         PyObject *fins = PyObject_GetAttrString(connection, "fins");
         if (fins == NULL) {
             Py_DECREF(connection);
@@ -121,7 +122,10 @@ queue_fin(const State *state, PyObject *message, Target *target, const char *met
         Py_XSETREF(target->connection, connection);
     }
     if (state->fins.type != NULL && Py_IS_TYPE(target->fins, state->fins.type)) {
-        return add_fin(&state->fins, target->fins, *slot(&state->message, message, ID), target);
+        PyObject *id = read_slot(&state->message, message, ID);
+        int failed = add_fin(&state->fins, target->fins, id, target);
+        Py_XDECREF(id);
+        return failed;
     }
     PyObject *result = PyObject_CallMethod(target->connection, method, "O", message);
     Py_XDECREF(result);
@@ -146,19 +150,15 @@ handle(const State *state, PyObject *runner, PyObject *handler, long most, PyObj
         Py_DECREF(error);
         return done;
     }
-    PyObject **place = slot(&state->message, job, TOKEN), *token = *place;
-    if (result != Py_None || (token != NULL && token != state->fresh)) {
-        int done = call(known, runner, RETURNED, job, result);
-        Py_DECREF(result);
-        return done;
+    int done = 0;
+    if (result == Py_None && swap(&state->message, job, TOKEN, state->fresh, NULL)) {
+        done = queue_fin(state, job, target, "handled");
+    }
+    else if (result != Py_None || peek(&state->message, job, TOKEN) != NULL) { /* NULL: the handler has answered */
+        done = call(known, runner, RETURNED, job, result);
     }
     Py_DECREF(result);
-    if (token == NULL) {
-        return 0; /* the handler has answered */
-    }
-    *place = NULL;
-    Py_DECREF(token);
-    return queue_fin(state, job, target, "handled");
+    return done;
 }
 
 PyObject *
@@ -173,20 +173,23 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return NULL;
     }
     PyObject *runner = args[0], *queue = args[1], *worker = args[2];
-    PyObject *limit = *slot(known, runner, MOST), *handler = *slot(known, runner, HANDLER);
+    PyObject *limit = read_slot(known, runner, MOST), *handler = read_slot(known, runner, HANDLER);
     if (handler == NULL || limit == NULL) {
+        Py_XDECREF(limit);
+        Py_XDECREF(handler);
         PyErr_SetString(PyExc_AttributeError, "a slot is empty");
         return NULL;
     }
     long most = PyLong_AsLong(limit);
+    Py_DECREF(limit);
     PyObject *popleft = most == -1 && PyErr_Occurred() ? NULL : PyObject_GetAttrString(queue, "popleft");
     int failed = popleft == NULL;
-    Py_INCREF(handler);
-    target.may_hold = *slot(known, runner, WRITES_FINS) == Py_True;
+    target.may_hold = peek(known, runner, WRITES_FINS) == Py_True;
     while (!failed) {
         Py_ssize_t left = PyObject_Size(queue);
-        PyObject *surplus = *slot(known, runner, SURPLUS_OF_WORKERS);
+        PyObject *surplus = read_slot(known, runner, SURPLUS_OF_WORKERS);
         long more = surplus == NULL ? 0 : PyLong_AsLong(surplus);
+        Py_XDECREF(surplus);
         if (left <= 0 || more > 0 || (more == -1 && PyErr_Occurred())) {
             failed = PyErr_Occurred() != NULL || write_held(state, &target) < 0;
             break;
@@ -207,10 +210,11 @@ drain(PyObject *module, PyObject *const *args, Py_ssize_t count)
         failed = PyList_SetItem(worker, 1, Py_NewRef(job)) < 0 ||
                  handle(state, runner, handler, most, job, &target) < 0;
         Py_DECREF(job);
-        PyObject *ends = *slot(known, runner, SLICE_ENDS);
-        if (!failed && ends != NULL && PyFloat_Check(ends) && isfinite(PyFloat_AS_DOUBLE(ends)) &&
-            seconds(CLOCK_MONOTONIC) > PyFloat_AS_DOUBLE(ends)) {
-            is_over = 1;
+        PyObject *ends = read_slot(known, runner, SLICE_ENDS);
+        is_over = !failed && ends != NULL && PyFloat_Check(ends) && isfinite(PyFloat_AS_DOUBLE(ends)) &&
+                  seconds(CLOCK_MONOTONIC) > PyFloat_AS_DOUBLE(ends);
+        Py_XDECREF(ends);
+        if (is_over) {
             break;
         }
     }

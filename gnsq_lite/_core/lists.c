@@ -14,8 +14,11 @@ all_new(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!l:all_new", &PyList_Type, &messages, &most)) {
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(messages); i++) {
-        if (!is_plain(state, PyList_GET_ITEM(messages, i), most)) {
+    PyObject *message;
+    for (Py_ssize_t i = 0; (message = item(messages, i)) != NULL; i++) {
+        int plain = is_plain(state, message, most);
+        Py_DECREF(message);
+        if (!plain) {
             Py_RETURN_FALSE;
         }
     }
@@ -30,15 +33,14 @@ keep_open(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!:keep_open", &PyList_Type, &messages)) {
         return NULL;
     }
-    PyObject *others = PyList_New(0);
-    for (Py_ssize_t i = 0; others != NULL && i < PyList_GET_SIZE(messages); i++) {
-        PyObject *message = PyList_GET_ITEM(messages, i);
-        if (is_known(&state->message, message) && *slot(&state->message, message, TOKEN) == state->fresh) {
-            Py_SETREF(*slot(&state->message, message, TOKEN), Py_NewRef(state->kept));
-        }
-        else if (PyList_Append(others, message) < 0) {
+    PyObject *others = PyList_New(0), *message;
+    for (Py_ssize_t i = 0; others != NULL && (message = item(messages, i)) != NULL; i++) {
+        int is_kept =
+            is_known(&state->message, message) && swap(&state->message, message, TOKEN, state->fresh, state->kept);
+        if (!is_kept && PyList_Append(others, message) < 0) {
             Py_CLEAR(others);
         }
+        Py_DECREF(message);
     }
     return others;
 }
@@ -50,16 +52,11 @@ finish_one(const State *state, PyObject *message, int kept_too, Target *target, 
     if (!is_known(&state->message, message)) {
         return PyList_Append(others, message);
     }
-    PyObject **place = slot(&state->message, message, TOKEN), *token = *place;
-    if (token == NULL) {
-        return 0;
+    const Known *known = &state->message;
+    if (swap(known, message, TOKEN, state->fresh, NULL) || (kept_too && swap(known, message, TOKEN, state->kept, NULL))) {
+        return queue_fin(state, message, target, kept_too ? "finish" : "handled");
     }
-    if (token != state->fresh && !(kept_too && token == state->kept)) {
-        return kept_too ? PyList_Append(others, message) : 0;
-    }
-    *place = NULL;
-    Py_DECREF(token);
-    return queue_fin(state, message, target, kept_too ? "finish" : "handled");
+    return kept_too && peek(known, message, TOKEN) != NULL ? PyList_Append(others, message) : 0;
 }
 
 PyObject *
@@ -72,10 +69,8 @@ finish_open(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!p:finish_open", &PyList_Type, &messages, &kept_too)) {
         return NULL;
     }
-    PyObject *others = PyList_New(0);
-    for (Py_ssize_t i = 0; others != NULL && i < PyList_GET_SIZE(messages); i++) {
-        PyObject *message = PyList_GET_ITEM(messages, i);
-        Py_INCREF(message); /* queue_fin() may call Python code that changes the list */
+    PyObject *others = PyList_New(0), *message;
+    for (Py_ssize_t i = 0; others != NULL && (message = item(messages, i)) != NULL; i++) {
         if (finish_one(state, message, kept_too, &target, others) < 0) {
             Py_CLEAR(others);
         }
@@ -88,36 +83,68 @@ finish_open(PyObject *module, PyObject *args)
 
 /* -- columns ------------------------------------------------------------------------------------------------------- */
 
+/* References to the fields of one message. */
+typedef struct {
+    PyObject *id, *body, *stamp, *attempts;
+} Fields;
+
+static void
+drop(Fields *fields)
+{
+    Py_XDECREF(fields->id);
+    Py_XDECREF(fields->body);
+    Py_XDECREF(fields->stamp);
+    Py_XDECREF(fields->attempts);
+}
+
+/* Read the fields of *message*.  Return 0, and no references, if an object or field has another type. */
+static int
+read_fields(const State *state, PyObject *message, Fields *fields)
+{
+    const Known *known = &state->message;
+    if (!Py_IS_TYPE(message, known->type)) {
+        return 0;
+    }
+    *fields = (Fields){read_slot(known, message, ID), read_slot(known, message, BODY),
+                       read_slot(known, message, TIMESTAMP), read_slot(known, message, ATTEMPTS)};
+    if (fields->id != NULL && PyBytes_CheckExact(fields->id) && PyBytes_GET_SIZE(fields->id) == ID_LENGTH &&
+        fields->body != NULL && PyBytes_CheckExact(fields->body) && fields->stamp != NULL &&
+        PyLong_CheckExact(fields->stamp) && fields->attempts != NULL && PyLong_CheckExact(fields->attempts)) {
+        return 1;
+    }
+    drop(fields);
+    return 0;
+}
+
 /* Return the total bytes of the bodies, or -1 if an object or field has another type or the total is too large. */
 static Py_ssize_t
 measure(const State *state, PyObject *messages)
 {
     Py_ssize_t total = 0;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(messages); i++) {
-        PyObject *message = PyList_GET_ITEM(messages, i);
-        if (!Py_IS_TYPE(message, state->message.type)) {
-            return -1;
+    PyObject *message;
+    for (Py_ssize_t i = 0; total >= 0 && (message = item(messages, i)) != NULL; i++) {
+        Fields fields;
+        if (!read_fields(state, message, &fields)) {
+            total = -1;
         }
-        PyObject *body = *slot(&state->message, message, BODY), *id = *slot(&state->message, message, ID);
-        PyObject *stamp = *slot(&state->message, message, TIMESTAMP), *attempts = *slot(&state->message, message, ATTEMPTS);
-        if (body == NULL || !PyBytes_CheckExact(body) || id == NULL || !PyBytes_CheckExact(id) ||
-            PyBytes_GET_SIZE(id) != ID_LENGTH || stamp == NULL || !PyLong_CheckExact(stamp) || attempts == NULL ||
-            !PyLong_CheckExact(attempts) || PyBytes_GET_SIZE(body) > INT32_MAX - total) {
-            return -1;
+        else {
+            Py_ssize_t size = PyBytes_GET_SIZE(fields.body);
+            total = size > INT32_MAX - total ? -1 : total + size;
+            drop(&fields);
         }
-        total += PyBytes_GET_SIZE(body);
+        Py_DECREF(message);
     }
     return total;
 }
 
-/* Copy the fields of *message* to row *i*.  Return -1 if a number does not fit. */
+/* Copy the fields to row *i*.  Return -1 if a number or the body, of *total* bytes in all, does not fit. */
 static int
-put(const State *state, PyObject *message, Py_ssize_t i, char *columns[5], int32_t *used)
+put(const Fields *fields, Py_ssize_t i, char *columns[5], int32_t *used, Py_ssize_t total)
 {
-    PyObject *body = *slot(&state->message, message, BODY);
-    long long stamp = PyLong_AsLongLong(*slot(&state->message, message, TIMESTAMP));
-    long attempts = PyLong_AsLong(*slot(&state->message, message, ATTEMPTS));
-    if (PyErr_Occurred() || attempts > INT32_MAX || attempts < INT32_MIN) {
+    PyObject *body = fields->body;
+    long long stamp = PyLong_AsLongLong(fields->stamp);
+    long attempts = PyLong_AsLong(fields->attempts);
+    if (PyErr_Occurred() || attempts > INT32_MAX || attempts < INT32_MIN || PyBytes_GET_SIZE(body) > total - *used) {
         PyErr_Clear();
         return -1;
     }
@@ -125,7 +152,7 @@ put(const State *state, PyObject *message, Py_ssize_t i, char *columns[5], int32
     int32_t narrow = (int32_t)attempts;
     memcpy(columns[0] + i * (Py_ssize_t)sizeof(wide), &wide, sizeof(wide));
     memcpy(columns[1] + i * (Py_ssize_t)sizeof(narrow), &narrow, sizeof(narrow));
-    memcpy(columns[2] + i * ID_LENGTH, PyBytes_AS_STRING(*slot(&state->message, message, ID)), ID_LENGTH);
+    memcpy(columns[2] + i * ID_LENGTH, PyBytes_AS_STRING(fields->id), ID_LENGTH);
     memcpy(columns[4] + *used, PyBytes_AS_STRING(body), (size_t)PyBytes_GET_SIZE(body));
     *used += (int32_t)PyBytes_GET_SIZE(body);
     memcpy(columns[3] + (i + 1) * (Py_ssize_t)sizeof(*used), used, sizeof(*used));
@@ -145,7 +172,7 @@ columns(PyObject *module, PyObject *args)
     if (total < 0) {
         Py_RETURN_NONE;
     }
-    PyObject *owner = *slot(&state->message, PyList_GET_ITEM(messages, 0), CONNECTION);
+    PyObject *owner = NULL, *message;
     Py_ssize_t sizes[5] = {count * 8, count * 4, count * ID_LENGTH, (count + 1) * 4, total};
     PyObject *bytes[5] = {NULL, NULL, NULL, NULL, NULL}, *found = NULL;
     char *places[5];
@@ -157,18 +184,35 @@ columns(PyObject *module, PyObject *args)
         places[i] = PyBytes_AS_STRING(bytes[i]);
     }
     memset(places[3], 0, sizeof(used));
-    for (Py_ssize_t i = 0; i < count; i++) { /* no Python code runs here, so the list does not change */
-        PyObject *message = PyList_GET_ITEM(messages, i);
-        if (*slot(&state->message, message, CONNECTION) != owner) {
-            owner = NULL;
+    for (Py_ssize_t i = 0; i < count; i++) { /* the list may change without the GIL, so each field is checked again */
+        Fields fields;
+        message = item(messages, i);
+        int is_put = message != NULL && read_fields(state, message, &fields);
+        if (is_put) {
+            PyObject *connection = read_slot(&state->message, message, CONNECTION);
+            if (i == 0) {
+                owner = Py_XNewRef(connection);
+            }
+            else if (connection != owner) {
+                Py_CLEAR(owner);
+            }
+            Py_XDECREF(connection);
+            is_put = put(&fields, i, places, &used, total) == 0;
+            drop(&fields);
         }
-        if (put(state, message, i, places, &used) < 0) {
+        Py_XDECREF(message);
+        if (!is_put) {
             found = Py_NewRef(Py_None);
             goto done;
         }
     }
+    if (used != total) { /* another thread has replaced a body */
+        found = Py_NewRef(Py_None);
+        goto done;
+    }
     found = PyTuple_Pack(6, owner == NULL ? Py_None : owner, bytes[0], bytes[1], bytes[2], bytes[3], bytes[4]);
 done:
+    Py_XDECREF(owner);
     for (int i = 0; i < 5; i++) {
         Py_XDECREF(bytes[i]);
     }

@@ -188,13 +188,26 @@ all_answered(PyObject *module, PyObject *messages)
         PyErr_SetString(PyExc_TypeError, "all_answered(messages: list)");
         return NULL;
     }
-    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(messages); at++) {
-        PyObject *message = PyList_GET_ITEM(messages, at);
-        if (!is_known(&state->message, message) || *slot(&state->message, message, TOKEN) != NULL) {
+    PyObject *message;
+    for (Py_ssize_t at = 0; (message = item(messages, at)) != NULL; at++) {
+        int is_open = !is_known(&state->message, message) || peek(&state->message, message, TOKEN) != NULL;
+        Py_DECREF(message);
+        if (is_open) {
             Py_RETURN_FALSE;
         }
     }
     Py_RETURN_TRUE;
+}
+
+static PyObject *
+swap_token(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    const State *state = PyModule_GetState(module);
+    if (count != 3 || !is_known(&state->message, args[0])) {
+        PyErr_SetString(PyExc_TypeError, "swap_token(message: Message, expected, token)");
+        return NULL;
+    }
+    return PyBool_FromLong(swap(&state->message, args[0], TOKEN, args[1], args[2] == Py_None ? NULL : args[2]));
 }
 
 /* -- the module ----------------------------------------------------------------------------------------------------- */
@@ -237,6 +250,7 @@ static PyMethodDef methods[] = {
     {"know_classes", know_classes, METH_VARARGS, "know_classes($module, fins, runner, /)\n--\n\n"},
     {"scan", FAST(scan), "scan($module, data, at, limit, make, owner, found, /)\n--\n\n"},
     {"all_answered", all_answered, METH_O, "all_answered($module, messages, /)\n--\n\n"},
+    {"swap_token", FAST(swap_token), "swap_token($module, message, expected, token, /)\n--\n\n"},
     {"drain", FAST(drain), "drain($module, runner, queue, worker, /)\n--\n\n"},
     {"all_new", all_new, METH_VARARGS, "all_new($module, messages, most, /)\n--\n\n"},
     {"keep_open", keep_open, METH_VARARGS, "keep_open($module, messages, /)\n--\n\n"},
@@ -254,7 +268,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED}, /* the module object holds all state */
 #endif
 #ifdef Py_mod_gil
-    {Py_mod_gil, Py_MOD_GIL_USED}, /* fills slots and takes tokens without a lock */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},
 };

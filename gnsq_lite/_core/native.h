@@ -21,6 +21,13 @@ enum { HANDLER, MOST, RUN, FAILED, RETURNED, SURPLUS_OF_WORKERS, SLICE_ENDS, WRI
 
 enum { ID_LENGTH = 16 };
 
+/* Without the GIL, another thread may change a slot or a list at any time.  Therefore all code reads them with the
+   functions below, which return new references.  In a build with the GIL, critical sections are empty blocks. */
+#if PY_VERSION_HEX < 0x030D0000
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
 /* A class with __slots__, and the offsets of its slots.  The type is NULL until know_message() or know_classes(). */
 typedef struct {
     PyTypeObject *type;
@@ -38,6 +45,53 @@ slot(const Known *known, PyObject *object, int which)
     return (PyObject **)((char *)object + known->offset[which]);
 }
 
+/* Return the object in a slot, or NULL. */
+static inline PyObject *
+read_slot(const Known *known, PyObject *object, int which)
+{
+    PyObject *found;
+    Py_BEGIN_CRITICAL_SECTION(object);
+    found = Py_XNewRef(*slot(known, object, which));
+    Py_END_CRITICAL_SECTION();
+    return found;
+}
+
+/* Return the pointer in a slot, only to compare it. */
+static inline void *
+peek(const Known *known, PyObject *object, int which)
+{
+    return __atomic_load_n(slot(known, object, which), __ATOMIC_ACQUIRE);
+}
+
+/* Replace the object in a slot by *value*, which may be NULL, if it is *expected*.  Return whether it was. */
+static inline int
+swap(const Known *known, PyObject *object, int which, PyObject *expected, PyObject *value)
+{
+    int was;
+    Py_BEGIN_CRITICAL_SECTION(object);
+    PyObject **place = slot(known, object, which);
+    was = *place == expected;
+    if (was) {
+        __atomic_store_n(place, Py_XNewRef(value), __ATOMIC_RELEASE);
+    }
+    Py_END_CRITICAL_SECTION();
+    if (was) {
+        Py_XDECREF(expected);
+    }
+    return was;
+}
+
+/* Return item *i* of a list, or NULL without an exception if the list is shorter. */
+static inline PyObject *
+item(PyObject *list, Py_ssize_t i)
+{
+    PyObject *found;
+    Py_BEGIN_CRITICAL_SECTION(list);
+    found = i < PyList_GET_SIZE(list) ? Py_NewRef(PyList_GET_ITEM(list, i)) : NULL;
+    Py_END_CRITICAL_SECTION();
+    return found;
+}
+
 static inline int
 is_known(const Known *known, PyObject *object)
 {
@@ -48,13 +102,15 @@ is_known(const Known *known, PyObject *object)
 static inline int
 is_plain(const State *state, PyObject *message, long most)
 {
-    if (!is_known(&state->message, message) || *slot(&state->message, message, TOKEN) != state->fresh) {
+    if (!is_known(&state->message, message) || peek(&state->message, message, TOKEN) != state->fresh) {
         return 0;
     }
-    PyObject *attempts = *slot(&state->message, message, ATTEMPTS);
+    PyObject *attempts = read_slot(&state->message, message, ATTEMPTS);
     int overflow = 1;
-    return attempts != NULL && PyLong_CheckExact(attempts) &&
-           PyLong_AsLongAndOverflow(attempts, &overflow) <= most && !overflow;
+    int is_allowed = attempts != NULL && PyLong_CheckExact(attempts) &&
+                     PyLong_AsLongAndOverflow(attempts, &overflow) <= most && !overflow;
+    Py_XDECREF(attempts);
+    return is_allowed;
 }
 
 /* Cache of the connection of the last answer, and of its attribute fins.  If *may_hold*, the caller writes the FINs that

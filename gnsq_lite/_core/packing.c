@@ -24,8 +24,8 @@ static Py_ssize_t
 payload_of(PyObject *bodies, Py_ssize_t most)
 {
     Py_ssize_t payload = SIZE_LENGTH;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bodies); i++) {
-        PyObject *body = PyList_GET_ITEM(bodies, i);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bodies); i++) {
+        PyObject *body = PyTuple_GET_ITEM(bodies, i);
         if (!PyBytes_CheckExact(body)) {
             return -1;
         }
@@ -41,29 +41,36 @@ payload_of(PyObject *bodies, Py_ssize_t most)
 PyObject *
 pack(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *head, *bodies;
+    PyObject *head, *list, *packed = NULL;
     Py_ssize_t most;
-    if (!PyArg_ParseTuple(args, "SO!n:pack", &head, &PyList_Type, &bodies, &most)) {
+    if (!PyArg_ParseTuple(args, "SO!n:pack", &head, &PyList_Type, &list, &most)) {
         return NULL;
     }
-    Py_ssize_t payload = PyList_GET_SIZE(bodies) == 0 ? -1 : payload_of(bodies, most);
+    PyObject *bodies = PyList_AsTuple(list); /* without the GIL, another thread may change the caller's list */
+    if (bodies == NULL) {
+        return NULL;
+    }
+    Py_ssize_t payload = PyTuple_GET_SIZE(bodies) == 0 ? -1 : payload_of(bodies, most);
     if (payload < 0 || PyBytes_GET_SIZE(head) > PY_SSIZE_T_MAX - SIZE_LENGTH - payload) {
-        Py_RETURN_NONE;
+        packed = Py_NewRef(Py_None);
+        goto done;
     }
-    PyObject *packed = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(head) + SIZE_LENGTH + payload);
+    packed = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(head) + SIZE_LENGTH + payload);
     if (packed == NULL) {
-        return NULL;
+        goto done;
     }
     char *at = PyBytes_AS_STRING(packed);
     memcpy(at, PyBytes_AS_STRING(head), (size_t)PyBytes_GET_SIZE(head));
     at = put_size(at + PyBytes_GET_SIZE(head), payload);
-    at = put_size(at, PyList_GET_SIZE(bodies));
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bodies); i++) { /* no Python code runs here, so the list does not change */
-        PyObject *body = PyList_GET_ITEM(bodies, i);
+    at = put_size(at, PyTuple_GET_SIZE(bodies));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bodies); i++) {
+        PyObject *body = PyTuple_GET_ITEM(bodies, i);
         at = put_size(at, PyBytes_GET_SIZE(body));
         memcpy(at, PyBytes_AS_STRING(body), (size_t)PyBytes_GET_SIZE(body));
         at += PyBytes_GET_SIZE(body);
     }
+done:
+    Py_DECREF(bodies);
     return packed;
 }
 

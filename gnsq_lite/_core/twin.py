@@ -7,7 +7,9 @@ not handle.  Their callers then use their own Python code.
 from __future__ import annotations
 
 import os
+import sys
 import time
+from _thread import RLock
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
@@ -46,6 +48,28 @@ def scan(
         append(make(owner, timestamp_ns, attempts, message_id, data[at + _BODY_AT : end]))
         at = end
     return at
+
+
+def swap_token(message: Any, expected: int, token: int | None, /) -> bool:
+    """Replace the token of *message*, or delete it if *token* is None.  Return False if the token is not *expected*."""
+    if getattr(message, "_token", None) != expected:
+        return False
+    try:
+        del message._token  # of several threads, one succeeds
+    except AttributeError:
+        return False
+    if token is not None:
+        message._token = token
+    return True
+
+
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    _swap, _lock = swap_token, RLock()
+
+    def swap_token(message: Any, expected: int, token: int | None, /) -> bool:
+        """Do the same under a lock: without the GIL, several threads may succeed to delete one slot."""
+        with _lock:
+            return _swap(message, expected, token)
 
 
 def drain(runner: Any, queue: Any, worker: list[Any], /) -> bool:

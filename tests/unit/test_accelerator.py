@@ -28,13 +28,6 @@ def test_another_word_is_refused() -> None:
         _core.wanted({"GNSQ_LITE_IMPL": "fast"})
 
 
-def test_without_the_gil_the_extension_is_left_out_and_a_warning_says_so() -> None:
-    with pytest.warns(RuntimeWarning, match="not tested without the GIL"):
-        assert _core.wanted({}, has_gil=False) == "python"
-    with pytest.raises(ImportError, match="without the GIL"):
-        _core.wanted({"GNSQ_LITE_IMPL": "c"}, has_gil=False)
-
-
 def test_a_missing_extension_is_an_error_only_where_it_is_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ImportError("no native")
     monkeypatch.setattr(_core, "WANTED", "auto")
