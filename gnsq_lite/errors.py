@@ -158,6 +158,10 @@ class MissingExtra(NSQError, ImportError):
         return f'{self.part} needs {self.missing}: pip install ".[{self.extra}]" in a checkout of gnsq_lite'
 
 
+class FreeThreadingError(NSQError, ImportError):
+    """The GIL is disabled, and this version of Python or greenlet is too old to run the library without the GIL."""
+
+
 # -- the connection -------------------------------------------------------------------------------------------------
 
 

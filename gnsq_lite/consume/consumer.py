@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -41,7 +40,7 @@ from gnsq_lite.net.discovery import Discovery
 from gnsq_lite.net.io_thread import on_fork
 from gnsq_lite.net.link import Again, Link
 from gnsq_lite.net.loop import Loop, current_greenlet, in_task
-from gnsq_lite.net.os_threads import native_ident
+from gnsq_lite.net.os_threads import WeakGroup, native_ident
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.user_hooks import ErrorLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion, in_hub, run_in_loop
@@ -83,7 +82,7 @@ class Consumer:
         self._make_parts()
         close_at_exit(self)
         if settings.handle_signals:
-            _closed_by_signal[id(self)] = self
+            _closed_by_signal.add(self)
 
     def _make_parts(self) -> None:
         """Create the parts that an unexpected exception may leave inconsistent; reset() replaces them."""
@@ -367,15 +366,14 @@ class Consumer:
         self.ended.settle(error=ClosedError("this Reader belongs to the parent process; make a new one in the child"))
 
 
-#: The Readers that SIGTERM closes, by id().
-_closed_by_signal: weakref.WeakValueDictionary[int, Consumer] = weakref.WeakValueDictionary()
+#: The Readers that SIGTERM closes.
+_closed_by_signal = WeakGroup()
 on_fork(_closed_by_signal.clear)
 
 
 def close_all(core: Consumer, timeout: float = CLOSE_TIMEOUT) -> None:
     """Close *core* and all Readers that SIGTERM closes, and wait at most *timeout* + 5 seconds until they end."""
-    # Other threads may create Readers now, but valuerefs() is atomic.
-    cores = {core, *(each for each in (ref() for ref in _closed_by_signal.valuerefs()) if each is not None)}
+    cores: set[Consumer] = {core, *_closed_by_signal.members()}
     open_ones = [each for each in cores if not (each.ended.done() or each.loop.stopped or each.loop.gone)]
     for each in open_ones:
         each.loop.call_soon(partial(each.close, timeout))

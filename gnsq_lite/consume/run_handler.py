@@ -25,6 +25,7 @@ from gnsq_lite.message import (
     unless_answered,
 )
 from gnsq_lite.net.loop import Loop
+from gnsq_lite.net.os_threads import Count
 from gnsq_lite.net.user_hooks import UserHooks, log_safely
 from gnsq_lite.policy.attempts import Tries
 
@@ -173,7 +174,7 @@ class HandlerOutcomes:
         self._on_exit = on_exit
         #: The give-ups that run now, by id() of the message.  After a time limit, two threads may give up one message.
         self._giving_up: dict[int, object] = {}
-        self.failures = self.given_up = 0
+        self.failures, self.given_up = Count(), Count()
 
     def on_exception(self, job: Any, error: BaseException) -> None:
         """Requeue or give up the unanswered messages of a handler that raised.  Report all errors except Requeue."""
@@ -195,7 +196,7 @@ class HandlerOutcomes:
                 self._report(message, error)
 
     def _report(self, message: Message, error: BaseException) -> None:
-        self.failures += 1
+        self.failures.add()
         log_safely(
             log,
             logging.WARNING,
@@ -241,7 +242,7 @@ class HandlerOutcomes:
             unless_answered(message.requeue)
             raise HandlerRaised from error
         else:
-            self.given_up += not message.has_responded
+            self.given_up.add(not message.has_responded)
             unless_answered(message.finish)
 
     def on_exit(self, error: BaseException) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import atexit
 import logging
-import weakref
 from os import getpid
 from typing import Protocol
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.net.io_thread import on_fork, reset_after_fork, stop_io_thread
 from gnsq_lite.net.loop import Core, all_loops
+from gnsq_lite.net.os_threads import WeakGroup
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import start_in_loop
 
@@ -29,7 +29,7 @@ _TO_STOP, _GRACE = 0.5, 0.1
 
 #: Id of the process in which :func:`_close_all` is registered with atexit.
 _pid = getpid()
-_threads: weakref.WeakSet[ThreadsOfWriter] = weakref.WeakSet()
+_threads = WeakGroup()
 
 
 class ThreadsOfWriter(Protocol):
@@ -66,11 +66,11 @@ def _close_all() -> None:
     ends = SYSTEM_CLOCK.now() + TIME_LIMIT - _TO_STOP  # one deadline for all
     try:
         closing = [
-            start_in_loop(loop, _close, list(loop.cores))
+            start_in_loop(loop, _close, loop.cores.members())
             for loop in all_loops()
-            if (loop.is_shared or loop.is_here()) and loop.cores
+            if (loop.is_shared or loop.is_here()) and loop.cores.members()
         ]
-        for threads in list(_threads):
+        for threads in _threads.members():
             threads.close(max(0.0, ends - SYSTEM_CLOCK.now()))
         for closed in closing:
             try:

@@ -18,7 +18,6 @@ import logging
 import mmap
 import os
 import sys
-import weakref
 from collections.abc import Callable
 from os import getpid
 from typing import Any
@@ -27,6 +26,7 @@ from gnsq_lite.blocking_calls import after_fork
 from gnsq_lite.errors import ClosedError, NSQError
 from gnsq_lite.net.loop import Loop, all_loops, current_greenlet, destroy_unused_hub, loop_here
 from gnsq_lite.net.os_threads import (
+    WeakGroup,
     is_patched,
     native_held_lock,
     native_ident,
@@ -147,7 +147,7 @@ def _in_child() -> None:
 # -- forks
 
 _acts: list[Callable[[], None]] = []
-_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_owners = WeakGroup()
 #: Id of the process to which the state of this module belongs.
 _pid = getpid()
 #: A lock for each process id, because a thread of the parent may hold the parent's lock during the fork.
@@ -220,7 +220,7 @@ def _reset() -> None:
         try:
             for act in _acts:
                 act()
-            for owner in list(_owners):
+            for owner in _owners.members():
                 owner.after_fork()
         finally:
             _is_resetting, _pid, own_process[0] = False, pid, 1

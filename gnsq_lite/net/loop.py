@@ -26,6 +26,7 @@ Exceptions that are thrown into a waiting greenlet, such as gevent.Timeout, need
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -37,11 +38,12 @@ import gevent
 from gevent._hub_local import get_hub_if_exists
 from gevent.hub import Hub, get_hub
 from gevent.socket import getaddrinfo
+from greenlet import __version__ as greenlet_version
 from greenlet import getcurrent, greenlet
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ClosedError, NSQError
-from gnsq_lite.net.os_threads import make_hub, native_ident
+from gnsq_lite.net.os_threads import WeakGroup, check_versions, has_gil, make_hub, native_ident
 from gnsq_lite.policy.reconnect import ResetPauses
 
 log = logging.getLogger("gnsq_lite.net")
@@ -50,6 +52,7 @@ log = logging.getLogger("gnsq_lite.net")
 # child.  Therefore nothing may be imported while connections are made.
 for _lazy in ("loop", "resolver", "threadpool"):
     getattr(gevent.config, _lazy)
+check_versions(has_gil(), sys.version_info[:3], greenlet_version)  # gevent's loop may have enabled the GIL
 
 
 #: Returns the current greenlet of the calling thread.
@@ -134,7 +137,7 @@ class Loop:
         self.soon: Callable[..., Any] = partial(run_callback, _call, self)
         self.guard = Guard(self.ident, self.disrupted)
         #: Readers and Writers to reset after an unexpected exception and to close when Python exits.
-        self.cores: weakref.WeakSet[Core] = weakref.WeakSet()
+        self.cores = WeakGroup()
         self._pauses = ResetPauses(SYSTEM_CLOCK)
         self._report_other_error: Callable[..., Any] = hub.handle_error
         hub.__dict__["handle_error"] = self._on_error  # an override that gevent documents
@@ -146,9 +149,6 @@ class Loop:
         self.suspend: Callable[[], Any] = hub.switch
         #: Returns the start time of the current loop iteration.
         self.now: Callable[[], float] = hub.loop.now
-        self._before_poll: Any = hub.loop.prepare(priority=2)  # before callbacks, which may block
-        #: Locks to release before the next poll of sockets.
-        self._locks: list[Any] = []
         self._async = hub.loop.async_(ref=keep_alive)
         self.start(self._async, self._drain)
 
@@ -200,17 +200,10 @@ class Loop:
         The poll releases the GIL.  If the lock were released earlier, the thread would wait for the GIL as well.  The
         hub of a monkey-patched process runs the program's greenlets too.  There the lock is released at once.
         """
-        if not self.is_shared:
+        if self.is_shared:
+            self.soon(lock.release)
+        else:
             lock.release()
-            return
-        self._locks.append(lock)
-        if not self._before_poll.active:
-            self.start(self._before_poll, self._release_locks)
-
-    def _release_locks(self) -> None:
-        self._before_poll.stop()
-        while self._locks:
-            self._locks.pop().release()
 
     def _drain(self) -> None:
         """Run the calls queued so far.  Calls that threads queue meanwhile run in the next iteration."""
@@ -319,7 +312,7 @@ class Loop:
         said = "%s interrupted the library's code: all Readers and Writers of this thread reconnect"
         self.soon(self.spawn, "log", log.warning, said, repr(error))
         self._pauses.begin()
-        for core in list(self.cores):
+        for core in self.cores.members():
             core.reset()
         if self._ready:
             self.soon(self._resume)
@@ -339,11 +332,12 @@ def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:
 
 
 _loops: weakref.WeakKeyDictionary[Hub, Loop] = weakref.WeakKeyDictionary()
+_all_loops = WeakGroup()
 
 
 def all_loops() -> list[Loop]:
     """Return all loops of the process."""
-    return list(_loops.values())
+    return _all_loops.members()
 
 
 def destroy_unused_hub() -> None:
@@ -359,6 +353,7 @@ def loop_here(*, keep_alive: bool = False) -> Loop:
     loop = _loops.get(hub)
     if loop is None:
         loop = _loops[hub] = Loop(hub, keep_alive=keep_alive)
+        _all_loops.add(loop)
     return loop
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +17,7 @@ from gevent import get_hub, monkey
 from gevent._hub_local import get_hub_if_exists
 from gevent.monkey import saved  # type: ignore[attr-defined]
 
-from gnsq_lite.errors import NSQError
+from gnsq_lite.errors import FreeThreadingError, NSQError
 
 #: Returns the unpatched object, given the name of its module and its own name.
 native: Callable[[str, str], Any] = monkey.get_original
@@ -42,6 +45,69 @@ def has_patched_threads() -> bool:
 def is_plain_thread() -> bool:
     """Return whether the calling thread has no gevent hub and gevent has patched no module of the process."""
     return not saved and get_hub_if_exists() is None
+
+
+#: The first versions of Python and greenlet with which the library runs without the GIL.
+_PYTHON, _GREENLET = (3, 14, 5), (3, 5, 6)
+
+
+def check_versions(has_gil: bool, python: tuple[int, ...], greenlet: str) -> None:
+    """Raise FreeThreadingError if the GIL is disabled and *python* or *greenlet* is too old."""
+    found = tuple(int(number) for number in re.findall(r"\d+", greenlet)[:3])
+    if not has_gil and (python < _PYTHON or found < _GREENLET):
+        needed, here = (".".join(map(str, each)) for each in (_PYTHON, python))
+        raise FreeThreadingError(
+            f"without the GIL, gnsq_lite needs Python {needed} and greenlet {'.'.join(map(str, _GREENLET))} or newer; "
+            f"this is Python {here} with greenlet {greenlet}.  Remove PYTHON_GIL=0 to enable the GIL"
+        )
+
+
+def has_gil() -> bool:
+    """Return whether this process has the GIL."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+class Count:
+    """A counter that any thread may increment.  Without the GIL ``+=`` loses counts, so each thread has its own."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def add(self, count: int = 1) -> None:
+        """Add *count*."""
+        ident = native_ident()
+        self._counts[ident] = self._counts.get(ident, 0) + count
+
+    def value(self) -> int:
+        """Return the sum over all threads."""
+        return sum(self._counts.copy().values())
+
+
+class WeakGroup:
+    """Objects that are referred to weakly.  Any thread may add an object or list the objects, also without the GIL."""
+
+    def __init__(self) -> None:
+        self._refs: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, member: Any) -> None:
+        """Add *member* until the program drops it."""
+        key, refs = id(member), self._refs
+
+        def drop(ref: weakref.ref[Any]) -> None:
+            if refs.get(key) is ref:
+                refs.pop(key, None)
+
+        refs[key] = weakref.ref(member, drop)
+
+    def members(self) -> list[Any]:
+        """Return the objects in the order in which they were added."""
+        return [member for ref in self._refs.copy().values() if (member := ref()) is not None]
+
+    def clear(self) -> None:
+        """Remove all objects."""
+        self._refs.clear()
 
 
 def make_hub() -> Any:

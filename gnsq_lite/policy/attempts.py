@@ -42,9 +42,9 @@ class Tries:
 
     def __init__(self, max_attempts: int, keep: int = REMEMBERED) -> None:
         self._max, self._keep = max_attempts, keep
-        # Two generations of at most *keep* messages each.  A full generation replaces the older one.
-        self._recent: set[Hashable] = set()
-        self._older: set[Hashable] = set()
+        #: Two generations of at most *keep* messages each, the newer first.  A full one replaces the older one.  They
+        #: are in one attribute, because several threads may replace them at the same time.
+        self._generations: tuple[set[Hashable], set[Hashable]] = (set(), set())
 
     def is_over(self, attempts: int) -> bool:
         """Return whether *attempts* exceeds max_attempts.  The message is then handled at most once more."""
@@ -53,9 +53,11 @@ class Tries:
     def tried(self, key: Hashable, attempts: int) -> None:
         """Record that a handler began the message and did not finish it."""
         if 0 < self._max <= attempts:
-            if len(self._recent) >= self._keep:
-                self._older, self._recent = self._recent, set()
-            self._recent.add(key)
+            recent = self._generations[0]
+            if len(recent) >= self._keep:
+                older, recent = recent, set()
+                self._generations = recent, older
+            recent.add(key)
 
     def gives_up(self, key: Hashable, attempts: int, begun: int = 0, unseen: int = 0) -> bool:
         """Return whether to give up a message without calling its handler.
@@ -66,5 +68,5 @@ class Tries:
         """
         if not self.is_over(attempts):
             return False
-        was_tried = key in self._recent or key in self._older or begun >= max(1, self._max - 1)
+        was_tried = any(key in each for each in self._generations) or begun >= max(1, self._max - 1)
         return was_tried or attempts > self._max + UNSEEN + unseen
