@@ -252,10 +252,18 @@ class HTTPOptions:
         _check_https(("tls", self.tls), ("auth_token", self.auth_token))
 
 
+def _is_context(value: object) -> bool:
+    """Return whether *value* is an SSLContext, even of the class that ``monkey.patch_all()`` has replaced since."""
+    return isinstance(value, ssl.SSLContext.__bases__)
+
+
 def _check_https(tls: tuple[str, object], token: tuple[str, object]) -> None:
     """Check the options *tls* and *token* of an HTTP client; each argument is (name, value).  Raises OptionError."""
     if tls[1] is False:
         raise OptionError(*tls, "use TLSOptions(verify=False) to accept any certificate")
+    if _is_context(tls[1]) and not isinstance(tls[1], ssl.SSLContext):
+        why = "was made before monkey.patch_all(), so its connections would block all greenlets; make it after"
+        raise OptionError(tls[0], "SSLContext", f"{why} monkey.patch_all(), or give TLSOptions")
     if tls[1] is not None and not isinstance(tls[1], (bool, TLSOptions, ssl.SSLContext)):
         raise OptionError(*tls, "must be None, True, TLSOptions or an ssl.SSLContext")
     text = token[1]
@@ -320,7 +328,7 @@ class ConnectionOptions:
             check_number("output_buffer_size", size, 64, 1 << 30, whole=True)
         if timeout is not None and timeout != -1:
             check_number("output_buffer_timeout", timeout, 0.001, 3600.0)
-        if self.tls is not None and not isinstance(self.tls, (TLSOptions, ssl.SSLContext)):
+        if not (self.tls is None or isinstance(self.tls, TLSOptions) or _is_context(self.tls)):
             raise OptionError("tls", self.tls, "must be None, True, TLSOptions or an ssl.SSLContext")
         if self.auth_secret is not None and (not isinstance(self.auth_secret, (str, bytes)) or not self.auth_secret):
             raise OptionError("auth_secret", "<hidden>", "must be str or bytes and not empty; None: no AUTH")

@@ -159,7 +159,8 @@ class Reader:
         if settings.pool == "thread" and is_patched():
             warnings.warn(
                 "handler_pool='thread' in a monkey-patched process: handlers run in native threads, in which patched"
-                " locks of logging, queue and threading can hang (see the page Handlers of the documentation)",
+                " locks of logging, queue and threading can hang, and subprocess runs a command and then raises"
+                " TypeError (see the page Handlers of the documentation)",
                 RuntimeWarning,
                 stacklevel=3,
             )

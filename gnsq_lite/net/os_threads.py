@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gevent import get_hub, monkey
+from gevent import config, get_hub, monkey
 from gevent._hub_local import get_hub_if_exists
 from gevent.monkey import saved  # type: ignore[attr-defined]
 
-from gnsq_lite.errors import FreeThreadingError, NSQError
+from gnsq_lite.errors import FreeThreadingError, NSQError, OptionError
 
 #: Returns the unpatched object, given the name of its module and its own name.
 native: Callable[[str, str], Any] = monkey.get_original
@@ -40,6 +40,19 @@ def is_patched() -> bool:
 def has_patched_threads() -> bool:
     """Return whether gevent has patched :mod:`threading`."""
     return bool(monkey.is_module_patched("threading"))
+
+
+def check_process() -> None:
+    """Raise OptionError if the process cannot run the I/O loop: it is patched by eventlet, or gevent uses libuv."""
+    patcher = sys.modules.get("eventlet.patcher")
+    if patcher is not None and any(map(patcher.is_monkey_patched, ("socket", "select", "thread", "time"))):
+        why = "replaces what gevent and this library wait with; do not patch with eventlet, or use another process"
+        raise OptionError("eventlet.monkey_patch", "called", why)
+    hub = get_hub_if_exists()
+    loop = type(hub.loop) if hub is not None else config.loop
+    if "libuv" in loop.__module__:
+        why = "is not supported; unset GEVENT_LOOP, or set it to libev-cext or libev-cffi"
+        raise OptionError("GEVENT_LOOP", "libuv-cffi", why)
 
 
 def is_plain_thread() -> bool:

@@ -10,6 +10,7 @@ from gnsq_lite.dialect import Dialect, Endpoint
 from gnsq_lite.errors import NSQError
 from gnsq_lite.keywords import Addresses, check_callables
 from gnsq_lite.message import Message
+from gnsq_lite.net.os_threads import check_process
 from gnsq_lite.option_fields import check_ranges, documented, hook
 from gnsq_lite.options import (
     Address,
@@ -27,10 +28,11 @@ AddressMap = Callable[[str, int], Address] | Mapping[str, str]
 
 
 def check_connection(options: ConnectionOptions, lookup: LookupOptions) -> None:
-    """Raise OptionError if a TLS file cannot be read or ``extra_identify`` is invalid.
+    """Raise OptionError if a TLS file cannot be read, ``extra_identify`` is invalid or the process is unsuitable.
 
     Without this check the first connection would raise the error.
     """
+    check_process()
     for tls in (options.tls, lookup.lookupd_tls):
         if isinstance(tls, TLSOptions):
             tls.context()
