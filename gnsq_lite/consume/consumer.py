@@ -29,6 +29,7 @@ from gnsq_lite.errors import (
     ClosedError,
     ConnectionLost,
     FinFailedError,
+    InvalidError,
     NsqdError,
     NSQError,
     ReqFailedError,
@@ -44,7 +45,8 @@ from gnsq_lite.net.os_threads import WeakGroup, native_ident
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.user_hooks import ErrorLog, UserHooks, log_safely
 from gnsq_lite.net.waiting import Completion, in_hub, run_in_loop
-from gnsq_lite.policy.attempts import Tries, requeue_delay
+from gnsq_lite.options import format_address
+from gnsq_lite.policy.attempts import Tries, longest_requeue, requeue_delay
 from gnsq_lite.policy.ordered import OrderedPartition
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -76,6 +78,8 @@ class Consumer:
         self._loss_log, self._refusal_log = ErrorLog(log, clock), ErrorLog(log, clock)
         self.before: Counter[str] = Counter()
         self.late_answers = self.answers_lost = self.reconnects = 0
+        #: Longest requeue delay in seconds, by the address of an nsqd that refused a longer one.
+        self._longest_requeues: dict[str, float] = {}
         #: Number of messages whose connection was closed before a handler began them.
         self.dropped = 0
         self._is_started = False
@@ -205,6 +209,8 @@ class Consumer:
 
     def on_lost(self, endpoint: Endpoint, reason: NSQError) -> None:
         """Log a lost connection and call the hooks.  If no retry can ever subscribe, end the Reader with *reason*."""
+        if isinstance(reason, InvalidError) and (longest := longest_requeue(str(reason))) is not None:
+            self._longest_requeues[format_address(endpoint.address)] = longest
         is_news = self.losses.lost(endpoint, reason)  # a repeated reason is logged at DEBUG
         self._loss_log.add(reason, is_news=is_news, extra=self.settings.log_fields(endpoint))
         self.hooks.call("on_disconnected", str(endpoint), reason)
@@ -270,9 +276,13 @@ class Consumer:
         self.hooks.call("on_error", error)
 
     def requeue_delay(self, message: Message, asked: float | None) -> float:
-        """Record the attempt.  Return *asked*, or the Reader's delay if *asked* is None (MSG-1).  Thread-safe."""
+        """Record the attempt.  Return *asked*, or the Reader's delay if *asked* is None (MSG-1).  Thread-safe.
+
+        If the nsqd has refused a longer delay, return its longest delay.
+        """
         self.tries.tried(key_of(message), message.attempts)
-        return requeue_delay(self.settings.retry, message.attempts, self.rng) if asked is None else asked
+        delay = requeue_delay(self.settings.retry, message.attempts, self.rng) if asked is None else asked
+        return min(delay, self._longest_requeues.get(message.nsqd_address, delay)) if self._longest_requeues else delay
 
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight (RDY-8), and the number of handlers if the option ``concurrency`` is None."""

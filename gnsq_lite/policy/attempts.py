@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from random import Random
 
@@ -18,6 +19,15 @@ def requeue_delay(options: RetryOptions, attempts: int, rng: Random) -> float:
     further = max(attempts, 1) - 1
     delay = min(options.requeue_delay * (1.0 + options.requeue_growth * further), options.max_requeue_delay)
     return delay * (1.0 - options.requeue_jitter * rng.random())
+
+
+def longest_requeue(error: str) -> float | None:
+    """Return nsqd's ``--max-req-timeout`` in seconds, if *error* refuses a requeue delay that is longer, else None.
+
+    nsqd up to 1.0.0 closes the connection with this error.  Newer versions shorten the delay.
+    """
+    found = re.search(r"REQ timeout \d+ out of range 0-(\d{1,18})$", error)  # in nanoseconds
+    return None if found is None or not int(found[1]) else int(found[1]) / 1e9
 
 
 #: Allowed deliveries beyond ``max_attempts`` to processes that hung or stopped before a handler began.

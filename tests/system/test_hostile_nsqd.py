@@ -252,6 +252,35 @@ def test_an_nsqd_that_ignores_rdy_is_disconnected() -> None:
     assert "ignores RDY" in str(lost[0])
 
 
+@pytest.mark.rule("MSG-1")
+def test_a_requeue_delay_that_an_old_nsqd_refuses_is_shortened_from_then_on() -> None:
+    """nsqd up to 1.0.0 closes the connection if a delay exceeds --max-req-timeout, here 5 s."""
+    delays: list[int] = []
+
+    def speak(connection: socket.socket) -> None:
+        shake_hands(connection)
+        read_command(connection)
+        connection.sendall(OK + frame(2, HEAD + b"x"))
+        while True:
+            command = read_command(connection)
+            if command.startswith(b"REQ "):
+                delays.append(int(command.split()[2]))
+                if delays[-1] > 5000:
+                    why = b"E_INVALID REQ timeout %d out of range 0-5000000000" % (delays[-1] * 1_000_000)
+                    connection.sendall(frame(1, why))
+                    return
+                connection.sendall(frame(2, HEAD + b"x"))
+
+    def fail(message: Any) -> None:
+        raise ValueError
+
+    options: Any = {**WARY, "requeue_delay": 20.0, "max_attempts": 0, "backoff": False}
+    with hostile(speak) as (address, seen), Reader("t", "ch", fail, nsqd_tcp_addresses=address, **options):
+        wait_for(lambda: len(delays) >= 4)
+    assert delays[:4] == [20_000, 5000, 5000, 5000]
+    assert len(seen) == 2
+
+
 @pytest.mark.parametrize("where", ["handshake", "running"])
 def test_no_control_character_of_the_network_reaches_a_log_raw(caplog: pytest.LogCaptureFixture, where: str) -> None:
     evil = b"E_INVALID \x1b[31mpwned\x07\r\n2026-01-01 root: forged line \xe2\x80\xae\x9b"
