@@ -2,7 +2,7 @@
 # sentry-sdk 2.75.0 imports eventlet 0.41.3 wherever it is installed, although no program patches with eventlet.
 # eventlet then warns that it is deprecated, with a class that is no subclass of DeprecationWarning, so the warning is
 # shown by default, and Python's -W error turns the import of sentry_sdk into an exception.
-# Depends on it: filterwarnings in pyproject.toml, because tests/system/test_environments.py needs eventlet.
+# Depends on it: EVENTLET_TESTS in tests/conftest.py, because tests/system/test_environments.py needs eventlet.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -25,6 +25,9 @@ Connect = Callable[..., RawClient]
 #: until it is there, and 120 more until it moves a leader.
 YOUZAN_TIMEOUT = 600
 
+# sentry-sdk imports an installed eventlet, which test_environments.py needs, and which otherwise warns in each process.
+os.environ.setdefault("EVENTLET_TESTS", "1")
+
 _missing: dict[str, int] = {}
 _numbers = itertools.count(1)
 
