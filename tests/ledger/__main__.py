@@ -27,6 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds after which no further seed is begun")
     parser.add_argument("--pause", type=float, help="seconds of each SIGSTOP, 70 for one")
     parser.add_argument("--lie", choices=LIES, default="", help="let the clients lie, to see the run fail")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="publishing threads of each Writer; 0: publishes of the loop"
+    )
     chosen = parser.parse_args(arguments)
     first, _, last = chosen.seeds.partition("-")
     audits: list[Audit] = []
@@ -37,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         if time.monotonic() - began > chosen.limit:
             break
         with tempfile.TemporaryDirectory() as folder:
-            result = run(seed, chosen.messages, Path(folder), chosen.server, chosen.seconds, chosen.pause, chosen.lie)
+            options = chosen.server, chosen.seconds, chosen.pause, chosen.lie, chosen.threads
+            result = run(seed, chosen.messages, Path(folder), *options)
         audits.append(result)
         print(list(table([result]))[1], flush=True)
         for what in result.unexplained:

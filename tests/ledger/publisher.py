@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import Any
 
 from gnsq_lite import Writer, errors
@@ -18,11 +19,21 @@ class Publisher:
     """One Writer and the numbers it is to publish; ``run()`` returns when all are confirmed."""
 
     def __init__(
-        self, topic: str, seed: int, numbers: range, addresses: list[str], seconds: float, lie: str = "", **options: Any
+        self,
+        topic: str,
+        seed: int,
+        numbers: range,
+        addresses: list[str],
+        seconds: float,
+        lie: str = "",
+        threads: int = 0,
+        **options: Any,
     ) -> None:
         self._rng = random.Random(f"{seed}-publisher-{numbers.start}")
         self._topic, self._seed, self._numbers, self._seconds = topic, seed, numbers, seconds
         self._addresses, self._lie, self._options = addresses, lie, options
+        #: Threads that publish; 0: this thread publishes batches, and publishes of the loop.
+        self._threads = threads
         self.sent: dict[int, Sent] = defaultdict(Sent)
         self.confirmed_at: dict[int, float] = {}
         #: Publishes that timed out before their time, in words.
@@ -32,16 +43,52 @@ class Publisher:
     def run(self) -> None:
         """Publish everything, spread over the seconds it has."""
         # The resends of coalesced publishes and of batches cannot be counted one by one: those have no retries.
-        coalesce = self._rng.random() < 0.3
-        retries = 0 if coalesce else self._rng.choice([0, 1, 3])
+        coalesce = not self._threads and self._rng.random() < 0.3
+        retries = 0 if coalesce or self._threads else self._rng.choice([0, 1, 3])
         options: dict[str, Any] = {"publish_timeout": TIMEOUT, "coalesce": coalesce, "retries": retries, **QUICK}
         options.update(self._options)
         try:
             with Writer(self._addresses, **options) as writer:
-                self._publish_all(writer, retries)
+                if self._threads:
+                    self._publish_in_threads(writer)
+                else:
+                    self._publish_all(writer, retries)
         except BaseException as error:
             self.failure = error
             raise
+
+    def _publish_in_threads(self, writer: Writer) -> None:
+        todo, failures = deque(self._numbers), list[BaseException]()
+        pause = self._seconds * self._threads / len(self._numbers)
+
+        def publish() -> None:
+            while not failures:
+                try:
+                    number = todo.popleft()
+                except IndexError:
+                    return
+                error: Exception | None = None
+                began = time.monotonic()
+                try:
+                    writer.publish(self._topic, self._body(number))
+                except errors.NSQError as caught:
+                    error = caught
+                try:
+                    if not self._note(number, error, began):
+                        todo.append(number)
+                except BaseException as wrong:
+                    failures.append(wrong)
+                time.sleep(pause)
+
+        threads = [threading.Thread(target=publish, daemon=True) for _ in range(self._threads)]
+        while todo and not failures:  # a thread that ended may have been the last one when another publish failed
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            threads = [threading.Thread(target=publish, daemon=True) for _ in range(self._threads)]
+        for failure in failures:
+            raise failure
 
     def _publish_all(self, writer: Writer, retries: int) -> None:
         todo = list(self._numbers)

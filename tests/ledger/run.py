@@ -269,6 +269,7 @@ def run(
     seconds: float = 2.0,
     pause: float | None = None,
     lie: str = "",
+    threads: int = 0,
 ) -> Audit:
     """Run *messages* through faults of *seed* and return what became of them.
 
@@ -309,7 +310,7 @@ def run(
         faults = Run(seed, cluster, proxies, log, child, (0.3, 0.3, PAUSE) if pause is None else (pause,))
         half = messages // 2
         publishers = [
-            Publisher(topic, seed, numbers, list(aliases), seconds, lie, **tls_options(ca))
+            Publisher(topic, seed, numbers, list(aliases), seconds, lie, threads, **tls_options(ca))
             for numbers in (range(half), range(half, messages))
         ]
         publish_under(faults, publishers)
