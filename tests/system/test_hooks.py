@@ -118,6 +118,7 @@ def test_logging_that_raises_ends_nothing(
         broker.stop()
         wait_for(lambda: not reader.stats().connections and not writer.stats().connections)
         broker.restart()
+        time.sleep(0.05)  # so that the Writer looks whether its connection has ended
         writer.publish(topic, b"after")
         wait_for(lambda: (b"after", 2) in seen)
     assert "a filter's mistake" in capsys.readouterr().err
