@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.resource_watch import bystander, healthy  # noqa: F401 - fixtures
 from tests.system.http_stub import scripted
 
 #: Function that sends an nsqd's bytes on a connection.

@@ -89,11 +89,12 @@ scrambled(uint32_t k)
 PyObject *
 murmur3_32(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *data;
-    unsigned int h = 0; /* the seed */
-    if (!PyArg_ParseTuple(args, "S|I:murmur3_32", &data, &h)) {
+    PyObject *data, *seed = NULL;
+    if (!PyArg_ParseTuple(args, "S|O!:murmur3_32", &data, &PyLong_Type, &seed)) {
         return NULL;
     }
+    /* Modulo 2**32, as in Python.  The format "I" does the same, but Python 3.15 warns if a seed is out of range. */
+    uint32_t h = seed == NULL ? 0 : (uint32_t)PyLong_AsUnsignedLongMask(seed);
     const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(data);
     Py_ssize_t size = PyBytes_GET_SIZE(data), left = size;
     for (; left >= 4; at += 4, left -= 4) {

@@ -46,7 +46,8 @@ class Inbox:
     """Runs a handler, and stores the key of the message in the same transaction.
 
     Args:
-        connect: Function that opens a connection.  Each thread keeps its connection until an error.
+        connect: Function that opens a connection.  Each thread keeps its connection until an error or :meth:`close`.
+            For SQLite, pass ``check_same_thread=False``: otherwise only its own thread can close a connection.
         table: Name of the table.
         retention: Seconds for which keys are kept.
     """
@@ -98,13 +99,15 @@ class Inbox:
 
     def close(self) -> None:
         """Close the connections of all threads.  Call this, for example, in ``Middleware.stopped``."""
-        for connection in list(self._open):
+        self._local, to_close, self._open = threading.local(), self._open, set[Any]()
+        for connection in to_close:
             _close(connection)
 
     def _handle(self, function: Callable[..., Any], consumer: str, key: str, given: tuple[Any, ...]) -> None:
-        connection = getattr(self._local, "connection", None) or self._connect()
-        self._open.add(connection)
-        self._local.connection = None
+        local, opened = self._local, self._open  # close() replaces both
+        connection = getattr(local, "connection", None) or self._connect()
+        opened.add(connection)
+        local.connection = None
         try:
             mark = "?" if is_sqlite(connection) else "%s"
             into = f"INTO {self._table} (consumer, message, handled_at) VALUES ({mark}, {mark}, {mark})"
@@ -120,10 +123,10 @@ class Inbox:
                 log.info(HANDLED_BEFORE, key, consumer)
             connection.commit()
         except BaseException:
-            self._open.discard(connection)
+            opened.discard(connection)
             _close(connection)  # closing rolls the transaction back
             raise
-        self._local.connection = connection
+        local.connection = connection
 
     def _clean(self, cursor: Any, mark: str) -> None:
         self._handled += 1
@@ -136,7 +139,7 @@ def _close(connection: Any) -> None:
     try:
         connection.close()
     except Exception as error:  # a broken connection, or SQLite's connection of another thread
-        log.debug("cannot close a database connection of the inbox: %s", error)
+        log.warning("cannot close a database connection of the inbox: %s", error)
 
 
 def consumer_of(message: Message) -> str:

@@ -56,7 +56,7 @@ def postgres_server() -> Iterator[Postgres]:
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
     """Return a function that connects to a database without the tables of the inbox and the outbox."""
     if request.param == "sqlite":
-        return lambda: sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60)
+        return lambda: sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60, check_same_thread=False)
     if not is_there():
         pytest.skip("no PostgreSQL")
     psycopg: Any = pytest.importorskip("psycopg")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +118,37 @@ def test_concurrent_deliveries_of_one_key_have_one_effect(
         worker.close()
     assert sorted(map(int, rows(database, "SELECT name FROM effects"))) == list(range(20))
     assert inbox.duplicates == 80
+
+
+def test_close_closes_the_connections_of_all_threads_and_a_later_message_opens_another(
+    tmp_path: Path, inboxes: list[Inbox]
+) -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        opened.append(sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60, check_same_thread=False))
+        return opened[-1]
+
+    inbox = made(inboxes, connect)
+    del opened[:]
+
+    @inbox.once(key=lambda message: message.body)
+    def handle(message: Any, connection: Any) -> None:
+        effect(connection, "x")
+
+    handle(make_message(b"0"))
+    threads = [threading.Thread(target=handle, args=(make_message(b"%d" % number),)) for number in range(1, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(opened)) == 4
+    inbox.close()
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+    handle(make_message(b"4"))
+    assert len(opened) == 5
 
 
 def test_old_keys_are_deleted_once_in_twenty_messages(

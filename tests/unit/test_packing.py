@@ -88,6 +88,11 @@ def test_both_hash_a_key_alike(key: bytes, seed: int) -> None:
     assert murmur3_32(key, seed) == twin.murmur3_32(key, seed)
 
 
+@pytest.mark.parametrize("seed", [-1, -(2**70), 2**32, 2**32 + 7, 2**70 + 7])
+def test_a_seed_is_taken_modulo_two_to_the_power_of_32_without_a_warning(seed: int) -> None:
+    assert murmur3_32(b"key", seed) == murmur3_32(b"key", seed % 2**32) == twin.murmur3_32(b"key", seed)
+
+
 def test_what_is_no_key_is_refused() -> None:
     accelerated = pytest.importorskip("gnsq_lite._core.native", reason="the accelerator was not built").murmur3_32
     for wrong in ((), ("text",), (b"k", "text"), (b"k", 1, 2)):
