@@ -28,8 +28,8 @@ def test_answers_of_an_nsqd_that_then_stops_reach_the_callers() -> None:
     with scripted(answer_five) as server, Writer(server, publish_timeout=30.0) as writer:
         sent = [writer.publish_nowait("t", b"x") for _ in range(COUNT)]
         began = time.monotonic()
-        assert [publication.result(5.0) for publication in sent[:5]] == [None] * 5
-        assert time.monotonic() - began < 5.0
+        assert [publication.result(20.0) for publication in sent[:5]] == [None] * 5
+        assert time.monotonic() - began < 20.0
         assert not any(publication.done() for publication in sent[5:])
         writer.close(timeout=0.1)
 

@@ -112,7 +112,7 @@ def test_threads_keep_their_deadlines_while_nsqd_is_silent_and_go_on_when_it_spe
             broker.process.signal(signal.SIGCONT)
         sent = [kind for kind, _ in ends].count(errors.PublishTimeout)
         assert {kind for kind, _ in ends} <= {errors.PublishTimeout, errors.NotSent}
-        assert all(0.4 < took < 5.0 for _, took in ends), ends
+        assert all(0.4 < took < 20.0 for _, took in ends), ends
         writer.publish("t", b"last", timeout=10.0)
         assert (writer.stats().unknown, writer.stats().failed) == (sent, 10 - sent)
     assert depth(broker, "t") == 2 + sent

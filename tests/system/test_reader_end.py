@@ -64,7 +64,7 @@ def test_close_requeues_the_message_of_a_handler_that_never_ends(broker: ServerH
     wait_for(lambda: begun)
     began = time.monotonic()
     reader.close(timeout=0.3)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15.0  # the handler waits for 20 s
     wait_for(lambda: channel(broker, topic)["depth"] == 1)  # by REQ 0, not by the 60 s time-out
     assert begun[0].has_responded
     release.set()

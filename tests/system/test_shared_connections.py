@@ -290,7 +290,7 @@ def test_an_nsqd_without_a_handshake_delays_one_publish_by_a_second_while_anothe
         with Writer([nsqd.address, address], **QUICK) as writer:
             began = time.monotonic()
             assert in_threads(lambda: [writer.publish("t", b"x") for _ in range(20)]) == [[None] * 20]
-            assert 0.9 < time.monotonic() - began < 3.0
+            assert 0.9 < time.monotonic() - began < 12.0  # a second for each publish would be 20 s
             assert len(nsqd.bodies) == 20
 
 

@@ -65,7 +65,7 @@ def test_the_second_signal_stops_all_processes_at_once_and_requeues_messages(nsq
         began = time.monotonic()
         program.signal(signal.SIGINT)
         assert program.ends() == 3
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 25.0  # the first signal alone waits for 30 s
         wait_for(lambda: channel(nsqd)["depth"] == 2)
         assert channel(nsqd)["requeue_count"] == 2  # by REQ 0, not because connections broke
         assert not any(is_alive(pid) for pid in pids(program))

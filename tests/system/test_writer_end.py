@@ -46,9 +46,8 @@ def test_close_without_wait_returns_while_a_publish_has_no_outcome() -> None:
     with refusing_port() as port:
         writer = Writer(f"127.0.0.1:{port}", **QUICK)
         sent = writer.publish_nowait("t", b"x")
-        began = time.monotonic()
-        writer.close(timeout=1.0, wait=False)
-        assert time.monotonic() - began < 0.5
+        writer.close(timeout=3.0, wait=False)
+        assert not sent.done()
         with pytest.raises(errors.NotSent):
             sent.result(10.0)
         wait_for(lambda: writer.stats().state == "closed")
@@ -104,7 +103,7 @@ def test_what_cannot_be_sent_by_the_close_is_settled_not_lost() -> None:
     publication = writer.publish_nowait("t", b"x")
     writer.close(timeout=0.1)
     with pytest.raises(errors.NotSent):
-        publication.result(1.0)
+        publication.result(10.0)
 
 
 def test_the_backlog_of_publish_nowait_is_bounded() -> None:

@@ -29,7 +29,7 @@ def test_an_nsqd_that_is_not_there_is_not_sent_and_says_so() -> None:
             began = time.monotonic()
             with pytest.raises(errors.NotSent, match=r"within 0\.3 s"):
                 writer.publish("t", b"x", timeout=0.3)
-            assert 0.25 < time.monotonic() - began < 3
+            assert 0.25 < time.monotonic() - began < 15.0
 
 
 @pytest.mark.rule("DISC-6")
