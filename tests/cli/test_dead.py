@@ -70,11 +70,12 @@ def run_worker(folder: Path, nsqd: Broker, env: dict[str, str]) -> None:
 
 
 def dead(folder: Path, nsqd: Broker, *arguments: str, code: int = 0) -> str:
-    """Return what ``gnsq-lite dead`` prints."""
-    words = ["-m", "gnsq_lite", "dead", *arguments, "--nsqd-tcp-address", nsqd.nsqd_tcp_address]
-    with running(words, folder) as program:
-        assert program.ends() == code, program.output
-        return program.output
+    """Run ``gnsq-lite dead`` in *folder*, in this process; return what it prints."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        ended, out, err = call("dead", *arguments, "--nsqd-tcp-address", nsqd.nsqd_tcp_address)
+    assert ended == code, out + err
+    return out + err
 
 
 @pytest.mark.timeout(300)

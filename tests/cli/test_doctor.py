@@ -9,6 +9,7 @@ import pytest
 
 from gnsq_lite.cli.doctor import examine
 from tests.cli.programs import run as program
+from tests.cli.programs import run_here
 
 PYNSQ = """\
 import nsq
@@ -148,7 +149,7 @@ def test_doctor_exits_with_1_if_it_lists_lines_and_with_0_otherwise(tmp_path: Pa
     assert done.returncode == 1
     assert done.stdout.decode().splitlines()[0].startswith(f"{tmp_path}/old.py:1: ")
     assert b"new.py" not in done.stdout
-    done = program("doctor", "--json", str(tmp_path / "old.py"))
+    done = run_here("doctor", "--json", str(tmp_path / "old.py"))
     assert {"file", "line", "text", "silent"} == set(json.loads(done.stdout)[0])
-    done = program("doctor", str(tmp_path / "new.py"))
+    done = run_here("doctor", str(tmp_path / "new.py"))
     assert (done.returncode, done.stdout) == (0, b"")

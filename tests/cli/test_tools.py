@@ -14,7 +14,7 @@ import pytest
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli.app import COMMANDS
 from tests.certs import Certificates
-from tests.cli.programs import Program, call
+from tests.cli.programs import Program, call, run_here
 from tests.cli.programs import run as program
 from tests.contract.authserver import AuthServer
 from tests.servers import ServerHandle, http_call
@@ -64,13 +64,13 @@ def test_the_demo_proves_that_nothing_was_lost(tmp_path: Path) -> None:
 
 
 def test_the_demo_runs_on_a_given_nsqd_with_lines_of_standard_input(broker: ServerHandle) -> None:
-    done = program("demo", "-", "--nsqd", broker.tcp_address, stdin=b"a\nb\nc\n")
+    done = run_here("demo", "-", "--nsqd", broker.tcp_address, stdin=b"a\nb\nc\n")
     assert done.returncode == 0, done.stderr
     assert b"lines handled:   3" in done.stdout
 
 
 def test_the_demo_without_lines_fails() -> None:
-    done = program("demo", "-")
+    done = run_here("demo", "-")
     assert done.returncode == 1
     assert b"no lines" in done.stderr
 
@@ -94,7 +94,7 @@ def test_the_broker_runs_alone_and_ends_on_a_signal() -> None:
 
 def test_pub_publishes_lines_and_tail_prints_them(broker: ServerHandle, topic: str) -> None:
     broker.prepare(topic, "c")
-    done = program("pub", "--topic", topic, *on(broker), stdin=b"one\ntwo\n\nthree")
+    done = run_here("pub", "--topic", topic, *on(broker), stdin=b"one\ntwo\n\nthree")
     assert done.returncode == 0, done.stderr
     assert b"3 messages published" in done.stderr
     done = program("tail", "--topic", topic, "--channel", "c", "-n", "3", *on(broker))
@@ -105,14 +105,14 @@ def test_pub_publishes_files_with_a_delimiter_in_batches(broker: ServerHandle, t
     (tmp_path / "a").write_bytes(b"1;2;3")
     (tmp_path / "b").write_bytes(b"4;" + b"x" * 100_000)
     files = (str(tmp_path / "a"), str(tmp_path / "b"))
-    done = program("pub", "--topic", topic, "--delimiter", ";", "--batch", "2", *on(broker), *files)
+    done = run_here("pub", "--topic", topic, "--delimiter", ";", "--batch", "2", *on(broker), *files)
     assert done.returncode == 0, done.stderr
     assert broker.stats(topic)["depth"] == 5
 
 
 def test_pub_keeps_to_its_rate(broker: ServerHandle, topic: str) -> None:
     began = time.monotonic()
-    done = program("pub", "--topic", topic, "--rate", "50", *on(broker), stdin=b"x\n" * 51)
+    done = run_here("pub", "--topic", topic, "--rate", "50", *on(broker), stdin=b"x\n" * 51)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began >= 1.0
 
@@ -121,7 +121,7 @@ def test_tail_prints_json_with_metadata(broker: ServerHandle, topic: str) -> Non
     broker.prepare(topic, "c")
     bodies = [b"\xffbinary", b"\\xffbinary", "t\u00e9xt \x1b[2J\x7f".encode()]
     broker.publish(topic, *bodies)
-    done = program("tail", "--topic", topic, "--channel", "c", "-n", "3", "--json", *on(broker))
+    done = run_here("tail", "--topic", topic, "--channel", "c", "-n", "3", "--json", *on(broker))
     assert not [byte for byte in done.stdout if (byte < 32 and byte != 10) or byte > 126]
     records = [json.loads(line) for line in done.stdout.splitlines()]
     decode = {"utf-8": str.encode, "base64": base64.b64decode}
@@ -133,11 +133,11 @@ def test_progress_has_a_rate_and_the_time_left_if_the_size_is_known(tmp_path: Pa
     with Broker(lookupd=False) as broker:
         source = tmp_path / "lines"
         source.write_bytes(b"x\n" * 90)
-        done = program("pub", "--topic", "t", "--rate", "30", *on(broker), str(source))
+        done = run_here("pub", "--topic", "t", "--rate", "30", *on(broker), str(source))
         assert done.returncode == 0, done.stderr
         assert b"/s)" in done.stderr
         assert b" s left" in done.stderr
-        done = program("pub", "--topic", "t", "--rate", "30", *on(broker), stdin=b"x\n" * 90)
+        done = run_here("pub", "--topic", "t", "--rate", "30", *on(broker), stdin=b"x\n" * 90)
         assert b" s left" not in done.stderr
 
 
@@ -150,12 +150,12 @@ def test_the_broker_takes_nsqds_flags_for_tls_and_auth(certs: Certificates) -> N
             assert running.process.stdout is not None
             address = json.loads(running.process.stdout.readline())["nsqd_tcp"][0]
             flags = ("pub", "--topic", "t", "--nsqd-tcp-address", address, "--timeout", "3")
-            done = program(*flags, "--tls-root-ca-file", certs.ca, stdin=b"x\n", NSQ_AUTH_SECRET="hunter2")
+            done = run_here(*flags, "--tls-root-ca-file", certs.ca, stdin=b"x\n", NSQ_AUTH_SECRET="hunter2")
             assert done.returncode == 0, done.stderr
-            done = program(*flags, "--tls-root-ca-file", certs.ca, stdin=b"x\n")
+            done = run_here(*flags, "--tls-root-ca-file", certs.ca, stdin=b"x\n")
             assert done.returncode == 1
             assert b"--auth-secret" in done.stderr
-            done = program(*flags, stdin=b"x\n", NSQ_AUTH_SECRET="hunter2")
+            done = run_here(*flags, stdin=b"x\n", NSQ_AUTH_SECRET="hunter2")
             assert done.returncode == 1
             assert b"hunter2" not in done.stderr
 
@@ -170,7 +170,7 @@ def test_stat_prints_json_and_a_table(embedded: Broker, topic: str) -> None:
     sample = json.loads(done.stdout)
     assert sample["failed"] == []
     assert [(row["topic"], row["channel"], row["depth"]) for row in sample["channels"]] == [(topic, "", 2)]
-    done = program("stat", "--count", "2", "--interval", "0.1", *lookupd)
+    done = run_here("stat", "--count", "2", "--interval", "0.1", *lookupd)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(topic.encode()) == 2
 

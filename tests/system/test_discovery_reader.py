@@ -64,9 +64,7 @@ def test_a_writer_publishes_to_what_nsqlookupd_lists_beside_a_silent_one(broker:
 
 @pytest.mark.rule("DISC-4")
 @pytest.mark.rule("PUB-4")
-def test_an_nsqlookupd_that_is_missing_at_the_start_is_queried_again_soon(
-    broker: ServerHandle, topic: str
-) -> None:
+def test_an_nsqlookupd_that_is_missing_at_the_start_is_queried_again_soon(broker: ServerHandle, topic: str) -> None:
     """With the default poll interval of a minute."""
     with stub() as reserved:
         address, port = reserved.address, int(reserved.address.rpartition(":")[2])
