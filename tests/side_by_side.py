@@ -1,15 +1,16 @@
-"""Runs the suite side by side: most tests wait, so three processes for each core take a fraction of the time of one.
+"""Runs the suite in several processes: three for each core, because most tests wait and use little CPU time.
 
 ::
 
     python -m tests.side_by_side [--processes N] [--record] [RUN ...] [PATH ...] [-- arguments of pytest]
 
-A RUN is one of RUNS or GROUPS; with PATHs it runs these instead of its own.  All runs share one set of processes: the
-files of each are dealt out in bundles, what takes longest comes first, and as one ends the next begins.  Each bundle is
-a pytest process of its own, monkey-patched from its first import where its run says so (pytest-xdist's workers cannot
-be), and printed whole when it ends.  Exits with 1 where one failed; its last lines count each run.
+A RUN is one of RUNS or GROUPS.  If PATHs are given, each run has the tests of these paths only.  All runs share one set
+of processes.  The files of a run are divided into bundles, and each bundle is one pytest process.  The slowest bundle
+starts first; a free process takes the next.  A run may be monkey-patched from the first import, which pytest-xdist's
+workers cannot be.  The output of a bundle is printed when it ends.  The last lines have the counts of each run and the
+CPU time of all.  Exits with 1 if a bundle failed.
 
-``--record`` notes in ``tests/seconds.txt`` how long each file of the runs takes, one file for a process.
+``--record`` runs each file in a process, and writes the duration of each file to ``tests/seconds.txt``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import compileall
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,24 +32,24 @@ from typing import IO
 
 ROOT = Path(__file__).parent.parent
 SECONDS = ROOT / "tests/seconds.txt"
-#: Directories whose conftest leaves files out; pytest asks it for files that it finds, not for those it is given.
+#: Directories whose conftest excludes files: pytest calls its hook for files that it finds, not for files by name.
 WHOLE = (Path("tests/recording"), Path("tests/spark"))
-#: A bundle takes this part of what is left for each process, and no less than so many seconds: the last ones are short.
+#: Duration of a bundle: this part of the remaining seconds of a process, but at least LEAST.  So the last are short.
 PART = 1 / 2
 LEAST = 30.0
-#: Bytes of a test file that take a second, where nobody has noted how long it takes.
+#: Bytes of a test file per second of its duration, if tests/seconds.txt does not have the file.
 BYTES_PER_SECOND = 8000.0
-#: Files that take less are not noted.
+#: Seconds; tests/seconds.txt does not have files that take less.
 NOTED = 2.0
-#: Seconds between two looks at the processes.
+#: Seconds between two checks of the processes.
 LOOK = 0.1
-#: pytest's exit code where it found no test to run, as when all of a bundle are deselected.
+#: pytest's exit code if it ran no test, for example because all tests of a bundle are deselected.
 NO_TESTS = 5
 
 
 @dataclass(frozen=True)
 class Run:
-    """Tests that are run one way: which, of which files, under what environment."""
+    """Marks, files and environment of a run."""
 
     marks: str
     paths: tuple[str, ...] = ("tests",)
@@ -57,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A process to be run for *run*; *seconds* is about how long it takes."""
+    """A process of *run*, with its estimated duration in *seconds*."""
 
     run: str
     command: tuple[str, ...]
@@ -71,13 +73,13 @@ SERVERS = (
     *("test_broker_", "test_hostile_clients", "test_http_endpoints", "test_http_hostile", "test_http_youzan"),
     *("test_inbox", "test_outbox", "test_status_"),
 )
-#: What monkey-patching can change in Readers and Writers.
+#: Tests of Readers and Writers whose result can depend on monkey-patching.
 PATCHABLE = (
     *("tests/test_patched.py", "tests/unit/net", "tests/unit/consume", "tests/unit/publish"),
     *("tests/unit/test_threads.py", "tests/unit/test_runner.py", "tests/unit/test_testing.py"),
     *(f"tests/system/{p.name}" for p in ROOT.glob("tests/system/test_*.py") if not p.name.startswith(SERVERS)),
 )
-#: What the accelerator replaces, without it: the wire, Readers and publishing threads.
+#: Tests of the modules that the C part replaces: the wire, Readers and publishing threads.
 REPLACED = (
     *("tests/unit/wire", "tests/unit/net", "tests/unit/consume", "tests/unit/publish", "tests/unit/test_speed.py"),
     *("tests/unit/test_runner.py", "tests/unit/test_workers.py", "tests/unit/test_packing.py"),
@@ -105,7 +107,7 @@ GROUPS = {
 
 
 def files(paths: Iterable[str]) -> list[Path]:
-    """Return the test files of *paths*, files or directories, each once; a directory of WHOLE in place of its files."""
+    """Return the test files of *paths*, each once.  A directory in WHOLE replaces its files."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         for each in [path] if path.is_file() else sorted(path.rglob("test_*.py")):
@@ -114,19 +116,19 @@ def files(paths: Iterable[str]) -> list[Path]:
 
 
 def seconds(run: str, path: Path, noted: Mapping[tuple[str, str], float]) -> float:
-    """Return about how long *path* takes in *run*: what was noted for it, else what its size says."""
+    """Estimate the seconds of *path* in *run*: from tests/seconds.txt, else from its size."""
     size = sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("test_*.py")))
     return noted.get((run, path.as_posix()), min(NOTED, size / BYTES_PER_SECOND))
 
 
 def read_noted() -> dict[tuple[str, str], float]:
-    """Return the seconds that each file takes in each run, as they were noted."""
+    """Read the seconds of each run and file from tests/seconds.txt."""
     lines = SECONDS.read_text(encoding="utf-8").splitlines() if SECONDS.exists() else []
     return {(run, path): float(took) for took, run, path in map(str.split, lines)}
 
 
 def bundles(weights: Mapping[Path, float], processes: int) -> list[list[Path]]:
-    """Deal files of so many seconds out to bundles, the longest first, of ever shorter ones."""
+    """Divide files into bundles by their seconds: the slowest files first, and each bundle shorter than the last."""
     waiting = sorted(weights, key=lambda path: (-weights[path], path))
     left, dealt = sum(weights.values()), list[list[Path]]()
     while waiting:
@@ -140,14 +142,14 @@ def bundles(weights: Mapping[Path, float], processes: int) -> list[list[Path]]:
 
 
 def counts(output: str) -> Counter[str]:
-    """Return what pytest's closing line counts: {"passed": 3, "failed": 1}."""
+    """Return the counts in pytest's closing line: {"passed": 3, "failed": 1}."""
     closing = re.findall(r"^=*\s*(\d+ (?:passed|failed|error|skipped|deselected).* in [\d.]+s.*)$", output, re.M)
     words = re.findall(r"(\d+) (passed|failed|errors?|skipped)", closing[-1] if closing else "")
     return Counter({word.removesuffix("s"): int(number) for number, word in words})
 
 
 def command(bundle: Sequence[Path], run: Run, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return what runs a bundle."""
+    """Return the command line that runs a bundle."""
     module = ["gevent.monkey", "--module", "pytest"] if run.patched else ["pytest"]
     paths = map(str, bundle)
     return (sys.executable, "-m", *module, "-q", "-p", "no:cacheprovider", "-m", run.marks, *arguments, *paths)
@@ -156,7 +158,7 @@ def command(bundle: Sequence[Path], run: Run, arguments: Sequence[str]) -> tuple
 def jobs(
     names: Sequence[str], paths: Sequence[str], arguments: Sequence[str], processes: int, alone: bool = False
 ) -> list[Job]:
-    """Return the processes of the runs *names*, of *paths* where given; the longest first, each file *alone* if so."""
+    """Return the processes of the runs *names*, the slowest first.  *alone*: one process for each file."""
     noted, found, checks = read_noted(), list[Job](), list[Job]()
     for name in names:
         checks += [Job(name, each) for each in CHECKS.get(name, ())]
@@ -171,7 +173,7 @@ def jobs(
 
 
 class Runner:
-    """Runs jobs, so many at once, and prints each when it ends."""
+    """Runs at most *processes* jobs at once, and prints the output of each when it ends."""
 
     def __init__(self, waiting: Sequence[Job], processes: int) -> None:
         self.waiting, self.processes = list(waiting), processes
@@ -183,7 +185,7 @@ class Runner:
         self.begun = time.monotonic()
 
     def run(self) -> int:
-        """Run them all; return 1 where one failed, else 0."""
+        """Run all jobs.  Return 1 if one failed, else 0."""
         try:
             while self.waiting or self.running:
                 while self.waiting and len(self.running) < self.processes:
@@ -197,6 +199,8 @@ class Runner:
         for name, total in self.total.items():
             said = f"{total['passed']} passed, {total['failed'] + total['error']} failed, {total['skipped']} skipped"
             print(f"{said} in {name}" if total else f"{name}: {'FAILED' if self.failed[name] else 'passed'}")
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"CPU time: {used.ru_utime + used.ru_stime:.0f} s")
         return int(any(self.failed.values()))
 
     def _start(self, job: Job) -> None:
@@ -222,7 +226,7 @@ class Runner:
 
 
 def record(took: Mapping[Job, float]) -> None:
-    """Note how long each file took, in place of what was noted of the same runs."""
+    """Replace the seconds of these runs in tests/seconds.txt."""
     noted = {key: value for key, value in read_noted().items() if key[0] not in {job.run for job in took}}
     noted |= {(job.run, job.files[0].as_posix()): value for job, value in took.items() if job.files and value >= NOTED}
     rows = sorted((run, -value, path) for (run, path), value in noted.items())
