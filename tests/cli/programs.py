@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.cli import app
+from gnsq_lite.cli import app, lists
 
 
 def command(*arguments: str) -> list[str]:
@@ -53,6 +53,7 @@ def run_here(*arguments: str, stdin: bytes = b"", **env: str) -> Any:
             patch.setenv(name, value)
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
+        patch.setattr(lists, "_printed", set())  # a process prints each warning once
         code = app.run(arguments)
     out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
     return subprocess.CompletedProcess(arguments, code, out, err)
