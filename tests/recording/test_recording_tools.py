@@ -22,6 +22,7 @@ from gnsq_lite.cli.replay import State, gather, lists, moment
 from gnsq_lite.recording import Recording
 from gnsq_lite.recording.schema import to_batch
 from tests import docblocks
+from tests.cli.programs import run_here
 from tests.programs import ROOT, STARTING, running, wait_for
 from tests.recording.fakes import FakeMessage
 from tests.recording.publishing import publish
@@ -76,6 +77,22 @@ def test_a_channel_is_recorded_and_replayed_though_recorder_and_replayer_are_kil
     found = received(nsqd.tcp_address, topic + "-again", count)
     assert set(found) == set(bodies)
     assert len(found) - count <= 3 * 2200, "only what was under way is there twice"
+
+
+@pytest.mark.parametrize("count", [1000, 1001])
+def test_a_recording_of_an_mpub_and_one_more_message_is_replayed_while_one_of_two_nsqds_is_gone(
+    nsqd: ServerHandle, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nsqd.prepare(topic, "c")
+    nsqd.prepare(topic + "-again", "check")
+    publish(nsqd.tcp_address, topic, 0, count)
+    with running(record(nsqd, topic, "--until-empty"), tmp_path, name="record") as program:
+        assert program.ends(120) == 0
+    both = ("--nsqd-tcp-address", nsqd.tcp_address, "--nsqd-tcp-address", "127.0.0.1:1")
+    done = run_here("replay", "recording", "--to", topic + "-again", *both)
+    assert (done.returncode, done.stderr) == (0, f"{count} messages replayed\n".encode())
+    assert nsqd.stats(topic + "-again", "check")["message_count"] == count
 
 
 def test_a_recorder_that_is_stopped_leaves_no_message_in_flight_and_serves_metrics(
