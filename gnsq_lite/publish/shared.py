@@ -348,11 +348,14 @@ class SharedConnections:
             groups = [each.large if is_large else each.shared for each in self._nsqds.usable(now)]
             if any(self._try_one(group, publish, now, len(groups) == 1) for group in groups):
                 return True
-        groups = [each for each in groups if now >= each.nsqd.failed_until]
-        if any(each.idle or each.is_led() for each in groups):
-            self._wait(publish, groups, is_large)
-        else:  # no thread could pass a connection on: the last one was lost just now, or none could be opened
-            publish.again, publish.last_error = True, None
+        if len(groups) > 1 or (groups and now < groups[0].nsqd.failed_until):
+            groups = [each for each in groups if now >= each.nsqd.failed_until]
+        for group in groups:
+            if group.idle or group.is_led():
+                self._wait(publish, groups, is_large)
+                return True
+        # No thread could pass a connection on: the last one was lost just now, or none could be opened.
+        publish.again, publish.last_error = True, None
         return bool(groups)
 
     def _try_one(self, group: Connections, publish: Publish, now: float, is_alone: bool) -> bool:
@@ -534,14 +537,17 @@ class SharedConnections:
 
     def _wait(self, publish: Publish, groups: Sequence[Connections], is_large: bool) -> None:
         """Wait until other threads have sent a publish and read its answer, or have passed a connection on."""
-        publish.gate, publish.offers = gate, offers = native_held_lock(), list[Any]()
+        offers: list[Any] = []
+        publish.gate = gate = native_held_lock()
+        publish.offers = offers
         queue = groups[0].queue  # nsqds that get publishes in turn have the same queue
         try:
             queue.append(publish)
             if not is_large and groups[0].nsqd.is_far:
                 self._join(publish, groups)
-            if not publish.sent:
-                self._look_for_idle(publish, groups)
+            for group in groups:
+                if group.idle and not publish.sent:
+                    self._look_for_idle(publish, groups)
             while not (publish._done or publish.again):
                 now = self._now()
                 left = publish.deadline - now
@@ -694,14 +700,16 @@ def _taken_together(
     """Take publishes from *queue* that fit into one send with *first*; return all of them and their commands."""
     publishes, parts = list(first), [each.data for each in first]
     room = _MOST_BYTES - sum(map(len, parts))
-    for each in _taken(queue):
+    while queue and room > 0 and len(publishes) < _MOST_COMMANDS:
+        try:
+            each = queue.popleft()
+        except IndexError:  # another thread has taken the last publish
+            break
         if each.mark_sent():
             each.connection = connection
             publishes.append(each)
             parts.append(each.data)
             room -= len(each.data)
-            if room <= 0 or len(publishes) == _MOST_COMMANDS:
-                break
     return publishes, b"".join(parts)
 
 
