@@ -91,6 +91,8 @@ class Lease:
         #: Term and content at the last read, and the time of the first read that returned this content.
         self._seen: tuple[int, bytes] | None = None
         self._since = 0.0
+        #: Whether :meth:`release` was called.
+        self.is_released = False
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -167,13 +169,9 @@ class Lease:
         if terms and terms[-1] != self.term:
             raise RecordingFenced(f"{self._store.url} was taken over by another process")
 
-    @property
-    def is_released(self) -> bool:
-        """Whether :meth:`release` was called."""
-        return self._closing.is_set()
-
     def release(self) -> None:
         """Release the lease.  If the store does not answer a renewal for a minute, let the lease expire instead."""
+        self.is_released = True
         self._closing.set()
         thread, self._thread = self._thread, None
         if thread is not None:

@@ -54,6 +54,8 @@ class Recorder:
         self.indexed = 0
         self._queue: deque[Message] = deque()
         self._wake, self._news = threading.Event(), threading.Event()
+        #: Whether stop() closes the log, although the thread may have unstored messages.
+        self._closes_log = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._paused = False
@@ -127,6 +129,8 @@ class Recorder:
                 self._has_backlog = True  # assumed until _store() has checked the messages
                 messages = take_some(self._queue, MOST_AT_ONCE, MOST_BYTES)
                 try:
+                    if self._closes_log:  # stop() waits for the lock, and must not wait for further writes
+                        raise RecordingError(f"log {self.log.name} is closed; the messages stay in nsqd")
                     self._store(messages)
                 except Exception:
                     send_back(messages)
@@ -328,9 +332,10 @@ class Recorder:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout)
+        has_ended = self._thread is None or not self._thread.is_alive()
+        self._closes_log = True
         with self.lock:
             self.log.close()
-        has_ended = self._thread is None or not self._thread.is_alive()
         if not has_ended:
             said = "log %s: closed after %g s, before all received messages were stored; nsqd sends the others again"
             log.warning(said, self.log.name, timeout)

@@ -27,7 +27,7 @@ from gnsq_lite.errors import NSQError
 from gnsq_lite.http import NsqdClient
 from tests import servers
 from tests.ledger import clock
-from tests.system.test_reader import QUICK
+from tests.system.clients import QUICK
 
 hours = 3600 * int(sys.argv[1])
 silent = socket.create_server(("127.0.0.1", 0), backlog=64)
