@@ -147,8 +147,8 @@ class Stream(ByteStream):
         else:
             try:
                 given = self.decrypt(given)
-                if self.tls is not None and self.tls.has_ended:
-                    self._loop.soon(self.close, ConnectionLost(self.address, "connection closed by nsqd"))
+                if self.tls is not None and self.tls.ended is not None:
+                    self._loop.soon(self.close, self.tls.ended)
                 if not given or self._take(given):
                     return
             except NSQError as error:

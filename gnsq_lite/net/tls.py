@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
-from gnsq_lite.errors import CertificateError, ClientCertificateError, ConnectionLost, TLSError
+from gnsq_lite.errors import CertificateError, ClientCertificateError, ConnectionLost, NSQConnectionError, TLSError
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.options import TLSOptions, strict_verification_hint
 
@@ -35,8 +35,8 @@ class TLSLayer:
 
     def __init__(self, tls: TLSOptions | ssl.SSLContext, host: str, address: str, early: bytes = b"") -> None:
         self._address, self._name, context = address, host, tls
-        #: Whether nsqd has sent close_notify.
-        self.has_ended = False
+        #: Why no more bytes can be decrypted: nsqd has sent close_notify or bytes that are no TLS; otherwise None.
+        self.ended: NSQConnectionError | None = None
         if isinstance(tls, TLSOptions):
             with _handshake_lock:
                 context, self._name = tls.context(), tls.server_hostname or host
@@ -82,16 +82,16 @@ class TLSLayer:
                 if not (self._in.pending or self._object.pending()):
                     break  # nothing is left; this check is faster than catching SSLWantReadError
             else:
-                self.has_ended = True  # Python returns b"" for close_notify
+                self.ended = ConnectionLost(self._address, "connection closed by nsqd")  # b"" is close_notify
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
-            self.has_ended = True
+            self.ended = ConnectionLost(self._address, "connection closed by nsqd")
         except ssl.SSLError as error:
-            if not chunks:
-                raise _failure(self._address, error) from error
-        if self.has_ended and not chunks:
-            raise ConnectionLost(self._address, "connection closed by nsqd")
+            self.ended = _failure(self._address, error)
+            self.ended.__cause__ = error
+        if self.ended is not None and not chunks:
+            raise self.ended
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def encrypt(self, data: bytes) -> bytes:

@@ -241,8 +241,8 @@ class SharedConnection(BlockingConnection):
                         self._answered(self._oldest(frame), frame)
                 if self._decoder.error is not None:
                     raise self._decoder.error
-            if self._stream.tls is not None and self._stream.tls.has_ended:
-                raise ConnectionLost(self.address, "connection closed by nsqd")
+            if self._stream.tls is not None and self._stream.tls.ended is not None:
+                raise self._stream.tls.ended
         except ProtocolError as error:
             error.address = self.address
             raise
@@ -430,7 +430,7 @@ class SharedConnections:
                     connection.begin(*_taken_together(group.queue, connection, publish), now)
                 else:
                     connection.begin((publish,), publish.data, now)
-            except NSQConnectionError:
+            except ConnectionLost:  # but not TLSError: nothing was sent, and no answer will come
                 pass  # read() raises the reason, which nsqd may have sent before it closed the connection
             if not publish._done:
                 connection.read(publish)
@@ -445,7 +445,7 @@ class SharedConnections:
     def _read_on(self, connection: SharedConnection, publish: Publish, now: float) -> None:
         """Lead a connection on which *publish* is unanswered."""
         try:
-            with suppress(NSQConnectionError):  # as in _lead()
+            with suppress(ConnectionLost):  # as in _lead()
                 connection.send_unsent(publish.deadline)
             connection.read(publish)
         except BaseException as error:
