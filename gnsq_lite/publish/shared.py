@@ -189,7 +189,9 @@ class SharedConnection(BlockingConnection):
         return publishes[at + 1 :]
 
     def not_sent(self) -> set[Publish]:
-        """Return the unanswered publishes of which the socket has accepted no byte."""
+        """Return the unanswered publishes of which the socket has accepted no byte; with TLS or compression, none."""
+        if self._is_coded:
+            return set()
         stream, not_begun = self._stream, self._not_begun()
         unsent, found = stream.unsent(), set(not_begun)
         for each in reversed(list(self.unanswered)[: len(self.unanswered) - len(not_begun)]):
