@@ -120,8 +120,12 @@ class BlockingStream(ByteStream):
         self.send_raw(data if self.tls is None else self.tls.encrypt(data))
 
     def send_raw(self, data: bytes) -> None:
-        """Send *data* without encryption.  Raises NSQConnectionError, DeadlinePassed."""
-        self.send(data)
+        """Send *data* behind what is unsent, without encryption.  Raises NSQConnectionError, DeadlinePassed.
+
+        OpenSSL may call this in a read.  So :attr:`sending` keeps the data and the mark of the last :meth:`send`.
+        """
+        before, counts, mark = self.sending
+        self.sending = (before + data, counts, mark)
         self.send_rest(self.deadline)
 
     def send(self, data: bytes, mark: Any = None) -> bool:

@@ -189,13 +189,13 @@ class SharedConnection(BlockingConnection):
         return publishes[at + 1 :]
 
     def not_sent(self) -> set[Publish]:
-        """Return the unanswered publishes of which the socket has accepted no byte; with TLS or compression, none."""
-        if self._is_coded:
-            return set()
+        """Return the unanswered publishes of which the socket has accepted no byte."""
         stream, not_begun = self._stream, self._not_begun()
+        if self._is_coded:  # one TLS record may hold several publishes
+            return set(not_begun if sum(stream.sending[1]) else self.unanswered)
         unsent, found = stream.unsent(), set(not_begun)
         for each in reversed(list(self.unanswered)[: len(self.unanswered) - len(not_begun)]):
-            if self._is_coded or unsent < len(each.data):  # a TLS record may hold several
+            if unsent < len(each.data):
                 break
             unsent -= len(each.data)
             found.add(each)

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 from gnsq_lite import Writer, errors
 from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.net.blocking_connection import BlockingStream
 from gnsq_lite.publish import shared
 from gnsq_lite.publish.nsqds import Nsqds
 from gnsq_lite.publish.publication import Publish
@@ -542,7 +543,8 @@ def test_large_publishes_leave_the_connections_of_small_ones_free(nsqd: Nsqd) ->
         gate.set()
         for thread in large:
             thread.join(30.0)
-        assert (writer.stats().published, len(writer.stats().connections)) == (83, 4)
+        # Two for the large ones, and one or two for the small ones: a thread that leads one sends for the others too.
+        assert (writer.stats().published, len(writer.stats().connections) in (3, 4)) == (83, True)
 
 
 class NoCalls:
@@ -573,14 +575,28 @@ def test_a_lost_connection_makes_unknown_only_what_was_sent(nsqd: Nsqd) -> None:
     for each in publishes:
         each.data = b"PUB t\n" + each.bodies[0]
         connection.unanswered.append(each)
-    stream: Any = SimpleNamespace(sending=(b"", [], publishes[2]), unsent=lambda: 20)
+    stream: Any = SimpleNamespace(sending=(b"", [28], publishes[2]), unsent=lambda: 20)
     connection._stream = stream
-    assert connection.not_sent() == set(
-        publishes[2:]
-    )  # 20 of the 48 sent bytes are not: 4 of the second, 16 of the third
-    connection._is_coded = True
-    assert connection.not_sent() == set()
+    # Of the 48 bytes that were to be sent, 20 are not: 4 of the second publish, and 16 of the third.
+    assert connection.not_sent() == set(publishes[2:])
+    connection._is_coded = True  # a record may hold all three
+    assert connection.not_sent() == {publishes[3]}
+    stream.sending = (b"", [], publishes[2])
+    assert connection.not_sent() == set(publishes)
     connection._stream = None
+
+
+@pytest.mark.rule("SEC-1")
+def test_records_that_openssl_sends_in_a_read_go_behind_the_publish_and_leave_its_mark() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs = listener.accept()[0]
+    with closing(BlockingStream(ours, "test")) as stream, theirs:
+        mark = object()
+        assert stream.send(b"publish", mark)
+        stream.send_raw(b"alert")
+        assert theirs.recv(12, socket.MSG_WAITALL) == b"publishalert"
+        assert (stream.sending[2], stream.unsent()) == (mark, 0)
 
 
 SIGNALS = """

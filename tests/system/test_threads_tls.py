@@ -115,10 +115,8 @@ def test_bytes_that_are_no_tls_end_the_connection_and_threads_go_on_with_the_nex
         crowd.stop()
         stats = writer.stats()
         writer.close()
-    # What was unanswered on that connection, which all threads may share.  If the bytes came with the last answers, all
-    # others were not sent yet.
-    assert len(crowd.failed) <= 5
-    assert {type(error) for _, error in crowd.failed} <= {errors.OutcomeUnknown}
+    assert 1 <= len(crowd.failed) <= 5  # what was unanswered on that connection, which all threads may share
+    assert {type(error) for _, error in crowd.failed} == {errors.OutcomeUnknown}
     assert all("TLS failed" in str(error) for _, error in crowd.failed)
     assert (stats.published, stats.unknown, stats.failed) == (crowd.published(), len(crowd.failed), 0)
     assert sum(taken) <= stats.published + stats.unknown
