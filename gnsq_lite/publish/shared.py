@@ -4,8 +4,7 @@ A plain thread is a native thread without a gevent hub in a process that is not 
 idle connection *leads* it: the thread sends its command together with the commands of threads that wait, reads the
 answers in order, and wakes the other threads.  When its own publish is answered, the thread passes the connection on:
 to a thread whose publish is unanswered, or else to the thread that has waited longest.  A thread that finds no idle
-connection waits in a queue; if nsqd is far away, the thread sends its command at once, behind the unanswered commands
-of a connection that another thread leads.
+connection waits in a queue; if nsqd is far away, the loop does the publish instead, and sends it at once.
 
 A thread whose deadline passes, or in which an exception is raised, passes its connection on in the same way, so other
 publishes do not fail with it.  Everything that two threads or the garbage collector could do at the same time is one
@@ -39,7 +38,7 @@ from gnsq_lite.net.at_exit import close_threads_at_exit
 from gnsq_lite.net.blocking_connection import BlockingConnection, DeadlinePassed
 from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.net.dialing import is_local
-from gnsq_lite.net.os_threads import native_held_lock, native_ident, native_lock, start_native_thread
+from gnsq_lite.net.os_threads import native_held_lock, native_ident, start_native_thread
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.options import Address
@@ -62,14 +61,12 @@ _LOOK_AGAIN, _COMBINE = 1.0, 0.02
 #: Seconds between two checks whether all publishes have an outcome.
 _POLL = 0.005
 _ONE_OK = [OK_BYTES]
-#: Seconds to wait for a thread that joins.
-_LONGEST_JOIN = 1.0
 #: Most times that a thread sends a publish again after lost connections.  Then the loop does, after its pauses.
 _ATTEMPTS = 3
 
 
 class SharedConnection(BlockingConnection):
-    """A connection that threads share.  Only the thread that leads it calls its methods, except :meth:`join`."""
+    """A connection that threads share.  Only the thread that leads it calls its methods."""
 
     def __init__(self, group: Connections, settings: ProducerSettings, clock: Clock) -> None:
         super().__init__(group.nsqd.endpoint, settings.connection, clock, settings.dialect.check_server)
@@ -78,9 +75,6 @@ class SharedConnection(BlockingConnection):
         self.unanswered: deque[Publish] = deque()
         #: Time since which the oldest publish is unanswered, or 0.0.
         self.owes_since = 0.0
-        #: Whether other threads may send (:meth:`join`).  A thread that changes this holds the lock.
-        self.is_joinable = False
-        self.lock = native_lock()
         #: Whether an exception now would leave the order of answers, TLS or the compression undefined.
         self.is_fragile = False
         self._is_coded = False
@@ -103,9 +97,6 @@ class SharedConnection(BlockingConnection):
         self.unanswered.extend(publishes)  # from here on, each thread that leads the connection sends what is unsent
         if self._is_coded:
             is_sent = self._send(data, publishes[-1])
-        elif self.group.nsqd.is_far:
-            is_sent = self._stream.send(data, publishes[-1])
-            self.is_joinable = self.group is self.group.nsqd.shared
         else:
             is_sent = self._stream.exchange(data, publishes[-1], publishes[0].deadline - now)
             if is_sent and len(data) <= _MOST_BYTES and len(publishes) == 1 and self._stream.received == _ONE_OK:
@@ -131,55 +122,13 @@ class SharedConnection(BlockingConnection):
         self.is_fragile = False
         return is_sent
 
-    def join(self, queue: deque[Publish]) -> None:
-        """Send the publishes of *queue* at once, behind those of the thread that leads, if that is possible.
-
-        Any thread may call this method.
-        """
-        if not self.lock.acquire(False):
-            return
-        try:
-            if self.is_joinable and self.unanswered and not self._stream.unsent():
-                publishes, data = _taken_together(queue, self)
-                if publishes:
-                    self.unanswered.extend(publishes)
-                    self._send(data, publishes[-1])
-        except NSQConnectionError:
-            pass  # the thread that leads reads the reason
-        finally:
-            self.lock.release()
-
-    def stop_joining(self) -> None:
-        """Let no other thread send from now on."""
-        # An exception may have struck a thread that holds the lock, which then stays locked.
-        is_locked = self.lock.acquire(True, _LONGEST_JOIN)
-        self.is_joinable = False
-        if is_locked:
-            self.lock.release()
-
-    def waiting(self) -> list[Publish]:
-        """Return the unanswered publishes whose threads wait.  If there are none, let no other thread send."""
-        waiting = [each for each in self.unanswered if not each._done]
-        if self.is_joinable and not waiting:
-            self.stop_joining()
-            waiting = [each for each in self.unanswered if not each._done]  # one may have joined just before
-        return waiting
-
     def send_unsent(self, deadline: float) -> None:
-        """Send what other threads left unsent.  Raises NSQConnectionError, DeadlinePassed."""
-        data, counts, last = self._stream.sending
-        if self.unanswered and self.unanswered[-1] is last and sum(counts) == len(data):
-            return  # nothing is unsent
-        is_locked = self.lock.acquire(True, _LONGEST_JOIN)
-        try:
+        """Send what an interrupted thread left unsent.  Raises NSQConnectionError, DeadlinePassed."""
+        self._stream.send_rest(deadline)
+        rest = self._not_begun()
+        if rest:
+            self._send(b"".join([each.data for each in rest]), rest[-1])
             self._stream.send_rest(deadline)
-            rest = self._not_begun()
-            if rest:
-                self._send(b"".join([each.data for each in rest]), rest[-1])
-                self._stream.send_rest(deadline)
-        finally:
-            if is_locked:
-                self.lock.release()
 
     def _not_begun(self) -> list[Publish]:
         """Return the unanswered publishes that no send contains."""
@@ -212,7 +161,7 @@ class SharedConnection(BlockingConnection):
         """
         stream, unanswered = self._stream, self.unanswered
         received = stream.received
-        while not (publish._done or publish.again) or (unanswered and not self.group.nsqd.is_far):
+        while unanswered or not (publish._done or publish.again):
             if not received:
                 stream.wait(publish.deadline)
             self.is_fragile = True
@@ -223,15 +172,16 @@ class SharedConnection(BlockingConnection):
                     oldest = unanswered[0]
                     oldest._done = True
                     if oldest.gate is not None:
-                        oldest.wake_thread()
+                        try:
+                            oldest.gate.release()  # wake_thread(), without the call
+                        except RuntimeError:
+                            pass
                     unanswered.popleft()
             else:
                 self._take(received)
             self.read_at = now = self.clock.now()
             self.owes_since = now if unanswered else 0.0
             self.is_fragile = False
-            if self.is_joinable and unanswered:
-                self.send_unsent(publish.deadline)
 
     def _take(self, received: list[bytes]) -> None:
         """Handle the frames of *received*.  Raises the errors of :meth:`read`."""
@@ -354,7 +304,9 @@ class SharedConnections:
             groups = [each for each in groups if now >= each.nsqd.failed_until]
         for group in groups:
             if group.idle or group.is_led():
-                self._wait(publish, groups, is_large)
+                if group.nsqd.is_far and not is_large:
+                    return False  # the loop sends at once
+                self._wait(publish, groups)
                 return True
         # No thread could pass a connection on: the last one was lost just now, or none could be opened.
         publish.again, publish.last_error = True, None
@@ -478,21 +430,15 @@ class SharedConnections:
         """Pass a connection on to a thread whose publish is unanswered or waits, or make the connection idle."""
         group = connection.group
         nsqd = group.nsqd
-        is_busy = connection.unanswered or connection.is_joinable or group.queue or group.idle
+        is_busy = connection.unanswered or group.queue or group.idle
         if not is_busy and connection.is_usable and not (self._closed or nsqd.failed_until or nsqd.is_removed):
             group.idle.append(connection)  # the most common case
             if group.queue:
                 self._serve(group)
             return
-        while connection.unanswered or connection.is_joinable:
-            if group.queue and connection.is_joinable:
-                connection.join(group.queue)
-            waiting = connection.waiting()
-            if any(each.accepts(connection) for each in waiting):
-                return
-            if not waiting:
-                break
         if connection.unanswered:
+            if any(each.accepts(connection) for each in list(connection.unanswered) if not each._done):
+                return
             if self._now() - connection.owes_since > SILENT_AFTER:
                 group.nsqd.fail(self._now())
             self._lost(connection, ConnectionLost(connection.address, "no thread waits for its answers any more"))
@@ -521,7 +467,6 @@ class SharedConnections:
     def _lost(self, connection: SharedConnection, reason: NSQError) -> None:
         """Close a lost connection.  Settle its unanswered publishes, or let their threads send them again."""
         connection.shut_down()
-        connection.stop_joining()
         is_refusal = isinstance(reason, NsqdError)
         not_sent = connection.not_sent()
         connection.close()
@@ -537,7 +482,7 @@ class SharedConnections:
 
     # -- waiting
 
-    def _wait(self, publish: Publish, groups: Sequence[Connections], is_large: bool) -> None:
+    def _wait(self, publish: Publish, groups: Sequence[Connections]) -> None:
         """Wait until other threads have sent a publish and read its answer, or have passed a connection on."""
         offers: list[Any] = []
         publish.gate = gate = native_held_lock()
@@ -545,11 +490,10 @@ class SharedConnections:
         queue = groups[0].queue  # nsqds that get publishes in turn have the same queue
         try:
             queue.append(publish)
-            if not is_large and groups[0].nsqd.is_far:
-                self._join(publish, groups)
             for group in groups:
-                if group.idle and not publish.sent:
-                    self._look_for_idle(publish, groups)
+                # If nsqd is near, the thread that leads sends this publish too (_try_one).
+                if group.idle and not publish.sent and not (group.nsqd.is_near and group.is_led()):
+                    self._look_for_idle(publish, group)
             while not (publish._done or publish.again):
                 now = self._now()
                 left = publish.deadline - now
@@ -571,29 +515,16 @@ class SharedConnections:
             while offers and (late := publish.take_offer()) is not None:
                 self._pass_on(late)
 
-    @staticmethod
-    def _join(publish: Publish, groups: Sequence[Connections]) -> None:
-        """Send the queued publishes at once on the connection with the fewest unanswered publishes, if possible."""
-        connections = [each for group in groups for each in group.all()]
-        for connection in sorted(connections, key=lambda each: len(each.unanswered)):
-            if publish.sent:
-                break
-            connection.join(groups[0].queue)
-
-    def _look_for_idle(self, publish: Publish, groups: Sequence[Connections]) -> None:
+    def _look_for_idle(self, publish: Publish, group: Connections) -> None:
         """Lead an idle connection, unless another thread takes *publish* from the queue."""
-        for group in groups:
-            if not group.idle or (group.nsqd.is_near and group.is_led()):
-                continue
-            connection = self._idle(group, self._now())
-            if connection is not None:
-                try:
-                    group.queue.remove(publish)
-                except ValueError:  # another thread has taken the publish
-                    self._pass_on(connection)
-                else:
-                    self._lead(connection, publish, self._now())
-                return
+        connection = self._idle(group, self._now())
+        if connection is not None:
+            try:
+                group.queue.remove(publish)
+            except ValueError:  # another thread has taken the publish
+                self._pass_on(connection)
+            else:
+                self._lead(connection, publish, self._now())
 
     def _look_for_another(self, publish: Publish, groups: Sequence[Connections]) -> None:
         """Take a queued publish back: to lead an idle connection, or to try again if an nsqd can be used or none."""
@@ -707,7 +638,8 @@ def _taken_together(
             each = queue.popleft()
         except IndexError:  # another thread has taken the last publish
             break
-        if each.mark_sent():
+        each.sent = True  # before the read of _done, as in mark_sent()
+        if not each._done:
             each.connection = connection
             publishes.append(each)
             parts.append(each.data)

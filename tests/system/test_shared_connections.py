@@ -254,9 +254,12 @@ def test_a_failed_nsqd_is_tried_by_one_thread_at_a_time() -> None:
 
 
 @pytest.mark.rule("PUB-4")
-def test_threads_share_max_connections_connections_and_the_loop_has_none(nsqd: Nsqd) -> None:
+@pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
+def test_threads_share_max_connections_connections_and_if_nsqd_is_far_away_the_others_use_the_loop(
+    nsqd: Nsqd, is_far: bool
+) -> None:
     def answer(connection: socket.socket, body: bytes) -> None:
-        time.sleep(0.01)
+        time.sleep(0.03 if is_far else 0.001)
         connection.sendall(OK)
 
     nsqd.answer = answer
@@ -265,7 +268,7 @@ def test_threads_share_max_connections_connections_and_the_loop_has_none(nsqd: N
         assert in_threads(*acts) == [[None] * 10] * 8
         stats = writer.stats()
         assert (stats.published, stats.max_connections) == (80, 2)
-    assert sorted(nsqd.intervals) == [-1, -1]
+    assert sorted(nsqd.intervals) == [-1, -1, 30_000][: 3 if is_far else 2]
 
 
 @pytest.mark.rule("PUB-4")
