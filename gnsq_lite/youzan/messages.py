@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from gnsq_lite.errors import ProtocolError
 from gnsq_lite.message import Answers, Message
 from gnsq_lite.youzan.compression import CODEC_KEY, SIZE_KEY, codec_of, unpack
-from gnsq_lite.youzan.constants import EXT_NONE, EXT_VERSIONS, PARTITION_SHIFT, TAG_KEY, TAIL_LENGTH
+from gnsq_lite.youzan.constants import EXT_NONE, EXT_VERSIONS, PARTITION_SHIFT, RESERVED, TAG_KEY, TAIL_LENGTH
 
 _ids = Struct(">QQ").unpack
 _tail = Struct(">qI").unpack_from
@@ -113,9 +113,14 @@ class YouzanMessage(Message):
 
     @property
     def headers(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """The headers, or None if the message has no headers, or {} if ``header_bytes`` is no JSON object."""
+        """The headers, or None if the message has none, or {} if ``header_bytes`` is no JSON object.
+
+        The names that the server reserves are only in ``header_bytes``, except the tag, so that every publish accepts
+        these headers.
+        """
         if self._headers is None and self.header_bytes is not None:
-            self._headers = _parse_header(self.header_bytes)
+            parsed = _parse_header(self.header_bytes)
+            self._headers = {k: v for k, v in parsed.items() if not k.startswith(RESERVED) or k == TAG_KEY}
         return self._headers
 
     @property
@@ -157,7 +162,7 @@ class CompressedMessage(YouzanMessage):
 
     @property
     def raw_headers(self) -> dict[str, Any] | None:
-        """The headers as nsqd sent them."""
+        """The headers, with those that describe the compression."""
         return super().headers
 
     @property

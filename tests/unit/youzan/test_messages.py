@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gnsq_lite import _core
 from gnsq_lite.errors import ProtocolError
 from gnsq_lite.message import finish_new
+from gnsq_lite.youzan.headers import encode_headers
 from gnsq_lite.youzan.messages import (
     Content,
     PublishReceipt,
@@ -210,3 +211,11 @@ def test_a_frame_too_short_for_a_place_is_refused_by_either_scan() -> None:
     for scan in (_core.scan, _core.twin.scan):
         with pytest.raises(ProtocolError, match="11 bytes for the queue offset"):
             scan(data, 0, 1000, make, OWNER, [])
+
+
+@pytest.mark.rule("YZ-15")
+def test_the_headers_of_every_message_can_be_published_again() -> None:
+    sent = encode_headers({"a": 1, "##client_dispatch_tag": "t"}, 7)
+    message = YouzanMessage(OWNER, 0, 1, b"\0" * 16, (b"x", sent, None, None))
+    assert message.headers == {"a": 1, "##client_dispatch_tag": "t"}
+    assert encode_headers(message.headers, 7) == message.header_bytes == sent

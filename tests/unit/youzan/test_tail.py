@@ -19,21 +19,32 @@ class Writer:
         self.calls: list[Any] = []
         self.error = error
 
-    def publish(self, topic: str, body: bytes, *, partition: int | None, headers: dict[str, Any] | None) -> None:
+    def publish(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        partition: int | None,
+        headers: dict[str, Any] | None,
+        trace_id: int | None,
+    ) -> None:
         if self.error is not None:
             raise self.error
-        self.calls.append((topic, body, partition, headers))
+        self.calls.append((topic, body, partition, headers, trace_id))
 
 
-def message(header: bytes | None) -> YouzanMessage:
-    return YouzanMessage(OWNER, 0, 9, b"\0" * 16, (b"x", header, None, None), 3)
+def message(header: bytes | None, trace_id: int = 0) -> YouzanMessage:
+    return YouzanMessage(OWNER, 0, 9, b"\0" * 8 + trace_id.to_bytes(8, "big"), (b"x", header, None, None), 3)
 
 
-def test_it_goes_to_its_partition_with_its_headers_but_the_servers_own() -> None:
+def test_it_goes_to_its_partition_with_its_trace_id_and_its_headers_but_the_servers_own() -> None:
     writer = Writer()
     to_tail(writer)(message(None))
-    to_tail(writer)(message(b'{"a":1,"##client_dispatch_tag":"t","##trace_id":"5","##x":1}'))
-    assert writer.calls == [("t", b"x", 3, None), ("t", b"x", 3, {"a": 1, "##client_dispatch_tag": "t"})]
+    to_tail(writer)(message(b'{"a":1,"##client_dispatch_tag":"t","##trace_id":"5","##x":1}', 5))
+    assert writer.calls == [
+        ("t", b"x", 3, None, None),
+        ("t", b"x", 3, {"a": 1, "##client_dispatch_tag": "t"}, 5),
+    ]
 
 
 def test_what_could_not_be_published_is_not_finished() -> None:
