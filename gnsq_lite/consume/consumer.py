@@ -24,6 +24,7 @@ from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_ru
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import Subscribed
 from gnsq_lite.consume.time_limits import TimeLimits
+from gnsq_lite.consume.unconfirmed import Unconfirmed
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
     ClosedError,
@@ -82,6 +83,8 @@ class Consumer:
         self._longest_requeues: dict[str, float] = {}
         #: Number of messages whose connection was closed before a handler began them.
         self.dropped = 0
+        #: For each ordered partition the message whose FIN nsqd may not have executed.
+        self.unconfirmed: dict[int | None, Unconfirmed] = {}
         self._is_started = False
         self._make_parts()
         close_at_exit(self)
@@ -443,7 +446,9 @@ class Subscription:
         )
         given, pool = (owner.loop, target, settings.connection, owner, owner.clock), settings.pool
         if dialect.is_ordered(topic):
-            return OrderedConnection(OrderedPartition(owner.clock), *given, reads_in_hub=pool != "inline")
+            sequence = OrderedPartition(owner.clock)
+            unconfirmed = owner.unconfirmed.setdefault(self.endpoint.partition, Unconfirmed(owner.clock))
+            return OrderedConnection(sequence, unconfirmed, *given, reads_in_hub=pool != "inline")
         prompt, in_threads = settings.is_prompt, pool == "thread"
         reads_in_hub = prompt and pool != "inline"
         return Subscribed(*given, is_prompt=prompt, reads_in_hub=reads_in_hub, writes_fins=in_threads)

@@ -6,24 +6,32 @@ message's deadline.  Then nsqd sends the message again.  Ordered connections do 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from gnsq_lite.consume.subscribed import Subscribed
+from gnsq_lite.consume.unconfirmed import Unconfirmed
+from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message, claim
 from gnsq_lite.net.loop import current_greenlet
+from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.policy.ordered import Decision, OrderedPartition
+
+log = logging.getLogger("gnsq_lite.reader")
 
 
 class OrderedConnection(Subscribed):
     """A connection that executes the decisions of an OrderedPartition about each message and each answer."""
 
-    def __init__(self, sequence: OrderedPartition, *connection: Any, reads_in_hub: bool = False) -> None:
+    def __init__(
+        self, sequence: OrderedPartition, unconfirmed: Unconfirmed, *connection: Any, reads_in_hub: bool = False
+    ) -> None:
         super().__init__(*connection, reads_in_hub=reads_in_hub, writes_fins=True)
         self.fins = None  # each FIN must be reported to the sequence
-        self._sequence = sequence
+        self._sequence, self._unconfirmed = sequence, unconfirmed
         #: Finished messages that the sequence does not know yet.
         self._ended: deque[Message] = deque()
 
@@ -36,11 +44,16 @@ class OrderedConnection(Subscribed):
         self._report_finished()
         self._count_in(messages)
         for message in messages:
+            if self._unconfirmed.is_again(message, self.opened_at or 0.0):
+                said = "%s: finished %r without a handler, because a handler finished it before a reconnection"
+                log_safely(log, logging.INFO, said, self.address, message.id)
+                message.finish()
             self._decide(self._sequence.arrived, message)
 
     def finish(self, message: Message) -> None:
         """Send FIN.  The loop tells the sequence before it handles the next message.  Thread-safe."""
         with self.loop.guard:
+            self._unconfirmed.finished(message)
             self._ended.append(message)  # before nsqd can send the next message
             if not self._write_fin(message):
                 super().finish(message)
@@ -66,6 +79,11 @@ class OrderedConnection(Subscribed):
         """Queue the answer to an expired message, and report the answer to the sequence."""
         super().answer_late(message, finished=finished)
         self._decide_soon(partial(self._sequence.answered_late, finished=finished), message)
+
+    def close(self, reason: NSQError) -> None:
+        """Close at once, and remember the last finished message if nsqd may not have executed its FIN."""
+        self._unconfirmed.ended(reason)
+        super().close(reason)
 
     def slow_down(self, command: bytes = b"") -> None:
         """Do nothing: the partition pauses for the delay of the failed message."""

@@ -12,8 +12,9 @@ import pytest
 from greenlet import getcurrent
 
 from gnsq_lite.consume.ordered import OrderedConnection
+from gnsq_lite.consume.unconfirmed import Unconfirmed
 from gnsq_lite.dialect import Endpoint
-from gnsq_lite.errors import ConnectionLost
+from gnsq_lite.errors import ConnectionLost, NotWritableError
 from gnsq_lite.message import Message
 from gnsq_lite.net.connection import Target
 from gnsq_lite.options import ConnectionOptions
@@ -29,13 +30,18 @@ class Bench:
     """A connection in a loop that runs only in turn().  This object is its stream, flow control and owner."""
 
     closed: Any = None
-    tls = None
+    tls = stuck_since = None
     error = None
     unsent = 0
     watches = True
 
-    def __init__(self, handle: Callable[[Message], object] = lambda message: None, reads_in_hub: bool = True) -> None:
-        self.clock, self.due = FakeClock(), list[Callable[[], None]]()
+    def __init__(
+        self,
+        handle: Callable[[Message], object] = lambda message: None,
+        reads_in_hub: bool = True,
+        after: Bench | None = None,
+    ) -> None:
+        self.clock, self.due = after.clock if after else FakeClock(), list[Callable[[], None]]()
         self.sent: list[bytes] = []
         self.handled: list[Message] = []
         self.counted = self.lost = 0
@@ -50,8 +56,16 @@ class Bench:
         target = Target(endpoint=Endpoint("nsqd", 4150, 3), topic="t", channel="ch")
         owner: Any = self
         partition = OrderedPartition(self.clock)
+        self.unconfirmed = after.unconfirmed if after else Unconfirmed(self.clock)
         self.connection = OrderedConnection(
-            partition, loop, target, ConnectionOptions(), owner, self.clock, reads_in_hub=reads_in_hub
+            partition,
+            self.unconfirmed,
+            loop,
+            target,
+            ConnectionOptions(),
+            owner,
+            self.clock,
+            reads_in_hub=reads_in_hub,
         )
         self.connection._stream = owner
         self.connection._adopt(Negotiated(negotiated=True, msg_timeout=60.0))
@@ -261,3 +275,83 @@ def test_single_messages_are_not_reported_while_flow_control_does_not_watch() ->
     bench.read(3, 4)  # this server sends several messages at a time
     assert bench.turn() + bench.turn() == fin(3) + fin(4)
     assert bench.connection.in_flight == 0
+
+
+def lost_after_finishing(number: int, seconds: float = 0.0) -> Bench:
+    """Return a connection that finished a message, and was lost *seconds* later."""
+    bench = Bench(Message.finish)
+    bench.read(number)
+    bench.turn()
+    bench.connection.close_if_dead(bench.clock.now())
+    bench.clock.advance(seconds)
+    bench.connection.close(ConnectionLost("nsqd:4150", "EOF"))
+    return bench
+
+
+def test_a_message_that_was_finished_before_its_connection_was_lost_is_not_handled_again() -> None:
+    bench, handled = lost_after_finishing(1), Handled()
+    for _ in range(3):  # a leader that cannot write refuses each FIN
+        bench = Bench(handled, after=bench)
+        bench.read(1)
+        assert bench.turn() == fin(1)
+        assert bench.connection.finished == 1
+        bench.clock.advance(5.0)
+        bench.connection.close(NotWritableError("E_FAILED_ON_NOT_WRITABLE"))
+    assert handled.numbers == []
+
+
+class Handled:
+    """Handler that records the messages that a Reader would pass to its handler."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def __call__(self, message: Message) -> None:
+        if not message.has_responded:
+            self.numbers.append(int(message.id))
+            message.finish()
+
+
+def test_a_finished_message_is_handled_again_if_nsqd_had_executed_its_fin() -> None:
+    handled = Handled()
+    Bench(handled, after=lost_after_finishing(1, 11.0)).read(1)  # the connection lived for 10 s after the FIN
+    assert handled.numbers == [1]
+    bench = Bench(handled, after=lost_after_finishing(1))
+    bench.clock.advance(60.0)  # the next connection lived on without a delivery
+    bench.read(1)
+    assert handled.numbers == [1, 1]
+    bench = Bench(handled, after=lost_after_finishing(1))
+    bench.read(2)  # nsqd delivers this one only after the FIN of 1
+    bench.read(1)
+    assert handled.numbers == [1, 1, 2, 1]
+
+
+def test_a_finished_message_is_handled_again_if_its_body_differs_or_after_five_minutes() -> None:
+    handled = Handled()
+    bench = Bench(handled, after=lost_after_finishing(1))
+    frame = struct.pack(">iIqH16s", 31, 2, 0, 1, b"%016d" % 1) + b"y"
+    bench.connection._take_messages(frame)
+    assert handled.numbers == [1]
+    lost = lost_after_finishing(2)
+    lost.clock.advance(301.0)
+    Bench(handled, after=lost).read(2)
+    assert handled.numbers == [1, 2]
+
+
+def test_the_same_connection_delivers_a_finished_message_to_a_handler_again() -> None:
+    handled = Handled()
+    bench = Bench(handled)
+    bench.read(1)
+    bench.turn()
+    bench.read(1)
+    assert handled.numbers == [1, 1]
+
+
+def test_a_requeued_message_of_a_lost_connection_is_handled_again() -> None:
+    bench = Bench(lambda message: message.requeue(0.0))
+    bench.read(1)
+    bench.turn()
+    bench.connection.close(ConnectionLost("nsqd:4150", "EOF"))
+    handled = Handled()
+    Bench(handled, after=bench).read(1)
+    assert handled.numbers == [1]
