@@ -22,7 +22,7 @@ from gnsq_lite.dialect import (
     Role,
     RouterHost,
 )
-from gnsq_lite.errors import NsqdError, NSQError, OptionError
+from gnsq_lite.errors import NSQError, OptionError
 from gnsq_lite.option_fields import check_choice
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.youzan import commands
@@ -139,13 +139,17 @@ class YouzanDialect(Dialect):
         """Encode SUB_ORDERED (YZ-6), SUB_ADVANCED (YZ-17) or SUB (YZ-3), as the options require.
 
         Raises OptionError for a start offset if the nsqd leads several partitions of the topic, because nsqd could
-        apply the offset to any of these partitions (protocol_v2.go:1034).
+        apply the offset to any of these partitions (protocol_v2.go:1034).  Raises it for ``ordered=True`` if the topic
+        is not ordered, because SUB_ORDERED makes the channel serial for all its consumers, for good.
         """
-        partition, start = endpoint.partition, self.options.start_offset
+        partition, start, layout = endpoint.partition, self.options.start_offset, self.layout_of(topic)
+        if self.options.ordered and layout.has_meta and not layout.ordered:
+            why = f"{topic} is not ordered: omit the option, or create the topic with orderedmulti=true"
+            raise OptionError("ordered", True, why)
         if self.is_ordered(topic):
             return commands.subscribe(topic, channel, partition, b"SUB_ORDERED")
         if start is not None:
-            led = self.layout_of(topic).led_by(endpoint.address)
+            led = layout.led_by(endpoint.address)
             if len(led) > 1:
                 why = f"{endpoint} leads {len(led)} partitions of {topic}; set the offset with this nsqd's HTTP API"
                 raise OptionError("start_offset", start, why)
@@ -160,8 +164,11 @@ class YouzanDialect(Dialect):
         return message_factory(endpoint.partition, most, ext=self._has_headers(topic), tail=tail)
 
     def calls_for_lookup(self, error: NSQError) -> bool:
-        """Return whether *error* may mean a new leader.  A former leader may close without an error frame."""
-        return not isinstance(error, NsqdError) or isinstance(error, MOVED)
+        """Return whether *error* may mean a new leader, or may pass.
+
+        A former leader may close without an error frame.  An auth server may be away, and a channel may be unknown yet.
+        """
+        return not error.is_permanent or isinstance(error, MOVED)
 
     # -- publishing
 

@@ -78,7 +78,8 @@ class YouzanMessage(Message):
     """A message from Youzan's nsqd.
 
     Attributes:
-        internal_id: The server's id.  In a cluster it is unique in the topic, and increases within each partition.
+        internal_id: The server's id.  It increases within each partition.  After a server lost its tail, it may be used
+            again for another message: recognise duplicates by trace_id.
         trace_id: The publisher's trace id, or 0.
         partition: The partition of the message.
         queue_offset, raw_size: Offset and size of the message in the partition's queue, or None after a plain SUB.

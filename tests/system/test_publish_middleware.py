@@ -218,7 +218,7 @@ def test_keys_headers_and_receipts_of_youzans_nsq_pass_through() -> None:
         broker.youzan.create_topic("t", partitions=2, ext=True)
         youzan: dict[str, Any] = {"lookupd_http_addresses": broker.lookupd_http_address, "dialect": "youzan"}
         with (
-            Reader("t", "ch", came.append, **youzan) as reader,
+            Reader("t", "ch", came.append, max_in_flight=2, **youzan) as reader,
             Writer(middleware=[signed], **youzan) as writer,
         ):
             wait_for(lambda: len(reader.stats().connections) == 2)

@@ -9,6 +9,9 @@ import pytest
 
 from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
 from gnsq_lite.errors import (
+    AuthErrorError,
+    AuthFailedError,
+    BadChannelError,
     BadTopicError,
     ConnectionLost,
     HeartbeatTimeout,
@@ -86,6 +89,18 @@ def test_an_ordered_topic_subscribed_without_ordered_says_what_to_change() -> No
     assert dialect.is_ordered("t")
 
 
+@pytest.mark.rule("YZ-6")
+def test_ordered_is_refused_for_a_topic_that_is_not_ordered() -> None:
+    dialect = YouzanDialect(ordered=True)
+    said(dialect, [A], role="read", ordered=False)
+    with pytest.raises(
+        OptionError, match=r"ordered=True.* omit the option, or create the topic with orderedmulti=true"
+    ):
+        dialect.subscribe("t", "c", A)
+    said(dialect, [A], role="read", ordered=True)
+    assert dialect.subscribe("t", "c", A).startswith(b"SUB_ORDERED t c")
+
+
 @pytest.mark.rule("YZ-17")
 def test_a_start_offset_is_only_sent_where_the_server_heeds_the_partition() -> None:
     dialect = YouzanDialect(start_offset=StartOffset.at_message(1))
@@ -129,6 +144,8 @@ def test_a_connection_that_ends_or_falls_silent_is_replaced_after_a_fresh_lookup
         assert YouzanDialect().calls_for_lookup(error)
     assert YouzanDialect().calls_for_lookup(NotLeaderError("E"))
     assert YouzanDialect().calls_for_lookup(TopicNotExistError("E"))
+    for passes in (AuthFailedError("E_AUTH_FAILED"), AuthErrorError("E_AUTH_ERROR"), BadChannelError("E")):
+        assert YouzanDialect().calls_for_lookup(passes) is not passes.is_permanent
     assert not YouzanDialect().calls_for_lookup(BadTopicError("E"))
 
 
