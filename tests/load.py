@@ -12,7 +12,6 @@ import argparse
 import json
 import logging
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 from gnsq_lite import Reader, Writer
 from tests import load_generator, servers
 from tests.ledger.worker import QUICK
+from tests.programs import piped
 from tests.proxy import Proxy
 
 TOPIC = "load"
@@ -51,16 +51,10 @@ def servers_of(kind: str) -> Iterator[Servers]:
             yield Servers(node.tcp_address, node.http_address, cluster.lookupd_http_address)
         return
     anywhere = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--nsqlookupd-http-address=127.0.0.1:0"]
-    command = [sys.executable, "-m", "gnsq_lite", "broker", "--json", *anywhere]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        found = json.loads(process.stdout.readline())
+    with piped(["-m", "gnsq_lite", "broker", "--json", *anywhere]) as broker:
+        found = json.loads(broker.read_line())
         servers.http_call(found["nsqd_http"][0], "POST", f"/channel/create?topic={TOPIC}&channel=ch")
         yield Servers(found["nsqd_tcp"][0], found["nsqd_http"][0], found["lookupd_http"][0])
-    finally:
-        process.terminate()
-        process.communicate()
 
 
 class Load:

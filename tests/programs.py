@@ -1,16 +1,16 @@
-"""Programs that tests run as processes of their own: started, waited for, and always ended."""
+"""Start programs as processes, wait for them, and always end them."""
 
 from __future__ import annotations
 
 import inspect
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -45,18 +45,19 @@ def wait_for(
 
 
 class Program:
-    """A running program; its output, both kinds, goes to a file."""
+    """A running program.  Its output and errors go to the file *log*, or to pipes if there is none."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path | None = None) -> None:
         self.process, self.log = process, log
 
     @property
     def output(self) -> str:
-        """What it has printed."""
+        """Return the text of *log*."""
+        assert self.log is not None
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def says(self, text: str, times: int = 1, timeout: float = STARTING) -> None:
-        """Return when it has printed *text* that often."""
+        """Wait until *text* is in the output *times* times."""
         deadline = time.monotonic() + timeout
         while self.output.count(text) < times:
             assert time.monotonic() < deadline, f"no {text!r} in:\n{self.output}"
@@ -66,22 +67,40 @@ class Program:
             time.sleep(0.02)
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the program."""
         self.process.send_signal(number)
 
     def ends(self, timeout: float = STARTING) -> int:
-        """Wait for its end and return its exit code."""
+        """Wait for the end of the program and return its exit code."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it does not end:\n{self.output}") from None
+
+    def write(self, data: bytes) -> None:
+        """Write *data* to the standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def read_line(self, errors: bool = False) -> bytes:
+        """Read a line of the output, or of the errors, from its pipe."""
+        pipe = self.process.stderr if errors else self.process.stdout
+        assert pipe is not None
+        return pipe.readline()
+
+    def stop(self, number: int = SIGTERM) -> tuple[int, bytes, bytes]:
+        """Send a signal; return the exit code, and the rest of the output and the errors in the pipes."""
+        self.process.send_signal(number)
+        out, errors = self.process.communicate(timeout=STARTING)
+        return self.process.returncode, out, errors
 
 
 @contextmanager
 def running(
     arguments: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, name: str = "program"
 ) -> Iterator[Program]:
-    """Run Python with *arguments* in *folder*, which is on its path, as a leader of its own process group."""
+    """Run Python with *arguments* in *folder*, which is on its path, as the leader of a process group."""
     folder.mkdir(exist_ok=True)
     environment = {
         **os.environ,
@@ -113,10 +132,21 @@ def running(
             _end(process)
 
 
+@contextmanager
+def piped(arguments: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[Program]:
+    """Run Python with *arguments*; its input, output and errors are pipes."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
+        try:
+            yield Program(process)
+        finally:
+            _end(process)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it and what it started, which may stand in groups of their own, or have outlived it."""
+    """End *process* by SIGTERM, or by SIGKILL after 5 s."""
     if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(SIGTERM)
         try:
             process.wait(5)
         except subprocess.TimeoutExpired:

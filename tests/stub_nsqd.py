@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import socket
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from tests.frames import OK, frame
 from tests.system.http_stub import scripted
 
 #: Function that sends an nsqd's bytes on a connection.
 Speak = Callable[[socket.socket], None]
 
 
-def frame(kind: int, data: bytes) -> bytes:
-    return struct.pack(">iI", len(data) + 4, kind) + data
+def steps(*each: bytes | Speak) -> Speak:
+    """Return a script that sends the steps that are bytes, and calls the others with the connection."""
 
+    def speak(connection: socket.socket) -> None:
+        for step in each:
+            if isinstance(step, bytes):
+                connection.sendall(step)
+            else:
+                step(connection)
 
-OK = frame(0, b"OK")
-
-
-HEAD = struct.pack(">qH16s", 1, 1, b"0123456789abcdef")
+    return speak
 
 
 def read_command(connection: socket.socket) -> bytes:
@@ -45,9 +49,25 @@ def shake_hands(connection: socket.socket, **answer: Any) -> None:
     connection.sendall(frame(0, json.dumps({"max_rdy_count": 2500, "version": "1.3.0", **answer}).encode()))
 
 
+def granting(**answer: Any) -> Speak:
+    """Return the step that answers IDENTIFY with *answer*."""
+    return partial(shake_hands, **answer)
+
+
 def drain(connection: socket.socket) -> None:
+    """Read until the client disconnects."""
     while connection.recv(65536):
         pass
+
+
+def subscribed(*then: bytes | Speak) -> Speak:
+    """Return a script that answers a Reader's SUB and does the steps *then*."""
+    return steps(shake_hands, read_command, OK, *then)
+
+
+def small_buffer(connection: socket.socket) -> None:
+    """Let the kernel accept few bytes of the client that the script does not read."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
 
 
 @contextmanager

@@ -1,18 +1,19 @@
-"""Runs ``gnsq-lite`` as a program of its own."""
+"""Run commands of ``gnsq-lite``, in processes and in the test's process."""
 
 from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import sys
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from gnsq_lite.cli import app, lists
+from tests.programs import Program, piped
 
 
 def command(*arguments: str) -> list[str]:
@@ -21,13 +22,13 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return an environment without addresses of this machine's own."""
+    """Return an environment without the addresses that this machine configures."""
     known = {k: v for k, v in os.environ.items() if not k.startswith(("NSQ", "GNSQ_LITE"))}
     return {**known, "COLUMNS": "200", "PYTHONWARNINGS": "default", **more}
 
 
 def run(*arguments: str, stdin: bytes = b"", timeout: float = 60.0, **env: str) -> Any:
-    """Run it to its end; return a CompletedProcess with bytes."""
+    """Run a command in a process to its end; return a CompletedProcess with bytes."""
     return subprocess.run(
         command(*arguments), input=stdin, capture_output=True, timeout=timeout, env=environment(**env), check=False
     )
@@ -43,7 +44,7 @@ def run_here(*arguments: str, stdin: bytes = b"", **env: str) -> Any:
     """Run a command in this process; return a CompletedProcess with bytes, like :func:`run`.
 
     It saves the start of an interpreter and the imports, about 0.2 s of CPU time for each command.  Exit codes of the
-    operating system, signals and terminals need :func:`run` or :class:`Program`.
+    operating system, signals and terminals need :func:`run` or :func:`started`.
     """
     streams = [io.TextIOWrapper(io.BytesIO(data), "utf-8", write_through=True) for data in (stdin, b"", b"")]
     with pytest.MonkeyPatch.context() as patch:
@@ -59,34 +60,8 @@ def run_here(*arguments: str, stdin: bytes = b"", **env: str) -> Any:
     return subprocess.CompletedProcess(arguments, code, out, err)
 
 
-class Program:
-    """One that runs until it is told to stop."""
-
-    def __init__(self, *arguments: str, stdin: bool = False, **env: str) -> None:
-        self.process = subprocess.Popen(
-            command(*arguments),
-            stdin=subprocess.PIPE if stdin else None,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(**env),
-        )
-
-    def stop(self, number: int = signal.SIGTERM) -> tuple[int, bytes, bytes]:
-        """Send a signal and wait; return exit code, output and errors."""
-        self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=30)
-        return self.process.returncode, out, err
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self.process.kill()
-        self.process.communicate(timeout=30)
-
-    def __enter__(self) -> Program:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.process.poll() is None:
-            self.kill()
+@contextmanager
+def started(*arguments: str) -> Iterator[Program]:
+    """Run a command until the test stops it."""
+    with piped(command(*arguments)[1:], environment()) as program:
+        yield program

@@ -15,7 +15,7 @@ import pytest
 
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli.completion import channel_names, topic_names
-from tests.cli.programs import Program, call, environment
+from tests.cli.programs import call, environment, started
 from tests.cli.programs import run as program
 from tests.cli.terminals import Terminal
 from tests.programs import STARTING, wait_for
@@ -97,9 +97,8 @@ def test_control_characters_of_a_body_never_reach_a_terminal(broker: Broker, ter
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_pub_prints_the_numbers_of_sent_and_confirmed_lines(number: int, code: int, broker: Broker) -> None:
-    with Program("pub", "--topic", "t", "--nsqd-tcp-address", broker.nsqd_tcp_address, stdin=True) as running:
-        running.process.stdin.write(b"1\n2\n3\n")  # type: ignore[union-attr]
-        running.process.stdin.flush()  # type: ignore[union-attr]
+    with started("pub", "--topic", "t", "--nsqd-tcp-address", broker.nsqd_tcp_address) as running:
+        running.write(b"1\n2\n3\n")
         wait_for(lambda: [t["message_count"] for t in broker.node.stats()["topics"]] == [3], STARTING, "three messages")
         time.sleep(0.2)  # for its own count
         stopped, _, err = running.stop(number)
@@ -108,10 +107,9 @@ def test_a_stopped_pub_prints_the_numbers_of_sent_and_confirmed_lines(number: in
 
 
 def test_a_pub_to_a_silent_nsqd_stops_at_once(tmp_path: Path) -> None:
-    with Program("pub", "--topic", "t", "--nsqd-tcp-address", NOWHERE, "--timeout=1m", stdin=True) as running:
-        running.process.stdin.write(b"1\n")  # type: ignore[union-attr]
-        running.process.stdin.flush()  # type: ignore[union-attr]
-        assert b"cannot connect" in running.process.stderr.readline()  # type: ignore[union-attr]
+    with started("pub", "--topic", "t", "--nsqd-tcp-address", NOWHERE, "--timeout=1m") as running:
+        running.write(b"1\n")
+        assert b"cannot connect" in running.read_line(errors=True)
         code, _, err = running.stop(signal.SIGTERM)
     assert code == 143
     assert b"1 lines sent, 0 confirmed" in err

@@ -14,7 +14,7 @@ import pytest
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli.app import COMMANDS
 from tests.certs import Certificates
-from tests.cli.programs import Program, call, run_here
+from tests.cli.programs import call, run_here, started
 from tests.cli.programs import run as program
 from tests.contract.authserver import AuthServer
 from tests.servers import ServerHandle, http_call
@@ -79,9 +79,8 @@ def test_the_broker_runs_alone_and_ends_on_a_signal() -> None:
     zero = ("--tcp-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0")
     more = ("--nsqlookupd-http-address", "127.0.0.1:0", "--json")
     for number in (signal.SIGTERM, signal.SIGINT):
-        with Program("broker", *zero, *more) as running:
-            assert running.process.stdout is not None
-            listening = json.loads(running.process.stdout.readline())
+        with started("broker", *zero, *more) as running:
+            listening = json.loads(running.read_line())
             assert listening["storage"] == "memory"
             assert http_call(listening["nsqd_http"][0], "POST", "/pub?topic=t", b"x").status == 200
             assert call("topics", "--lookupd-http-address", listening["lookupd_http"][0])[:2] == (0, "t\n")
@@ -146,9 +145,8 @@ def test_the_broker_takes_nsqds_flags_for_tls_and_auth(certs: Certificates) -> N
     tls = ("--tls-cert", certs.server.cert, "--tls-key", certs.server.key, "--tls-required", "true")
     with AuthServer() as auth_server:
         auth_server.allow("hunter2")
-        with Program("broker", *zero, *tls, "--auth-http-address", auth_server.address) as running:
-            assert running.process.stdout is not None
-            address = json.loads(running.process.stdout.readline())["nsqd_tcp"][0]
+        with started("broker", *zero, *tls, "--auth-http-address", auth_server.address) as running:
+            address = json.loads(running.read_line())["nsqd_tcp"][0]
             flags = ("pub", "--topic", "t", "--nsqd-tcp-address", address, "--timeout", "3")
             done = run_here(*flags, "--tls-root-ca-file", certs.ca, stdin=b"x\n", NSQ_AUTH_SECRET="hunter2")
             assert done.returncode == 0, done.stderr

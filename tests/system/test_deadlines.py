@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import pytest
 
 from tests.programs import python
 from tests.servers import ServerHandle
+from tests.stub_nsqd import drain, granting, steps
+from tests.system.http_stub import scripted
 
 pytestmark = pytest.mark.program
 
@@ -70,14 +69,7 @@ os._exit(0)
 
 @pytest.mark.rule("PUB-2")
 def test_a_publish_fails_in_time_while_a_handler_blocks_the_loop(broker: ServerHandle, topic: str) -> None:
-    from tests.system.http_stub import scripted
-
-    def greets(connection: Any) -> None:
-        connection.recv(65536)
-        connection.sendall(b"\0\0\0\6\0\0\0\0{}")
-        time.sleep(60)
-
-    with scripted(greets) as silent:
+    with scripted(steps(granting(), drain)) as silent:
         done = python(BLOCKED, broker.tcp_address, topic, silent)
     assert done.returncode == 0, done
     assert float(done.stdout) < 5.0  # half a second each, on a busy machine

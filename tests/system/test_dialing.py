@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.net import dialing
 from tests.conftest import MakeBroker
-from tests.programs import python
+from tests.programs import piped, python
 from tests.servers import ServerHandle
 
 
@@ -152,14 +150,12 @@ def test_publishes_to_a_healthy_nsqd_succeed_while_no_descriptor_is_left(
     healthy, restarting = make_broker(), make_broker()
     for broker in (healthy, restarting):
         broker.prepare(topic, "ch")
-    command = [sys.executable, "-c", WITHOUT_DESCRIPTORS, mode, healthy.tcp_address, restarting.tcp_address, topic]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        first = process.stdout.readline()
+    with piped(["-c", WITHOUT_DESCRIPTORS, mode, healthy.tcp_address, restarting.tcp_address, topic]) as program:
+        first = program.read_line()
         restarting.stop()
         restarting.restart()
-        out, errors = process.communicate(b"restarted\n", timeout=60)
-    assert (first, out, process.returncode) == (b"full\n", b"done\n", 0), errors.decode()
+        out, errors = program.process.communicate(b"restarted\n", timeout=60)
+    assert (first, out, program.process.returncode) == (b"full\n", b"done\n", 0), errors.decode()
 
 
 #: Uses the library for the first time while too few descriptors are left, and again when there is room.

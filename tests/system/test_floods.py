@@ -15,8 +15,9 @@ from typing import Any
 import cramjam
 import pytest
 
+from tests.frames import HEARTBEAT, OK, frame, message
 from tests.programs import ROOT
-from tests.stub_nsqd import HEAD, OK, frame, read_command, shake_hands
+from tests.stub_nsqd import granting, read_command, shake_hands, steps, subscribed
 from tests.system.http_stub import scripted
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ LINES = 105
 SLOWEST = 1.0
 
 Pack = Callable[[bytes, bool], tuple[bytes, bytes]]
-HEARTBEATS = frame(0, b"_heartbeat_") * 55_000
+HEARTBEATS = HEARTBEAT * 55_000
 
 
 def plain(data: bytes, subscribes: bool) -> tuple[bytes, bytes]:
@@ -53,17 +54,15 @@ def flooding(data: bytes, pack: Pack, subscribes: bool) -> Iterator[str]:
     start, unit = pack(data, subscribes)
     unit *= max(1, 65536 // len(unit))
 
-    def speak(connection: socket.socket) -> None:
-        shake_hands(connection, **{"deflate": pack is deflated, "snappy": pack is snapped})
-        if subscribes and pack is plain:
-            read_command(connection)
-        connection.sendall(start)
+    def flood(connection: socket.socket) -> None:
         time.sleep(0.3)  # what comes with the handshake is refused with it
         while True:
             connection.sendall(unit)
             time.sleep(0)
 
-    with scripted(speak) as address:
+    begin = granting(deflate=pack is deflated, snappy=pack is snapped)
+    reads = [read_command] if subscribes and pack is plain else []
+    with scripted(steps(begin, *reads, start, flood)) as address:
         yield address
 
 
@@ -79,19 +78,16 @@ def beating() -> Iterator[tuple[str, list[float]]]:
     """Send a heartbeat every moment; note the seconds each answer takes."""
     took: list[float] = []
 
-    def speak(connection: socket.socket) -> None:
-        shake_hands(connection)
-        read_command(connection)
-        connection.sendall(OK)
+    def beat(connection: socket.socket) -> None:
         while True:
             began = time.monotonic()
-            connection.sendall(frame(0, b"_heartbeat_"))
+            connection.sendall(HEARTBEAT)
             while read_command(connection) != b"NOP\n":
                 pass
             took.append(time.monotonic() - began)
             time.sleep(0.05)
 
-    with scripted(speak) as address:
+    with scripted(subscribed(beat)) as address:
         yield address, took
 
 
@@ -130,10 +126,10 @@ def check(found: dict[str, Any]) -> None:
     assert found["slowest_beat"] < SLOWEST, found
 
 
-MESSAGES = frame(2, HEAD + b"x" * 8) * 1500
+MESSAGES = message(b"x" * 8) * 1500
 FLOODS = [
     pytest.param(MESSAGES, plain, id="messages"),
-    pytest.param(frame(2, HEAD + bytes(60_000)), plain, id="large messages"),
+    pytest.param(message(bytes(60_000)), plain, id="large messages"),
     pytest.param(HEARTBEATS, plain, id="heartbeats"),
     pytest.param(OK * 6000, plain, id="answers"),
     pytest.param(frame(0, b"") * 8000, plain, id="empty answers"),
@@ -169,7 +165,7 @@ def test_nor_from_a_writer(data: bytes, pack: Pack) -> None:
 
 @pytest.mark.rule("RDY-1")
 def test_messages_beyond_rdy_are_not_read_while_the_handlers_have_not_caught_up() -> None:
-    found = felt(frame(2, HEAD + bytes(100)) * 500, handler_pool="thread", concurrency=1)
+    found = felt(message(bytes(100)) * 500, handler_pool="thread", concurrency=1)
     check(found)
     assert found["received"] - found["handled"] < 3000
 

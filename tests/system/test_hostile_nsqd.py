@@ -15,9 +15,20 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Message, Reader, Writer, errors
+from tests.frames import HEARTBEAT, OK, frame, message
 from tests.programs import wait_for
 from tests.resource_watch import bystander, healthy  # noqa: F401 - fixtures
-from tests.stub_nsqd import HEAD, OK, Speak, drain, frame, hostile, read_command, shake_hands
+from tests.stub_nsqd import (
+    Speak,
+    drain,
+    granting,
+    hostile,
+    read_command,
+    shake_hands,
+    small_buffer,
+    steps,
+    subscribed,
+)
 from tests.system.http_stub import scripted
 
 #: A client that waits a little, and takes frames of 64 KiB at most.
@@ -31,28 +42,6 @@ WARY: dict[str, Any] = {
 }
 
 
-def at_once(data: bytes) -> Speak:
-    """Say *data* instead of a handshake."""
-
-    def speak(connection: socket.socket) -> None:
-        connection.sendall(data)
-        drain(connection)
-
-    return speak
-
-
-def subscribed(data: bytes) -> Speak:
-    """Say *data* to a Reader that has subscribed."""
-
-    def speak(connection: socket.socket) -> None:
-        shake_hands(connection)
-        read_command(connection)
-        connection.sendall(OK + data)
-        drain(connection)
-
-    return speak
-
-
 def dripping(connection: socket.socket) -> None:
     shake = frame(0, b"{" + b" " * 60000)
     for byte in shake:
@@ -63,22 +52,12 @@ def dripping(connection: socket.socket) -> None:
 def endless_handshake(connection: socket.socket) -> None:
     read_command(connection)
     while True:
-        connection.sendall(frame(0, b"_heartbeat_") * 100)
+        connection.sendall(HEARTBEAT * 100)
         time.sleep(0.01)
 
 
-def bomb(kind: str) -> Speak:
-    """A frame of 256 MiB in a small compressed stream."""
-
-    def speak(connection: socket.socket) -> None:
-        shake_hands(connection, **{kind: True})
-        connection.sendall(compressed(kind))
-        drain(connection)
-
-    return speak
-
-
 def compressed(kind: str) -> bytes:
+    """Return a frame of 256 MiB as a small compressed stream."""
     plain = OK + struct.pack(">iI", 1 << 28, 2)
     if kind == "deflate":
         stream = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -90,23 +69,26 @@ def compressed(kind: str) -> bytes:
     return b"\xff\x06\x00\x00sNaPpY" + b"\x00" + (11).to_bytes(3, "little") + bytes(4) + b"\xff\xff\xff\xff\x07ab"
 
 
+E_FIN_FAILED = frame(1, b"E_FIN_FAILED FIN 0123456789abcdef x")
 NOISE = [
-    pytest.param(at_once(struct.pack(">iI", 2**31 - 1, 0)), id="an oversized frame"),
-    pytest.param(at_once(struct.pack(">iI", -5, 0)), id="a negative size"),
-    pytest.param(at_once(frame(7, b"x")), id="an unknown type"),
-    pytest.param(at_once(bytes(range(256)) * 40), id="garbage"),
-    pytest.param(at_once(b"HTTP/1.1 400 Bad Request\r\n\r\n"), id="http"),
-    pytest.param(at_once(b""), id="silence"),
-    pytest.param(at_once(frame(0, b"[" * 60000)), id="deep json"),
-    pytest.param(at_once(frame(0, b'{"max_rdy_count": 1e999, "msg_timeout": -1}')), id="absurd numbers"),
-    pytest.param(at_once(frame(0, b'{"auth_required": true, "tls_v1": "yes"}')), id="wrong types"),
+    pytest.param(steps(struct.pack(">iI", 2**31 - 1, 0), drain), id="an oversized frame"),
+    pytest.param(steps(struct.pack(">iI", -5, 0), drain), id="a negative size"),
+    pytest.param(steps(frame(7, b"x"), drain), id="an unknown type"),
+    pytest.param(steps(bytes(range(256)) * 40, drain), id="garbage"),
+    pytest.param(steps(b"HTTP/1.1 400 Bad Request\r\n\r\n", drain), id="http"),
+    pytest.param(steps(b"", drain), id="silence"),
+    pytest.param(steps(frame(0, b"[" * 60000), drain), id="deep json"),
+    pytest.param(steps(frame(0, b'{"max_rdy_count": 1e999, "msg_timeout": -1}'), drain), id="absurd numbers"),
+    pytest.param(steps(frame(0, b'{"auth_required": true, "tls_v1": "yes"}'), drain), id="wrong types"),
     pytest.param(dripping, id="a slow drip"),
     pytest.param(endless_handshake, id="an endless handshake"),
-    pytest.param(subscribed(frame(2, b"short")), id="a message too short"),
-    pytest.param(subscribed(struct.pack(">iI", 1 << 30, 2)), id="a message too long"),
-    pytest.param(subscribed(frame(1, b"E_INVALID \x1b[2J\r\nroot: all is well")), id="a fatal error"),
-    pytest.param(subscribed(OK * 10000), id="answers nobody asked for"),
-    pytest.param(subscribed(frame(1, b"E_FIN_FAILED FIN 0123456789abcdef x") * 1000), id="errors nobody asked for"),
+    pytest.param(subscribed(frame(2, b"short"), drain), id="a message too short"),
+    pytest.param(subscribed(struct.pack(">iI", 1 << 30, 2), drain), id="a message too long"),
+    pytest.param(subscribed(frame(1, b"E_INVALID \x1b[2J\r\nroot: all is well"), drain), id="a fatal error"),
+    pytest.param(subscribed(OK * 10000, drain), id="answers nobody asked for"),
+    pytest.param(
+        subscribed(frame(1, b"E_FIN_FAILED FIN 0123456789abcdef x") * 1000, drain), id="errors nobody asked for"
+    ),
 ]
 
 
@@ -147,7 +129,7 @@ def test_a_bomb_is_refused_and_takes_no_memory(kind: str) -> None:
     failures: list[Any] = []
     options = {**WARY, "compression": kind, "reconnect_delay": 5.0, "max_reconnect_delay": 5.0}
     with (
-        hostile(bomb(kind)) as (address, _),
+        hostile(steps(granting(**{kind: True}), compressed(kind), drain)) as (address, _),
         Reader("t", "ch", print, nsqd_tcp_addresses=address, on_error=failures.append, **options),
     ):
         wait_for(lambda: failures)
@@ -158,12 +140,11 @@ def test_a_bomb_is_refused_and_takes_no_memory(kind: str) -> None:
 @pytest.mark.rule("SEC-2")
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])
 def test_plain_bytes_where_compressed_ones_are_due_name_the_nsqd(kind: str) -> None:
-    def speak(connection: socket.socket) -> None:
-        read_command(connection)
-        connection.sendall(frame(0, json.dumps({"max_rdy_count": 2500, kind: True}).encode()) + OK)
-        drain(connection)
-
-    with hostile(speak) as (address, _), Writer(address, compression=kind, **WARY) as writer:  # type: ignore[arg-type]
+    granted = frame(0, json.dumps({"max_rdy_count": 2500, kind: True}).encode())
+    with (
+        hostile(steps(read_command, granted + OK, drain)) as (address, _),
+        Writer(address, compression=kind, **WARY) as writer,
+    ):  # type: ignore[arg-type]
         with pytest.raises(errors.NotSent, match=r"DEFLATE|snappy") as caught:
             writer.publish("t", b"x", timeout=3.0)
         assert str(caught.value.__cause__).startswith(f"{address}: ")
@@ -179,17 +160,17 @@ def peak_kib() -> int:
 def test_an_id_that_looks_like_a_command_goes_back_as_it_came_to_its_nsqd_alone() -> None:
     """An nsqd that makes ids with line feeds in them deceives only itself."""
     lines: list[bytes] = []
-    evil = struct.pack(">qH16s", 1, 1, b"x\nPUB other\n\0\0\0\1")
+    evil = message(b"body", id=b"x\nPUB other\n\0\0\0\1")
 
-    def speak(connection: socket.socket) -> None:
-        shake_hands(connection)
-        read_command(connection)
-        connection.sendall(OK + frame(2, evil + b"body"))
+    def keep(connection: socket.socket) -> None:
         while data := connection.recv(65536):
             lines.append(data)
 
     got: list[Message] = []
-    with hostile(speak) as (address, _), Reader("t", "ch", got.append, nsqd_tcp_addresses=address, **WARY):
+    with (
+        hostile(subscribed(evil, keep)) as (address, _),
+        Reader("t", "ch", got.append, nsqd_tcp_addresses=address, **WARY),
+    ):
         wait_for(lambda: got)
         wait_for(lambda: b"FIN " in b"".join(lines))
     assert b"FIN x\nPUB other\n\0\0\0\1\n" in b"".join(lines)
@@ -197,7 +178,7 @@ def test_an_id_that_looks_like_a_command_goes_back_as_it_came_to_its_nsqd_alone(
 
 @pytest.mark.rule("ERR-2")
 def test_a_long_error_text_is_cut_where_it_reaches_users(caplog: pytest.LogCaptureFixture) -> None:
-    long = subscribed(frame(1, b"E_INVALID \x1b[2J" + b"x" * 60_000))
+    long = subscribed(frame(1, b"E_INVALID \x1b[2J" + b"x" * 60_000), drain)
     failures: list[errors.NSQError] = []
     options = {**WARY, "reconnect_delay": 5.0, "max_reconnect_delay": 5.0}
     with (
@@ -215,12 +196,7 @@ def test_a_long_error_text_is_cut_where_it_reaches_users(caplog: pytest.LogCaptu
 
 @pytest.mark.rule("PUB-2")
 def test_a_message_that_comes_to_a_writer_ends_the_connection() -> None:
-    def speak(connection: socket.socket) -> None:
-        shake_hands(connection)
-        read_command(connection)
-        connection.sendall(frame(2, HEAD + b"x") + OK)
-        drain(connection)
-
+    speak = steps(shake_hands, read_command, message(b"x") + OK, drain)
     with hostile(speak) as (address, seen), closing(Writer(address, **WARY)) as writer:
         publication = writer.publish_nowait("t", b"x", timeout=20.0)
         with pytest.raises(errors.OutcomeUnknown, match="without a subscription"):
@@ -234,15 +210,15 @@ def test_an_nsqd_that_ignores_rdy_is_disconnected() -> None:
     counts = iter([900, 5000])
     handled, lost = list[Any](), list[errors.NSQError]()
 
-    def speak(connection: socket.socket) -> None:
-        shake_hands(connection)
-        read_command(connection)
-        connection.sendall(OK + frame(2, HEAD + b"x") * next(counts, 0))
-        drain(connection)
+    def flood(connection: socket.socket) -> None:
+        connection.sendall(message(b"x") * next(counts, 0))
 
     def read(limit: float) -> None:
         options: Any = {**WARY, "max_in_flight": 2, "on_disconnected": lambda address, error: lost.append(error)}
-        with hostile(speak) as (address, _), Reader("t", "ch", handled.append, nsqd_tcp_addresses=address, **options):
+        with (
+            hostile(subscribed(flood, drain)) as (address, _),
+            Reader("t", "ch", handled.append, nsqd_tcp_addresses=address, **options),
+        ):
             wait_for(lambda: len(handled) >= limit or lost)
 
     read(900)
@@ -257,10 +233,7 @@ def test_a_requeue_delay_that_an_old_nsqd_refuses_is_shortened_from_then_on() ->
     """nsqd up to 1.0.0 closes the connection if a delay exceeds --max-req-timeout, here 5 s."""
     delays: list[int] = []
 
-    def speak(connection: socket.socket) -> None:
-        shake_hands(connection)
-        read_command(connection)
-        connection.sendall(OK + frame(2, HEAD + b"x"))
+    def refuse(connection: socket.socket) -> None:
         while True:
             command = read_command(connection)
             if command.startswith(b"REQ "):
@@ -269,13 +242,16 @@ def test_a_requeue_delay_that_an_old_nsqd_refuses_is_shortened_from_then_on() ->
                     why = b"E_INVALID REQ timeout %d out of range 0-5000000000" % (delays[-1] * 1_000_000)
                     connection.sendall(frame(1, why))
                     return
-                connection.sendall(frame(2, HEAD + b"x"))
+                connection.sendall(message(b"x"))
 
     def fail(message: Any) -> None:
         raise ValueError
 
     options: Any = {**WARY, "requeue_delay": 20.0, "max_attempts": 0, "backoff": False}
-    with hostile(speak) as (address, seen), Reader("t", "ch", fail, nsqd_tcp_addresses=address, **options):
+    with (
+        hostile(subscribed(message(b"x"), refuse)) as (address, seen),
+        Reader("t", "ch", fail, nsqd_tcp_addresses=address, **options),
+    ):
         wait_for(lambda: len(delays) >= 4)
     assert delays[:4] == [20_000, 5000, 5000, 5000]
     assert len(seen) == 2
@@ -284,11 +260,11 @@ def test_a_requeue_delay_that_an_old_nsqd_refuses_is_shortened_from_then_on() ->
 @pytest.mark.parametrize("where", ["handshake", "running"])
 def test_no_control_character_of_the_network_reaches_a_log_raw(caplog: pytest.LogCaptureFixture, where: str) -> None:
     evil = b"E_INVALID \x1b[31mpwned\x07\r\n2026-01-01 root: forged line \xe2\x80\xae\x9b"
-    speak = at_once(frame(1, evil)) if where == "handshake" else subscribed(frame(1, evil))
+    begin = steps if where == "handshake" else subscribed
     caplog.set_level(logging.DEBUG, "gnsq_lite")
     failures: list[Any] = []
     with (
-        hostile(speak) as (address, _),
+        hostile(begin(frame(1, evil), drain)) as (address, _),
         Reader("t", "ch", print, nsqd_tcp_addresses=address, on_error=failures.append, **WARY),
     ):
         wait_for(lambda: failures)
@@ -298,11 +274,7 @@ def test_no_control_character_of_the_network_reaches_a_log_raw(caplog: pytest.Lo
 
 
 def test_an_nsqd_that_takes_no_bytes_stops_neither_close_nor_others() -> None:
-    def speak(connection: socket.socket) -> None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        shake_hands(connection)
-        time.sleep(30)
-
+    speak = steps(small_buffer, shake_hands, lambda connection: time.sleep(30))
     with hostile(speak) as (address, _), closing(Writer(address, publish_timeout=1.0, **WARY)) as writer:
         pending = [writer.publish_nowait("t", bytes(500_000)) for _ in range(20)]
         began = time.monotonic()
@@ -317,12 +289,7 @@ def test_an_nsqd_that_takes_no_bytes_stops_neither_close_nor_others() -> None:
 @pytest.mark.rule("PUB-2")
 @pytest.mark.parametrize("dialect", ["nsq", "youzan"])
 def test_a_publish_whose_answer_nobody_understands_has_an_unknown_outcome(dialect: str) -> None:
-    def speak(connection: socket.socket) -> None:
-        shake_hands(connection)
-        read_command(connection)
-        connection.sendall(frame(0, b"JUNK"))
-        drain(connection)
-
+    speak = steps(shake_hands, read_command, frame(0, b"JUNK"), drain)
     with hostile(speak) as (address, _), closing(Writer(address, dialect=dialect, **WARY)) as writer:  # type: ignore[arg-type]
         publication = writer.publish_nowait("t", b"x", timeout=20.0)
         with pytest.raises(errors.OutcomeUnknown, match="JUNK"):
@@ -334,14 +301,8 @@ def test_a_publish_whose_answer_nobody_understands_has_an_unknown_outcome(dialec
 def test_one_that_breaks_the_protocol_after_each_handshake_is_asked_ever_more_seldom(writes: bool) -> None:
     asked: list[float] = []
 
-    def speak(connection: socket.socket) -> None:
-        asked.append(time.monotonic())
-        shake_hands(connection)
-        if not writes:
-            read_command(connection)
-        connection.sendall(OK + frame(9, b"unknown"))
-        drain(connection)
-
+    begin = [shake_hands] if writes else [shake_hands, read_command]
+    speak = steps(lambda connection: asked.append(time.monotonic()), *begin, OK + frame(9, b"unknown"), drain)
     with scripted(speak) as address:
         options = {"nsqd_tcp_addresses": address, "reconnect_delay": 0.1, "reconnect_jitter": 0.0}
         if writes:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import suppress
 
 import pytest
 
 from gnsq_lite import Writer
+from tests.frames import HEARTBEAT, OK
 from tests.programs import wait_for
-from tests.stub_nsqd import OK, drain, frame, read_command, shake_hands
+from tests.stub_nsqd import drain, read_command, shake_hands, steps
 from tests.system.http_stub import scripted
 
 COUNT = 40
 
 
 def test_answers_of_an_nsqd_that_then_stops_reach_the_callers() -> None:
-    def answer_five(connection: socket.socket) -> None:
-        shake_hands(connection)
-        for _ in range(COUNT):
-            read_command(connection)
-        connection.sendall(OK * 5)
-        drain(connection)
-
+    answer_five = steps(shake_hands, *[read_command] * COUNT, OK * 5, drain)
     with scripted(answer_five) as server, Writer(server, publish_timeout=30.0) as writer:
         sent = [writer.publish_nowait("t", b"x") for _ in range(COUNT)]
         began = time.monotonic()
@@ -38,16 +32,13 @@ def test_answers_of_an_nsqd_that_then_stops_reach_the_callers() -> None:
 def test_a_heartbeat_is_answered_without_other_traffic() -> None:
     answered: list[bytes] = []
 
-    def beat(connection: socket.socket) -> None:
-        shake_hands(connection)
-        for _ in range(COUNT):
-            read_command(connection)
-        connection.sendall(frame(0, b"_heartbeat_"))
-        with suppress(OSError):
-            answered.append(read_command(connection))
-            drain(connection)
+    def keep(connection: socket.socket) -> None:
+        answered.append(read_command(connection))
 
-    with scripted(beat) as server, Writer(server, publish_timeout=30.0) as writer:
+    with (
+        scripted(steps(shake_hands, *[read_command] * COUNT, HEARTBEAT, keep, drain)) as server,
+        Writer(server, publish_timeout=30.0) as writer,
+    ):
         for _ in range(COUNT):
             writer.publish_nowait("t", b"x")
         wait_for(lambda: answered)
@@ -61,15 +52,15 @@ def test_all_publishes_are_sent_once_nsqd_accepts_bytes_again() -> None:
     go_on = threading.Event()
 
     def take_them_later(connection: socket.socket) -> None:
-        shake_hands(connection)
         go_on.wait(10.0)
         left = count * len(b"PUB t\n" + bytes(4) + body)
         while left:
             left -= len(connection.recv(min(left, 1_000_000)))
-        connection.sendall(OK * count)
-        drain(connection)
 
-    with scripted(take_them_later) as server, Writer(server, publish_timeout=30.0) as writer:
+    with (
+        scripted(steps(shake_hands, take_them_later, OK * count, drain)) as server,
+        Writer(server, publish_timeout=30.0) as writer,
+    ):
         sent = []
         for _ in range(count):
             sent.append(writer.publish_nowait("t", body))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -15,7 +13,7 @@ import gevent
 import pytest
 
 from gnsq_lite import Message, Reader, Writer
-from tests.programs import python, wait_for
+from tests.programs import piped, python, wait_for
 from tests.servers import ServerHandle
 from tests.system.clients import QUICK
 
@@ -134,12 +132,9 @@ def test_a_reader_whose_process_is_killed_leaves_its_message_to_another(make_bro
         "Reader(sys.argv[2], 'ch', lambda m: (print('here', flush=True), time.sleep(60)), "
         "nsqd_tcp_addresses=sys.argv[1]).start()"
     )
-    command = [sys.executable, "-c", text, broker.tcp_address, topic]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"here\n"
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+    with piped(["-c", text, broker.tcp_address, topic]) as program:
+        assert program.read_line() == b"here\n"
+        program.stop(signal.SIGKILL)
     seen: list[Message] = []
     with Reader(topic, "ch", seen.append, nsqd_tcp_addresses=broker.tcp_address, **QUICK):
         wait_for(lambda: seen)

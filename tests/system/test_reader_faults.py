@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,34 +14,27 @@ from gnsq_lite import Reader, TLSOptions, Writer, errors
 from tests.certs import Certificates
 from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
+from tests.frames import frame
 from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.stub_nsqd import frame, shake_hands
+from tests.stub_nsqd import Speak, granting, shake_hands, steps
 from tests.system.clients import QUICK
-
-Speak = Callable[[Any], None]
 
 
 def at_once(data: bytes) -> Speak:
-    def speak(client: Any) -> None:
-        client.recv(4096)
-        client.sendall(data)
-
-    return speak
+    """Return a script that sends *data* instead of an answer to IDENTIFY."""
+    return steps(lambda client: client.recv(4096), data)
 
 
-def in_handshake(data: bytes, reset: bool = False) -> Speak:
-    """Grant TLS, read the client's first bytes of the handshake, send *data*, and close."""
+def in_handshake(data: bytes, *then: Speak) -> Speak:
+    """Return a script that grants TLS, and sends *data* after the client's first byte of the handshake."""
+    return steps(granting(tls_v1=True), lambda client: client.recv(1), data, *then)
 
-    def speak(client: Any) -> None:
-        shake_hands(client, tls_v1=True)
-        client.recv(1)
-        client.sendall(data)
-        if reset:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    return speak
+def reset(client: socket.socket) -> None:
+    """Let the close send a reset."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def wrong_certificate(certs: Certificates) -> Speak:
@@ -66,7 +59,7 @@ def wrong_certificate(certs: Certificates) -> Speak:
 
 PASSING = {
     "an end in the TLS handshake": in_handshake(b""),
-    "a reset in the TLS handshake": in_handshake(b"", reset=True),
+    "a reset in the TLS handshake": in_handshake(b"", reset),
     "a garbage record": in_handshake(bytes(range(256))),
     "an HTTP answer": at_once(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"),
     "an unknown frame": at_once(frame(7, b"x")),
@@ -74,7 +67,7 @@ PASSING = {
 }
 #: Errors that end a Reader that was never subscribed, and no other Reader.
 PROOFS = {
-    "TLS is not granted any more": lambda client: shake_hands(client, tls_v1=False),
+    "TLS is not granted any more": granting(tls_v1=False),
     "no permission": at_once(frame(1, b'E_UNAUTHORIZED AUTH failed for SUB on "t" "ch" false "" ""')),
     "a name that is refused": at_once(frame(1, b'E_BAD_TOPIC SUB topic name "t" is not valid')),
 }

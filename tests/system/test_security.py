@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import socket
 import ssl
 import traceback
 from collections.abc import Iterator
@@ -19,9 +18,10 @@ from tests import tls_variants
 from tests.certs import Certificates, without_key_identifiers
 from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
+from tests.frames import frame
 from tests.programs import wait_for
 from tests.servers import ServerHandle
-from tests.stub_nsqd import drain, frame, hostile, read_command, shake_hands
+from tests.stub_nsqd import drain, granting, hostile, read_command, steps
 from tests.system.http_stub import stub
 
 QUICK: dict[str, Any] = {"reconnect_delay": 0.05, "max_reconnect_delay": 0.2}
@@ -256,16 +256,11 @@ def test_a_secret_that_nsqd_repeats_is_hidden(
 ) -> None:
     caplog.set_level(logging.DEBUG)
 
-    def speak(connection: socket.socket) -> None:
-        shake_hands(connection, auth_required=True)
-        assert read_command(connection) == b"AUTH\n"
-        connection.sendall(frame(*REPEATED[repeated]))
-        read_command(connection)
-        connection.sendall(frame(1, b"E_INVALID hunter2 and hunter2"))
-        read_command(connection)
-        connection.sendall(frame(0, b"hunter2"))
-        drain(connection)
-
+    speak = steps(
+        *(granting(auth_required=True), read_command, frame(*REPEATED[repeated])),
+        *(read_command, frame(1, b"E_INVALID hunter2 and hunter2")),
+        *(read_command, frame(0, b"hunter2"), drain),
+    )
     seen: list[str] = []
     with hostile(speak) as (address, _), Writer(address, auth_secret=given, publish_timeout=0.3, **QUICK) as writer:
         for publish in (writer.publish, lambda *args: writer.publish_nowait(*args).result()):

@@ -23,9 +23,9 @@ from gnsq_lite.publish.publication import Publish
 from gnsq_lite.publish.shared import SharedConnection
 from tests import tls_variants
 from tests.certs import Certificates
+from tests.frames import HEARTBEAT, OK, frame
 from tests.programs import python, wait_for
 from tests.servers import ServerHandle
-from tests.stub_nsqd import OK, frame
 from tests.system.clients import QUICK, depth
 from tests.system.http_stub import scripted
 
@@ -210,7 +210,7 @@ def test_ended_connections_are_replaced_at_checkout_and_that_is_no_retry(nsqd: N
 
 
 @pytest.mark.rule("PUB-2")
-@pytest.mark.parametrize("extra", [OK, OK[:5], frame(1, b"E_INVALID why"), frame(0, b"_heartbeat_")])
+@pytest.mark.parametrize("extra", [OK, OK[:5], frame(1, b"E_INVALID why"), HEARTBEAT])
 @pytest.mark.parametrize("at_once", [True, False])
 def test_bytes_that_answer_nothing_end_the_connection_and_never_answer_the_next_publish(
     nsqd: Nsqd, extra: bytes, at_once: bool
@@ -227,7 +227,7 @@ def test_bytes_that_answer_nothing_end_the_connection_and_never_answer_the_next_
         nsqd.answer = lambda connection, body: connection.sendall(frame(1, b"E_BAD_TOPIC no"))
         (refused,) = in_threads(lambda: writer.publish("t", b"2"))
         assert type(refused) is errors.BadTopicError
-        assert len(nsqd.connections) == 2 or (extra == frame(0, b"_heartbeat_") and at_once)
+        assert len(nsqd.connections) == 2 or (extra == HEARTBEAT and at_once)
 
 
 @pytest.mark.rule("PUB-4")

@@ -13,10 +13,11 @@ from gnsq_lite import TLSOptions, Writer, errors
 from gnsq_lite.broker import Broker
 from tests.certs import Certificates
 from tests.conftest import MakeBroker
+from tests.frames import frame
 from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
-from tests.stub_nsqd import frame, shake_hands
+from tests.stub_nsqd import shake_hands, small_buffer, steps
 from tests.system.clients import QUICK, depth
 from tests.system.http_stub import scripted
 
@@ -97,14 +98,14 @@ def test_an_error_that_comes_in_the_middle_of_a_write_is_heard_although_nsqd_has
     """As nsqd does with a message that is too big: it closes with most of it unread, so that the write fails."""
     refusal = b"E_BAD_MESSAGE PUB message too big"
 
-    def speak(connection: socket.socket) -> None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        shake_hands(connection)
+    def read_line(connection: socket.socket) -> None:
         while connection.recv(1) != b"\n":
             pass
-        connection.sendall(frame(1, refusal))
 
-    with scripted(speak) as address, Writer(address, max_msg_size=8_000_000, reconnect_delay=0.01) as writer:
+    with (
+        scripted(steps(small_buffer, shake_hands, read_line, frame(1, refusal))) as address,
+        Writer(address, max_msg_size=8_000_000, reconnect_delay=0.01) as writer,
+    ):
         for _ in range(12):  # either may be seen first
             with pytest.raises(errors.BadMessageError):
                 writer.publish("t", bytes(8_000_000))

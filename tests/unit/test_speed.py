@@ -6,7 +6,6 @@ If the extension was not built, these tests compare Python with itself.
 from __future__ import annotations
 
 import gc
-import struct
 import sys
 from typing import Any
 
@@ -20,8 +19,8 @@ from gnsq_lite.errors import AlreadyAnswered, ProtocolError
 from gnsq_lite.message import NEW, Message
 from gnsq_lite.wire.frames import FrameDecoder
 from gnsq_lite.youzan.messages import YouzanMessage, message_factory
+from tests.frames import ID, frame, message
 
-ID = b"0123456789abcdef"
 FIELDS = ("_connection", "timestamp_ns", "attempts", "id", "body", "_received_at", "_token")
 
 
@@ -30,14 +29,6 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.read_at = 12.5
-
-
-def frame(kind: int, data: bytes) -> bytes:
-    return struct.pack(">ii", len(data) + 4, kind) + data
-
-
-def message(body: bytes, timestamp: int = 5, attempts: int = 1) -> bytes:
-    return frame(2, struct.pack(">qH", timestamp, attempts) + ID + body)
 
 
 def listed(*values: Any) -> list[Any]:

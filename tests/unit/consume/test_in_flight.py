@@ -12,11 +12,11 @@ from gnsq_lite.consume import run_handler
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.message import Message
 from gnsq_lite.wire import commands
-from tests.unit.consume.fake_loop import Bench
+from tests.unit.consume.fake_reader import FakeReader
 from tests.unit.runners import FakeConnection, FakeOutcomes
 
 
-class Flight(Bench):
+class Flight(FakeReader):
     """A connection with *count* messages of one read in flight."""
 
     def __init__(self, count: int = 1) -> None:
@@ -100,7 +100,7 @@ def test_a_message_is_answered_or_expires_if_a_thread_answers_during_expire() ->
 def test_an_unanswered_message_does_not_keep_later_messages_in_memory() -> None:
     flight = Flight()
     for _ in range(20_000):
-        flight.message().finish()
+        flight.receive().finish()
         flight.turn()
     connection = flight.connection
     assert sum(map(len, connection._reads)) < 2_000

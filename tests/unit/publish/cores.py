@@ -18,7 +18,7 @@ from tests.unit.publish.conftest import core_of, publish_in_loop
 
 
 class Line:
-    """Stands in for a connection: takes all, and is never read."""
+    """A connection that sends each publish and receives nothing."""
 
     address = "nsqd"
 
@@ -41,24 +41,29 @@ def publish_of(core: Any, body: bytes, timeout: float) -> Publish:
     return publish_in_loop(core.loop, "t", (body,), timeout, deadline, retries=core.settings.retries)
 
 
-class Bench:
-    """A Writer's core with so many nodes, and its clock."""
+def core_with(clock: FakeClock, coalesce: bool = False, max_body_size: int = 5_000_000, retries: int = 0) -> Any:
+    """Return a core without nodes in the loop of this thread."""
+    settings = ProducerSettings(
+        dialect=Dialect(),
+        endpoints=(),
+        lookupds=(),
+        connection=ConnectionOptions(),
+        reconnect=WriterReconnectOptions(),
+        lookup=LookupOptions(),
+        max_body_size=max_body_size,
+        max_pending=1_000_000,
+        coalesce=coalesce,
+        retries=retries,
+    )
+    return core_of(settings, clock)
+
+
+class FakeNodes:
+    """A Writer's core with *nodes* nodes, and its clock."""
 
     def __init__(self, nodes: int = 2, retries: int = 0) -> None:
         self.clock = FakeClock()
-        settings = ProducerSettings(
-            dialect=Dialect(),
-            endpoints=(),
-            lookupds=(),
-            connection=ConnectionOptions(),
-            reconnect=WriterReconnectOptions(),
-            lookup=LookupOptions(),
-            max_body_size=5_000_000,
-            max_pending=1_000_000,
-            coalesce=False,
-            retries=retries,
-        )
-        self.core: Any = core_of(settings, self.clock)
+        self.core = core_with(self.clock, retries=retries)
         self.nodes = [Node(self.core, Endpoint(f"nsqd{number}", 4150)) for number in range(nodes)]
         for node in self.nodes:
             self.core.nodes[node.endpoint] = node
@@ -89,7 +94,7 @@ class Bench:
         return [len(node.unanswered) for node in self.nodes]
 
     def leave_the_silent_one_alone(self) -> None:
-        """Have the first of two answer, the second fall silent, and then the first be lost."""
+        """Let the first of two nodes answer, the second become silent, and the first connection be lost."""
         good, silent = self.nodes
         self.publish(1.0), self.publish(1.0)
         self.answer(good)
@@ -99,6 +104,6 @@ class Bench:
 
 
 def end_turn() -> None:
-    """Let the hub run what is due, and what that makes due; in their order, without a clock."""
+    """Let the hub run the callbacks that are due, and the callbacks that these schedule."""
     for _ in range(4):
         gevent.sleep(0)

@@ -9,29 +9,29 @@ import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.net.link import Again
-from tests.unit.publish.cores import Bench, publish_of
+from tests.unit.publish.cores import FakeNodes, publish_of
 
 
 @pytest.mark.rule("PUB-4")
 @pytest.mark.parametrize("timeout", [0.05, 5.0, 600.0])
 def test_after_one_time_out_a_silent_nsqd_gets_nothing_until_it_answers(timeout: float) -> None:
-    bench = Bench()
-    silent, good = bench.nodes
+    writer = FakeNodes()
+    silent, good = writer.nodes
     failed = 0
     for _ in range(20):
-        publication = bench.publish(timeout)
+        publication = writer.publish(timeout)
         if good.unanswered:
-            bench.answer(good)
+            writer.answer(good)
         else:
-            bench.later(timeout)
+            writer.later(timeout)
         with pytest.raises(errors.PublishTimeout) if silent.is_silent() and not failed else _nothing():
             publication.result(0)
         failed = len(silent.unanswered)
     assert failed == 1
-    bench.answer(silent)
+    writer.answer(silent)
     for _ in range(4):
-        bench.publish(timeout)
-    assert bench.owed() == [2, 2]
+        writer.publish(timeout)
+    assert writer.owed() == [2, 2]
 
 
 def _nothing() -> Any:
@@ -40,73 +40,73 @@ def _nothing() -> Any:
 
 @pytest.mark.rule("PUB-4")
 def test_an_nsqd_that_owes_one_publish_for_two_looks_gets_no_more_for_now() -> None:
-    bench = Bench()
-    first, second = bench.publish(60.0), bench.publish(60.0)
-    bench.core.check_nodes()
-    assert not any(node.is_silent() for node in bench.nodes)
-    good, silent = bench.nodes
-    bench.answer(good)
-    bench.core.check_nodes()
+    writer = FakeNodes()
+    first, second = writer.publish(60.0), writer.publish(60.0)
+    writer.core.check_nodes()
+    assert not any(node.is_silent() for node in writer.nodes)
+    good, silent = writer.nodes
+    writer.answer(good)
+    writer.core.check_nodes()
     assert silent.is_silent()
     for _ in range(10):
-        bench.publish(60.0)
-    assert bench.owed() == [10, 1]
+        writer.publish(60.0)
+    assert writer.owed() == [10, 1]
     assert first.done() != second.done()
-    bench.answer(silent)
+    writer.answer(silent)
     assert [first.done(), second.done(), silent.is_silent()] == [True, True, False]
 
 
 @pytest.mark.rule("PUB-2")
 def test_what_was_sent_elsewhere_and_got_no_answer_there_either_is_of_unknown_outcome() -> None:
-    bench = Bench(retries=1)
-    good, silent = bench.nodes
-    publications = [bench.publish(3.0), bench.publish(3.0)]
+    writer = FakeNodes(retries=1)
+    good, silent = writer.nodes
+    publications = [writer.publish(3.0), writer.publish(3.0)]
     doubtful = next(each for each in publications if silent.unanswered[0] is each)
-    bench.answer(good)
-    bench.lose(silent, errors.HeartbeatTimeout("nsqd1", "silent"))
-    good.unanswered.appendleft(publish_of(bench.core, b"bad", 3.0))
-    bench.lose(good, errors.BadMessageError("E_BAD_MESSAGE"))  # nsqd read nothing behind the bad one
-    bench.later(3.0)
+    writer.answer(good)
+    writer.lose(silent, errors.HeartbeatTimeout("nsqd1", "silent"))
+    good.unanswered.appendleft(publish_of(writer.core, b"bad", 3.0))
+    writer.lose(good, errors.BadMessageError("E_BAD_MESSAGE"))  # nsqd read nothing behind the bad one
+    writer.later(3.0)
     with pytest.raises(errors.PublishTimeout):  # the silent one may have it
         doubtful.result(0)
 
 
 @pytest.mark.rule("PUB-4")
 def test_where_all_are_silent_the_one_that_owes_least_is_used() -> None:
-    bench = Bench()
+    writer = FakeNodes()
     for _ in range(5):
-        bench.publish(1.0)
-    bench.later(1.0)
-    assert all(node.is_silent() for node in bench.nodes)
-    publication = bench.publish(1.0)
-    assert bench.owed() == [3, 3]
-    least = next(node for node in bench.nodes if node.unanswered[-1] is publication)
+        writer.publish(1.0)
+    writer.later(1.0)
+    assert all(node.is_silent() for node in writer.nodes)
+    publication = writer.publish(1.0)
+    assert writer.owed() == [3, 3]
+    least = next(node for node in writer.nodes if node.unanswered[-1] is publication)
     for _ in range(3):
-        bench.answer(least)
+        writer.answer(least)
     assert publication.result(0) is None
     assert not least.is_silent()
 
 
 @pytest.mark.rule("PUB-4")
 def test_a_silent_nsqd_gets_a_publish_while_no_other_is_connected() -> None:
-    bench = Bench()
-    back, silent = bench.nodes
-    bench.leave_the_silent_one_alone()
-    bench.publish(9.0)
-    assert bench.owed() == [0, 2]
+    writer = FakeNodes()
+    back, silent = writer.nodes
+    writer.leave_the_silent_one_alone()
+    writer.publish(9.0)
+    assert writer.owed() == [0, 2]
     assert silent.is_silent()
-    bench.open(back)
-    bench.publish(9.0)
-    assert bench.owed() == [1, 2]
+    writer.open(back)
+    writer.publish(9.0)
+    assert writer.owed() == [1, 2]
 
 
 @pytest.mark.rule("PUB-4")
 def test_while_one_is_silent_the_others_take_turns_evenly() -> None:
-    bench = Bench(nodes=3)
-    bench.nodes[0].nsqd.silent.add(bench.nodes[0])
+    writer = FakeNodes(nodes=3)
+    writer.nodes[0].nsqd.silent.add(writer.nodes[0])
     for _ in range(30):
-        bench.publish(60.0)
-    assert bench.owed() == [0, 15, 15]
+        writer.publish(60.0)
+    assert writer.owed() == [0, 15, 15]
 
 
 @pytest.mark.rule("PUB-4")
@@ -125,17 +125,17 @@ def test_while_one_is_silent_the_others_take_turns_evenly() -> None:
 def test_nothing_but_what_cannot_mend_fails_before_the_deadline_and_only_at_first(
     error: errors.NSQError, mends: bool, proven: bool
 ) -> None:
-    bench = Bench(nodes=1)
-    bench.core.nsqds.proven = proven
-    node = bench.nodes[0]
+    writer = FakeNodes(nodes=1)
+    writer.core.nsqds.proven = proven
+    node = writer.nodes[0]
     node.on_disconnected(node.connection)
-    publication = bench.publish(15.0)
-    bench.lose(node, error)
+    publication = writer.publish(15.0)
+    writer.lose(node, error)
     if not (mends or proven):
         assert publication._error is error
         return
     assert not publication.done()
-    bench.later(15.0)
+    writer.later(15.0)
     with pytest.raises(errors.NotSent, match="within 15 s") as caught:
         publication.result(0)
     assert caught.value.__cause__ is error
@@ -159,23 +159,23 @@ FULL = errors.PubFailedError("E_PUB_FAILED", "no space left on device", "nsqd0")
 def test_an_nsqd_that_refused_a_publish_is_asked_again_soon_where_no_other_is_there(
     nodes: int, unanswered: int, error: errors.NSQError, again: Again
 ) -> None:
-    bench = Bench(nodes)
+    writer = FakeNodes(nodes)
     for _ in range(unanswered):
-        bench.publish()
-    assert bench.lose(bench.nodes[0], error) is again
+        writer.publish()
+    assert writer.lose(writer.nodes[0], error) is again
 
 
 @pytest.mark.rule("PUB-2")
 def test_an_nsqd_that_says_nothing_from_the_start_is_named_by_what_could_not_be_sent() -> None:
-    bench = Bench(nodes=2)
-    bench.nodes[1].error = errors.ConnectError("nsqd1:4150", "refused")
-    for node in bench.nodes:
-        bench.core.on_disconnected(node)
+    writer = FakeNodes(nodes=2)
+    writer.nodes[1].error = errors.ConnectError("nsqd1:4150", "refused")
+    for node in writer.nodes:
+        writer.core.on_disconnected(node)
         node.connection = None
-    publication = bench.publish(timeout=1.0)
-    bench.later(1.0)
+    publication = writer.publish(timeout=1.0)
+    writer.later(1.0)
     with pytest.raises(
         errors.NotSent, match="within 1 s: nsqd0:4150: no connection yet; nsqd1:4150: refused"
     ) as caught:
         publication.result(0)
-    assert caught.value.__cause__ is bench.nodes[1].error
+    assert caught.value.__cause__ is writer.nodes[1].error

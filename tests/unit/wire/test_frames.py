@@ -11,20 +11,12 @@ from hypothesis import strategies as st
 
 from gnsq_lite.errors import ProtocolError
 from gnsq_lite.wire.frames import OK_FRAME, Frame, FrameDecoder
+from tests.frames import ID, frame, message
 from tests.profiles import repeats
 
-ID = b"0123456789abcdef"
 LIMIT = 200
 
 Fields = tuple[Any, int, int, bytes, bytes]
-
-
-def frame(kind: int, data: bytes) -> bytes:
-    return struct.pack(">ii", len(data) + 4, kind) + data
-
-
-def message(body: bytes, timestamp: int = 5, attempts: int = 1, message_id: bytes = ID) -> bytes:
-    return frame(2, struct.pack(">qH", timestamp, attempts) + message_id + body)
 
 
 def fields(*values: Any) -> Fields:
