@@ -23,6 +23,7 @@ from os import getpid
 from typing import Any
 
 from gnsq_lite.blocking_calls import after_fork
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ClosedError, NSQError
 from gnsq_lite.net.loop import Loop, all_loops, current_greenlet, destroy_unused_hub, loop_here
 from gnsq_lite.net.os_threads import (
@@ -33,6 +34,7 @@ from gnsq_lite.net.os_threads import (
     native_rlock,
     native_sleep,
     start_native_thread,
+    started_threads,
 )
 
 log = logging.getLogger("gnsq_lite.net")
@@ -109,10 +111,9 @@ def stop_io_thread(seconds: float) -> None:
     if _own is not None:
         _own.stop()
         _ended.acquire(True, seconds)
-    checks = seconds / _CHECK_EVERY if is_patched() else 0
-    while _handles_for and checks > 0:
+    ends = SYSTEM_CLOCK.now() + seconds
+    while is_patched() and _handles_for and SYSTEM_CLOCK.now() < ends:
         native_sleep(_CHECK_EVERY)
-        checks -= 1
 
 
 def enter_thread(loop: Loop) -> None:
@@ -142,6 +143,7 @@ def _in_child() -> None:
         loop.cores.clear()
     _own, _own_lock, _ended = None, native_rlock(), native_held_lock()
     _handles_for.clear()
+    started_threads.clear()
 
 
 # -- forks

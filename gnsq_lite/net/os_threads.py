@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import re
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +17,7 @@ from typing import Any
 
 from gevent import config, get_hub, monkey
 from gevent._hub_local import get_hub_if_exists
+from gevent.hub import Hub
 from gevent.monkey import saved  # type: ignore[attr-defined]
 
 from gnsq_lite.errors import FreeThreadingError, NSQError, OptionError
@@ -149,27 +152,38 @@ def native_held_lock() -> Any:
     return lock
 
 
-def start_native_thread(name: str, run: Callable[[], None]) -> None:
-    """Call *run* in a new native daemon thread."""
-    if has_patched_threads():
-        _start_native(run, ())
-    else:
-        threading.Thread(target=run, name=name, daemon=True).start()
-
-
-#: Hubs of the threads that :func:`start_hub_thread` started.
-_hubs: set[Any] = set()
-#: Maximum seconds to wait at exit until one of these threads sleeps.
+#: Idents of the running threads that :func:`start_native_thread` started.
+started_threads: set[int] = set()
+#: Maximum seconds to wait at exit until the hubs of these threads sleep.
 _TO_PARK = 1.0
-#: Seconds for which one of these threads sleeps, while the process exits.
+#: Seconds for which such a hub sleeps, while the process exits.
 _PARKED = 10.0
+
+
+def start_native_thread(name: str, run: Callable[[], None]) -> None:
+    """Call *run* in a new native daemon thread.
+
+    If the thread runs greenlets when Python exits, an atexit function puts the thread's hub to sleep.
+    """
+
+    def run_registered() -> None:
+        ident = native_ident()
+        started_threads.add(ident)
+        try:
+            run()
+        finally:
+            started_threads.discard(ident)
+
+    if has_patched_threads():
+        _start_native(run_registered, ())
+    else:
+        threading.Thread(target=run_registered, name=name, daemon=True).start()
 
 
 def start_hub_thread(name: str, run: Callable[[], None]) -> None:
     """Call *run*, which may block, in a new native daemon thread.
 
-    If gevent has patched threads, the thread makes a new hub, and an atexit function puts the thread to sleep.  Raises
-    NSQError if a hub cannot be made.
+    If gevent has patched threads, the thread makes a new hub.  Raises NSQError if a hub cannot be made.
     """
     if not has_patched_threads():
         start_native_thread(name, run)
@@ -182,7 +196,6 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
     def run_beside_hub() -> None:
         try:
             hub = make_hub()
-            _hubs.add(hub)
         except NSQError as error:
             errors.append(error)
             return
@@ -191,7 +204,6 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
         try:
             run()
         finally:
-            _hubs.discard(hub)
             hub.destroy(destroy_loop=True)
 
     start_native_thread(name, run_beside_hub)
@@ -201,13 +213,29 @@ def start_hub_thread(name: str, run: Callable[[], None]) -> None:
 
 
 @atexit.register
-def _park_hub_threads() -> None:
-    """Put threads with a hub to sleep: a greenlet that waits for the GIL while Python exits crashes the process."""
-    for hub in tuple(_hubs):
-        parked = native_held_lock()
-        with contextlib.suppress(AttributeError, ValueError):  # the thread has just destroyed the hub
-            hub.loop.run_callback_threadsafe(partial(_sleep, parked))
-            parked.acquire(True, _TO_PARK)
+def _park_hubs() -> None:
+    """Put the hubs of the library's threads to sleep if they run greenlets.
+
+    CPython before 3.14 unwinds the stack of a thread that waits for the GIL while Python exits.  greenlet has moved
+    parts of that stack, and the process crashes.
+    """
+    ends, parking = time.monotonic() + _TO_PARK, list[Any]()
+    hubs = [each for each in gc.get_objects() if isinstance(each, Hub)] if started_threads else []
+    for hub in hubs:
+        if hub.thread_ident in started_threads and _has_switched(hub):
+            parked = native_held_lock()
+            with contextlib.suppress(AttributeError, ValueError):  # the thread has just destroyed the hub
+                hub.loop.run_callback_threadsafe(partial(_sleep, parked))
+                parking.append(parked)
+    for parked in parking:
+        parked.acquire(True, max(0.0, ends - time.monotonic()))
+
+
+def _has_switched(greenlet: Any) -> bool:
+    """Return whether the thread of *greenlet* runs another greenlet than its main greenlet."""
+    while greenlet.parent is not None:
+        greenlet = greenlet.parent
+    return greenlet.gr_frame is not None  # only a suspended greenlet has a frame
 
 
 def _sleep(parked: Any) -> None:

@@ -198,3 +198,38 @@ def test_an_atexit_function_of_the_program_can_publish(broker: ServerHandle, top
     done = python(CLOSES_FIRST, broker.tcp_address, topic)
     assert (done.returncode, done.stderr) == (0, b"")
     assert int(broker.stats(topic)["depth"]) == 2
+
+
+RUNS_GREENLETS = """
+import os, sys, time, types
+import gevent
+from gnsq_lite import Reader, Writer
+address, topic = sys.argv[1:]
+begun = []
+
+def handle(message):
+    begun.append(message)
+    while True:
+        gevent.joinall([gevent.spawn(gevent.sleep, 0.0001) for _ in range(5)])
+
+class SlowToFinalize:
+    def __del__(self, sleep=time.sleep, write=os.write):
+        sleep(0.5)
+        write(1, b"finalized")
+
+# Python deletes the object of a module late: when no other thread can have the GIL any more.
+sys.modules["slow"] = types.ModuleType("slow")
+sys.modules["slow"].object = SlowToFinalize()
+Reader(topic, "ch", handle, nsqd_tcp_addresses=address, handler_pool="thread", concurrency=4,
+       max_in_flight=4).start(block=False)
+Writer(address).multipublish(topic, [b"x"] * 4)
+while len(begun) < 4:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.rule("CLOSE-1")
+def test_a_slow_exit_while_handler_threads_run_greenlets_does_not_crash(broker: ServerHandle, topic: str) -> None:
+    for _ in range(6):  # without parked hubs, half of these exits crash
+        done = python(RUNS_GREENLETS, broker.tcp_address, topic)
+        assert (done.returncode, done.stdout) == (0, b"finalized"), done
