@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "broker": {"errors", "clock", "version", "wire.constants"},
     "testing": CORE | FACADE | {"broker", "consume", "reader", "wire.names", "writer"},
     "supervise": BASE | {"clock", "stats"},
-    "worker": CLIENT | {"policy", "supervise"},
+    "worker": CLIENT | {"policy", "supervise", "recording.backlog", "recording.options", "recording.receiver"},
     "recording": CLIENT,
     "spark": CLIENT | {"recording"},
     "contrib": CLIENT | {"broker", "worker", "testing", "supervise"},

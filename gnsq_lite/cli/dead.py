@@ -20,7 +20,7 @@ from gnsq_lite import Writer
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.output import console, echo, errors, visible
 from gnsq_lite.cli.params import Command, Duration
-from gnsq_lite.errors import NotSent, NSQConnectionError, NSQError
+from gnsq_lite.errors import ConnectError, NotSent, NSQConnectionError, NSQError
 from gnsq_lite.option_fields import per_second
 from gnsq_lite.worker.dead import DeadLetter, Store, open_stores
 
@@ -61,10 +61,18 @@ def _selection(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _selected(store: Store, given: dict[str, Any]) -> Iterator[DeadLetter]:
+def _readable(store: Store, unread: list[NSQError]) -> Iterator[DeadLetter]:
+    """Yield the letters of a store.  If an nsqd cannot be reached, add the error to *unread* after the last letter."""
+    try:
+        yield from store.letters()
+    except ConnectError as error:
+        unread.append(error)
+
+
+def _selected(store: Store, unread: list[NSQError], given: dict[str, Any]) -> Iterator[DeadLetter]:
     """Yield the letters that the flags select."""
     left = given["limit"] or float("inf")
-    for letter in store.letters():
+    for letter in _readable(store, unread):
         if (
             given["topic"] in (None, letter.topic)
             and given["channel"] in (None, letter.channel)
@@ -80,8 +88,11 @@ def _selected(store: Store, given: dict[str, Any]) -> Iterator[DeadLetter]:
 
 
 @contextmanager
-def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, Callable[[str], Writer]]]:
-    """Yield the store, and a function that returns the Writer for an nsqd.  Addresses in flags replace this nsqd."""
+def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, Callable[[str], Writer], list[NSQError]]]:
+    """Yield the store, a function that returns the Writer for an nsqd, and a list of errors.
+
+    Addresses in flags replace the nsqd of the Writer.  At the end, raises the first error of the list.
+    """
     where = flags.where(given.pop("nsqds"), given.pop("lookupds"))
     options = flags.secured(given)
     writers: dict[str, Writer] = {}
@@ -103,12 +114,15 @@ def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, Callable[
     if kind == "django":
         _set_up_django()
     (store,) = open_stores(word, lambda: writer(""), {**where, **options})
+    unread: list[NSQError] = []
     try:
-        yield store, writer
+        yield store, writer, unread
     finally:
         store.close()
         for each in writers.values():
             each.close()
+    if unread:
+        raise unread[0]
 
 
 def _set_up_django() -> None:
@@ -134,8 +148,8 @@ def _one_line(letter: DeadLetter) -> str:
 @flags.as_json
 def list_(store: str, group_by: str | None, as_json: bool, **given: Any) -> None:
     """List letters, or count them by error, topic, nsqd or host.  A letter id is not the message id."""
-    with _opened(store, given) as (opened, _):
-        letters = _selected(opened, given)
+    with _opened(store, given) as (opened, _, unread):
+        letters = _selected(opened, unread, given)
         if group_by is not None:
             _print_groups(group_by, letters, as_json)
         elif as_json:
@@ -177,7 +191,7 @@ def _print_groups(group_by: str, letters: Iterator[DeadLetter], as_json: bool) -
 @click.argument("key", metavar="LETTER_ID")
 def show(store: str, key: str, **given: Any) -> int:
     """Print one letter with its topic, nsqd, error, traceback and body.  `dead list` prints the letter ids."""
-    with _opened(store, given) as (opened, _):
+    with _opened(store, given) as (opened, _, _):
         letter = next((each for each in opened.letters() if each.key == key), None)
     if letter is None:
         errors.print(f"gnsq-lite: no letter has the id {key!r}; dead list prints the ids", markup=False)
@@ -237,10 +251,10 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
     if own_topic and own_topic == (to_topic or ("" if kind == "topic" else own_topic)):
         raise click.UsageError(f"{store} would retry its letters into itself: give --to another topic")
     again = ReturnedLetters(time.time())
-    counts, failed, stayed = Counter[str](), 0, 0
+    counts, gone, failed, stayed = Counter[str](), Counter[str](), 0, 0
     try:
-        with _opened(store, given) as (opened, writer):
-            for letter in _selected(opened, given):
+        with _opened(store, given) as (opened, writer, unread):
+            for letter in _selected(opened, unread, given):
                 topic = to_topic or letter.topic
                 if topic == own_topic:
                     failed += 1
@@ -252,11 +266,16 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
                 if own_topic and again.is_return(letter):
                     stayed += 1
                     continue
+                if letter.nsqd_address in gone:
+                    gone[letter.nsqd_address] += 1
+                    continue
                 if not dry_run:
                     try:
                         writer(letter.nsqd_address).publish(topic, letter.body)
-                    except (NotSent, NSQConnectionError):
-                        raise  # no nsqd can be reached: the next letter would fail too
+                    except (NotSent, NSQConnectionError) as error:
+                        errors.print(f"gnsq-lite: {error}", markup=False)
+                        gone[letter.nsqd_address] += 1
+                        continue
                     except NSQError as error:
                         failed += 1
                         errors.print(f"gnsq-lite: cannot publish the letter {letter.key}: {error}", markup=False)
@@ -269,7 +288,10 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
         _print_counts("would be published" if dry_run else "published", counts)
         if stayed:
             echo(f"{stayed} letters stay, because they may be newer than this retry")
-    return 1 if failed else 0
+        for nsqd, count in gone.items():
+            said = f"{count} letters of {nsqd or 'no nsqd'} stay, because it cannot be reached"
+            errors.print(f"gnsq-lite: {said}: --nsqd-tcp-address publishes them to another nsqd", markup=False)
+    return 1 if failed or gone else 0
 
 
 @command.command("drop", cls=Command, example="dead drop dead --topic orders")
@@ -282,12 +304,14 @@ def drop(store: str, drop_all: bool, dry_run: bool, **given: Any) -> None:
     if not drop_all and not any(given[name] for name in ("topic", "channel", "error", "nsqd", "since", "keys")):
         raise click.UsageError("select letters, or give --all")
     counts = Counter[str]()
-    with _opened(store, given) as (opened, _):
-        for letter in _selected(opened, given):
-            if not dry_run:
-                opened.remove(letter)
-            counts[letter.topic] += 1
-    _print_counts("would be deleted" if dry_run else "deleted", counts)
+    try:
+        with _opened(store, given) as (opened, _, unread):
+            for letter in _selected(opened, unread, given):
+                if not dry_run:
+                    opened.remove(letter)
+                counts[letter.topic] += 1
+    finally:
+        _print_counts("would be deleted" if dry_run else "deleted", counts)
 
 
 def _print_counts(done: str, counts: Counter[str]) -> None:

@@ -67,7 +67,7 @@ class Backlog:
     def __init__(self, recorder: BacklogRecorder, options: RecorderOptions, clock: Clock = SYSTEM_CLOCK) -> None:
         self._recorder, self._clock = recorder, clock
         self._idle, self._patience = options.idle_timeout, options.connect_timeout
-        self._skips_missing = options.on_missing_nsqd == "warn"
+        self._skips_missing, self._warns = options.on_missing_nsqd != "error", options.on_missing_nsqd == "warn"
         self._missing_since = clock.now()
         self._connected_since: float | None = None
         self._skipped: set[str] = set()
@@ -76,7 +76,8 @@ class Backlog:
         """Return whether the whole backlog is stored.  Raises the error that ended the recorder.
 
         Raises ConnectError if an nsqd was unreachable for connectTimeoutMs.  With onMissingNsqd=warn, logs a warning
-        and skips this nsqd instead, unless all nsqds are unreachable.
+        and skips this nsqd instead, unless all nsqds are unreachable.  With "last", raises the error when the backlog
+        of the other nsqds is read.
         """
         self._recorder.check()
         now = self._clock.now()
@@ -84,14 +85,18 @@ class Backlog:
             self._connected_since = now if self._connected_since is None else self._connected_since
             if self._recorder.holds_backlog():
                 return False
-            return now - max(self._connected_since, self._recorder.backlog_seen) >= self._idle
+            is_quiet = now - max(self._connected_since, self._recorder.backlog_seen) >= self._idle
+            if is_quiet and self._skipped and not self._warns:
+                raise self._recorder.not_connected(self._patience)
+            return is_quiet
         if self._connected_since is not None:
             self._connected_since, self._missing_since = None, now
         if now - self._missing_since >= self._patience:
             error = self._recorder.not_connected(self._patience)
             if not (self._skips_missing and self._recorder.is_connected()):
                 raise error
-            log.warning("%s; onMissingNsqd=warn: continuing without these nsqds", error)
+            if self._warns:
+                log.warning("%s; onMissingNsqd=warn: continuing without these nsqds", error)
             self._skipped |= set(self._recorder.missing())
         return False
 

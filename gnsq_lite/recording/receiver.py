@@ -72,22 +72,32 @@ class Receiver:
 
     def start(self, on_messages: OnMessages) -> None:
         """Start the Readers.  Does not wait for their connections."""
+        for _ in range(self._count):
+            self.add(on_messages)
+
+    def add(self, on_messages: OnMessages) -> None:
+        """Start one more Reader.  nsqd limits the messages in flight on each connection."""
 
         def take(messages: list[Message]) -> None:
             keep_all(messages)
             on_messages(messages)
 
-        for number in range(self._count):
-            reader = Reader(
-                self._topic,
-                self._channel,
-                take,
-                on_connected=partial(self._on_connected, number),
-                on_disconnected=partial(self._on_disconnected, number),
-                **self._arguments,
-            )
-            self._readers.append(reader)
-            reader.start(block=False)
+        number = len(self._readers)
+        self._subscribed.setdefault(number, set())
+        reader = Reader(
+            self._topic,
+            self._channel,
+            take,
+            on_connected=partial(self._on_connected, number),
+            on_disconnected=partial(self._on_disconnected, number),
+            **self._arguments,
+        )
+        self._readers.append(reader)
+        reader.start(block=False)
+
+    def is_starved(self) -> bool:
+        """Return whether an nsqd may send few further messages to the Reader that was started last."""
+        return self._readers[-1].is_starved()
 
     def _on_connected(self, number: int, address: str) -> None:
         """Copy the present subscriptions of the Reader *number*.  Runs in the I/O thread."""
@@ -108,7 +118,7 @@ class Receiver:
     def missing(self) -> list[str]:
         """Return the configured or recently lost nsqds to which at least one Reader is not subscribed."""
         now = self._clock.now()
-        addresses = [{address for address, _ in here} for here in self._subscribed.values()]
+        addresses = [{address for address, _ in here} for here in list(self._subscribed.values())]
         away = {one for one in self._named if not all(one in some for some in addresses)}
         for (number, endpoint), since in list(self._lost.items()):
             if now - since < self._remembered and not self._is_subscribed(number, endpoint):
@@ -149,6 +159,8 @@ class Receiver:
     def stop(self, timeout: float) -> None:
         """Close every Reader gracefully within *timeout* seconds, so that no message stays in flight."""
         deadline = self._clock.now() + timeout
+        for reader in self._readers:
+            reader.close(timeout, wait=False)
         for reader in self._readers:
             reader.close(max(0.0, deadline - self._clock.now()))
 

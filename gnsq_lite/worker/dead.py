@@ -11,21 +11,21 @@ import hashlib
 import json
 import logging
 import os
-import queue
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.errors import BadMessageError, CompressedBodyError, MessageTooLarge, OptionError, cut
+from gnsq_lite.errors import BadMessageError, ClosedError, CompressedBodyError, MessageTooLarge, OptionError, cut
 from gnsq_lite.message import Message
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.user_hooks import log_safely
-from gnsq_lite.reader import Reader, log_give_up
+from gnsq_lite.reader import log_give_up
 from gnsq_lite.wire.names import check_topic
+from gnsq_lite.worker.dead_topic import TopicLetters
 from gnsq_lite.writer import Writer
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -38,8 +38,6 @@ VERSION = 1
 _LONGEST_TRACEBACK = 16_384
 #: Maximum number of letters in a directory, and maximum number of letters stored between two counts of its files.
 _MOST, _RECOUNT = 100_000, 1_000
-#: Channel from which a topic's letters are read, and seconds without a letter after which reading ends.
-CHANNEL, _IDLE = "dead_letters", 2.0
 _WORDS = "must be 'log' or a comma-separated list of 'directory:PATH', 'topic:NAME', 'bodies:NAME' and 'django'"
 
 
@@ -66,11 +64,14 @@ class DeadLetter:
     error_type: str = ""
     error: str = ""
     traceback: str = ""
+    #: Name under which a store has yielded the letter, or "".  Not part of the letter's JSON.
+    stored: str = field(default="", compare=False, repr=False)
 
     @property
     def name(self) -> str:
         """Return the letter's name in a store.  The name is the same if the message is given up again."""
-        return f"{self.topic}.{self.channel}.{self.timestamp_ns}.{self.id.hex()}".replace("#", "_")
+        name = f"{self.topic}.{self.channel}.{self.timestamp_ns}.{self.id.hex()}"
+        return self.stored or name.replace("#", "_").replace("/", "_")
 
     @property
     def key(self) -> str:
@@ -80,6 +81,7 @@ class DeadLetter:
     def to_json(self) -> bytes:
         """Return the letter as JSON, with the body in base64 and the message id in hex."""
         values = {**asdict(self), "id": self.id.hex(), "body": base64.b64encode(self.body).decode("ascii")}
+        del values["stored"]
         return json.dumps({"version": VERSION, **values}).encode("ascii")
 
 
@@ -205,8 +207,7 @@ class Topic:
         check_topic(topic)
         self.word = f"{'bodies' if bare else 'topic'}:{topic}"
         self._topic, self._writer, self._bare, self._options = topic, writer, bare, reader or {}
-        self._open: dict[str, Message] = {}
-        self._reader: Reader | None = None
+        self._reading: TopicLetters | None = None
 
     def keep(self, letter: DeadLetter) -> None:
         """Publish the letter, without its traceback if it is too large.  Raises MessageTooLarge, PublishError."""
@@ -219,24 +220,14 @@ class Topic:
             self._writer().publish(self._topic, replace(letter, traceback="").to_json())
 
     def letters(self) -> Iterator[DeadLetter]:
-        """Yield letters until no letter arrives for two seconds.  Letters that are not removed stay in the topic."""
-        arrived: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        """Yield the letters that were published before this call.  Letters that are not removed stay in the topic.
 
-        def receive(message: Message) -> None:
-            message.enable_async()
-            arrived.put(message)
-
-        options: dict[str, Any] = {"max_in_flight": 2500, "msg_timeout": 900.0, "max_attempts": 0, **self._options}
-        self._reader = Reader(self._topic, CHANNEL, receive, **options)
-        self._reader.start(block=False)
+        Raises ConnectError, after the letters of the other nsqds, if an nsqd cannot be reached.
+        """
+        self._reading = TopicLetters(self._topic, self._options)
         try:
-            while True:
-                message = arrived.get(timeout=_IDLE)
-                letter = self._letter(message)
-                self._open[letter.name] = message
-                yield letter
-        except queue.Empty:
-            return
+            for key, message in self._reading:
+                yield replace(self._letter(message), stored=key)
         finally:
             self.close()
 
@@ -248,17 +239,15 @@ class Topic:
 
     def remove(self, letter: DeadLetter) -> None:
         """Finish the message."""
-        self._open.pop(letter.name).finish()
+        if self._reading is None:
+            raise ClosedError("letters are removed while letters() yields them")
+        self._reading.remove(letter.stored)
 
     def close(self) -> None:
-        """Requeue the letters that were not removed, and close the Reader."""
-        for message in self._open.values():
-            if not message.has_responded:
-                message.requeue(0.0, backoff=False)
-        self._open.clear()
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        """Requeue the letters that were not removed, and disconnect."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()
 
 
 #: Name of an integration's store -> function that makes the store from the text after the colon.

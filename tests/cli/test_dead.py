@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gnsq_lite.broker import Broker
+from gnsq_lite.worker.dead import DeadLetter, Directory
 from tests.cli.programs import call
 from tests.programs import running, wait_for
 from tests.servers import http_call
@@ -131,6 +132,53 @@ def test_letters_of_a_topic_are_listed_retried_and_dropped(nsqd: Broker, tmp_pat
     assert "20 letters deleted" in dead(tmp_path, nsqd, "drop", "topic:orders.dead", "--all")
     assert json.loads(dead(tmp_path, nsqd, *groups)) == {}
     assert depth(nsqd) == 10
+
+
+GONE = "127.0.0.1:1"
+
+
+@pytest.mark.timeout(300)
+def test_an_nsqd_that_is_gone_is_named_and_the_letters_of_the_other_are_treated(nsqd: Broker, tmp_path: Path) -> None:
+    both = ["topic:dead", "--nsqd-tcp-address", GONE]
+    letters = [letter(number, nsqd.nsqd_tcp_address) for number in range(6)]
+    lines = b"\n".join(each.to_json() for each in letters)
+    for words, said in (
+        (["list", *both, "--group-by", "topic", "--json"], '{"orders/c": 6}'),
+        (["drop", *both, "--all"], "orders: 6 letters deleted"),
+        (["retry", *both], "orders: 6 letters published"),
+    ):
+        if words[0] != "drop":  # the list leaves the letters for it
+            assert http_call(nsqd.http_address, "POST", "/mpub?topic=dead", lines).status == 200
+        out = dead(tmp_path, nsqd, *words, code=1)
+        assert said in out
+        assert f"{GONE}: no connection within 5 s, so its letters of dead were not read" in " ".join(out.split())
+    assert depth(nsqd) == 6
+
+
+def test_letters_whose_own_nsqd_is_gone_stay_and_are_counted(nsqd: Broker, tmp_path: Path) -> None:
+    store = Directory(tmp_path / "letters")
+    for number in range(6):
+        store.keep(letter(number, GONE if number % 2 else nsqd.nsqd_tcp_address))
+    ended, out, err = call("dead", "retry", str(tmp_path / "letters"))
+    assert (ended, out) == (1, "orders: 3 letters published\n")
+    assert f"3 letters of {GONE} stay, because it cannot be reached: --nsqd-tcp-address publishes" in " ".join(
+        err.split()
+    )
+    assert "orders: 3 letters published" in dead(tmp_path, nsqd, "retry", "letters")
+    assert list((tmp_path / "letters").iterdir()) == []
+
+
+def letter(number: int, nsqd_address: str) -> DeadLetter:
+    """Return a letter of the topic orders."""
+    return DeadLetter(
+        topic="orders",
+        channel="c",
+        body=b"%d" % number,
+        id=b"%016d" % number,
+        timestamp_ns=17,
+        attempts=3,
+        nsqd_address=nsqd_address,
+    )
 
 
 @pytest.mark.parametrize(
