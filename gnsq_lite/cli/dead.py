@@ -250,7 +250,7 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
         own_topic = ""
     if own_topic and own_topic == (to_topic or ("" if kind == "topic" else own_topic)):
         raise click.UsageError(f"{store} would retry its letters into itself: give --to another topic")
-    again = ReturnedLetters(time.time())
+    again, has_addresses = ReturnedLetters(time.time()), bool(given["nsqds"] or given["lookupds"])
     counts, gone, failed, stayed = Counter[str](), Counter[str](), 0, 0
     try:
         with _opened(store, given) as (opened, writer, unread):
@@ -266,15 +266,16 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
                 if own_topic and again.is_return(letter):
                     stayed += 1
                     continue
-                if letter.nsqd_address in gone:
-                    gone[letter.nsqd_address] += 1
+                nsqd = "" if has_addresses else letter.nsqd_address
+                if nsqd in gone:
+                    gone[nsqd] += 1
                     continue
                 if not dry_run:
                     try:
                         writer(letter.nsqd_address).publish(topic, letter.body)
                     except (NotSent, NSQConnectionError) as error:
                         errors.print(f"gnsq-lite: {error}", markup=False)
-                        gone[letter.nsqd_address] += 1
+                        gone[nsqd] += 1
                         continue
                     except NSQError as error:
                         failed += 1
@@ -289,8 +290,9 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
         if stayed:
             echo(f"{stayed} letters stay, because they may be newer than this retry")
         for nsqd, count in gone.items():
-            said = f"{count} letters of {nsqd or 'no nsqd'} stay, because it cannot be reached"
-            errors.print(f"gnsq-lite: {said}: --nsqd-tcp-address publishes them to another nsqd", markup=False)
+            whose = f"of {nsqd} stay, because it cannot" if nsqd else "stay, because no nsqd can"
+            said = f"{count} letters {whose} be reached: --nsqd-tcp-address publishes them to another nsqd"
+            errors.print(f"gnsq-lite: {said}", markup=False)
     return 1 if failed or gone else 0
 
 

@@ -17,6 +17,7 @@ import pytest
 from gnsq_lite import Writer, errors
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.net.blocking_connection import BlockingStream
+from gnsq_lite.publish import nsqds as nsqds_module
 from gnsq_lite.publish import shared
 from gnsq_lite.publish.nsqds import Nsqds
 from gnsq_lite.publish.publication import Publish
@@ -256,12 +257,13 @@ def test_a_failed_nsqd_is_tried_by_one_thread_at_a_time() -> None:
 @pytest.mark.rule("PUB-4")
 @pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
 def test_threads_share_max_connections_connections_and_if_nsqd_is_far_away_the_others_use_the_loop(
-    nsqd: Nsqd, is_far: bool
+    nsqd: Nsqd, is_far: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(connection: socket.socket, body: bytes) -> None:
-        time.sleep(0.03 if is_far else 0.001)
+        time.sleep(0.01)
         connection.sendall(OK)
 
+    monkeypatch.setattr(nsqds_module, "_FAR", 0.0 if is_far else float("inf"))  # however slow this machine is
     nsqd.answer = answer
     with Writer(nsqd.address, max_connections=2) as writer:
         acts = [lambda: [writer.publish("t", b"x") for _ in range(10)]] * 8
