@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
+from gnsq_lite.worker import dead_topic
 from gnsq_lite.worker.dead import DeadLetter, Directory
 from tests.cli.programs import call
 from tests.programs import running, wait_for
@@ -138,7 +141,10 @@ GONE = "127.0.0.1:1"
 
 
 @pytest.mark.timeout(300)
-def test_an_nsqd_that_is_gone_is_named_and_the_letters_of_the_other_are_treated(nsqd: Broker, tmp_path: Path) -> None:
+def test_an_nsqd_that_is_gone_is_named_and_the_letters_of_the_other_are_treated(
+    nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_topic, "_CONNECT_TIMEOUT", 0.5)
     both = ["topic:dead", "--nsqd-tcp-address", GONE]
     letters = [letter(number, nsqd.nsqd_tcp_address) for number in range(6)]
     lines = b"\n".join(each.to_json() for each in letters)
@@ -151,11 +157,14 @@ def test_an_nsqd_that_is_gone_is_named_and_the_letters_of_the_other_are_treated(
             assert http_call(nsqd.http_address, "POST", "/mpub?topic=dead", lines).status == 200
         out = dead(tmp_path, nsqd, *words, code=1)
         assert said in out
-        assert f"{GONE}: no connection within 5 s, so its letters of dead were not read" in " ".join(out.split())
+        assert f"{GONE}: no connection within 0.5 s, so its letters of dead were not read" in " ".join(out.split())
     assert depth(nsqd) == 6
 
 
-def test_letters_whose_own_nsqd_is_gone_stay_and_are_counted(nsqd: Broker, tmp_path: Path) -> None:
+def test_letters_whose_own_nsqd_is_gone_stay_and_are_counted(
+    nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnsq_lite.cli.dead.Writer", partial(Writer, publish_timeout=1.0))
     store = Directory(tmp_path / "letters")
     for number in range(6):
         store.keep(letter(number, GONE if number % 2 else nsqd.nsqd_tcp_address))
