@@ -13,12 +13,12 @@ from itertools import accumulate, takewhile
 from operator import attrgetter
 from typing import Any
 
-from gnsq_lite import Reader
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ClosedError
 from gnsq_lite.keywords import address_list
 from gnsq_lite.message import Message, keep_all
 from gnsq_lite.options import format_address
+from gnsq_lite.reader import Reader
 from gnsq_lite.recording.options import RecorderOptions
 
 #: The I/O thread calls this function with received messages.  The function must not block.
