@@ -171,8 +171,8 @@ def test_the_time_to_stop_is_that_of_all_receivers_together(monkeypatch: pytest.
     clock = FakeClock()
 
     class Hanging:
-        def close(self, timeout: float) -> None:
-            clock.advance(timeout)
+        def close(self, timeout: float, *, wait: bool = True) -> None:
+            clock.advance(timeout if wait else 0.0)
 
     base = {"topic": "t", "channel": "c", "recording": "/s", "nsqdTCPAddresses": "n", "connectionsPerNsqd": "3"}
     receiver = Receiver(parse(SourceOptions, base).recorder(), clock=clock)
