@@ -33,6 +33,12 @@ from tests.system.http_stub import scripted
 pytestmark = pytest.mark.unpatched
 
 
+@pytest.fixture(autouse=True)
+def no_nsqd_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a slow machine not make an nsqd look far away, because then threads use the loop too."""
+    monkeypatch.setattr(nsqds_module, "_FAR", float("inf"))
+
+
 class Nsqd:
     """A scripted nsqd: notes who connects and what is published, and answers as the test says."""
 
@@ -263,7 +269,8 @@ def test_threads_share_max_connections_connections_and_if_nsqd_is_far_away_the_o
         time.sleep(0.01)
         connection.sendall(OK)
 
-    monkeypatch.setattr(nsqds_module, "_FAR", 0.0 if is_far else float("inf"))  # however slow this machine is
+    if is_far:
+        monkeypatch.setattr(nsqds_module, "_FAR", 0.0)
     nsqd.answer = answer
     with Writer(nsqd.address, max_connections=2) as writer:
         acts = [lambda: [writer.publish("t", b"x") for _ in range(10)]] * 8
