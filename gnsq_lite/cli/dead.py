@@ -306,13 +306,11 @@ def drop(store: str, drop_all: bool, dry_run: bool, **given: Any) -> None:
     if not drop_all and not any(given[name] for name in ("topic", "channel", "error", "nsqd", "since", "keys")):
         raise click.UsageError("select letters, or give --all")
     counts = Counter[str]()
-    try:
-        with _opened(store, given) as (opened, _, unread):
-            for letter in _selected(opened, unread, given):
-                if not dry_run:
-                    opened.remove(letter)
-                counts[letter.topic] += 1
-    finally:
+    with _opened(store, given) as (opened, _, unread):
+        for letter in _selected(opened, unread, given):
+            if not dry_run:
+                opened.remove(letter)
+            counts[letter.topic] += 1
         _print_counts("would be deleted" if dry_run else "deleted", counts)
 
 

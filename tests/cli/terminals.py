@@ -17,7 +17,7 @@ from tests.programs import STARTING, wait_for
 
 
 class Terminal:
-    """A program on a terminal of its own, and what stands on the screen: as much of one as these programs need."""
+    """A program on a pseudo-terminal, and the text on its screen.  Knows only the control codes of these programs."""
 
     def __init__(self, *arguments: str, width: int = 80, height: int = 24) -> None:
         self._master, slave = pty.openpty()

@@ -19,7 +19,7 @@ PROJECT = Path(__file__).parent / "project"
 
 
 class Shop:
-    """A copy of the project with a database and an nsqd of its own."""
+    """A copy of the Django project, with a new database and a new nsqd."""
 
     def __init__(self, folder: Path, nsqd: Broker) -> None:
         self.folder, self.nsqd = folder, nsqd

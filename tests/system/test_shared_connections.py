@@ -262,7 +262,7 @@ def test_a_failed_nsqd_is_tried_by_one_thread_at_a_time() -> None:
 
 @pytest.mark.rule("PUB-4")
 @pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
-def test_threads_share_max_connections_connections_and_if_nsqd_is_far_away_the_others_use_the_loop(
+def test_threads_share_max_connections_and_use_the_loop_too_if_nsqd_is_far_away(
     nsqd: Nsqd, is_far: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(connection: socket.socket, body: bytes) -> None:
