@@ -16,6 +16,7 @@ from gnsq_lite import Reader, Writer, errors
 from gnsq_lite.broker import Broker
 from tests.programs import wait_for
 from tests.resource_watch import bystander, healthy  # noqa: F401 - fixtures
+from tests.system.clients import connected
 from tests.system.http_stub import Stub, stub
 from tests.youzan_broker import YouzanBroker
 
@@ -216,11 +217,11 @@ def test_a_writer_forgets_an_nsqd_that_is_gone_and_listed_no_more(tried: list[tu
         listing(lookupd, node(*stays.tcp_address), node(*goes.tcp_address))
         with Writer(lookupd_http_addresses=lookupd.address, **WARY) as writer:
             writer.publish("t", b"x")
-            wait_for(lambda: len(writer.stats().connections) == 2)
+            wait_for(lambda: connected(writer) == {stays.nsqd_tcp_address, goes.nsqd_tcp_address})
             gone = goes.tcp_address
             listing(lookupd, node(*stays.tcp_address))
             goes.stop()
-            wait_for(lambda: len(writer.stats().connections) == 1)
+            wait_for(lambda: connected(writer) == {stays.nsqd_tcp_address})
 
             def leaves_it_alone() -> bool:
                 tries, asked = tried.count(gone), len(lookupd.requests)

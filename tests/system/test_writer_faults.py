@@ -18,7 +18,7 @@ from tests.programs import wait_for
 from tests.proxy import Proxy
 from tests.servers import ServerHandle
 from tests.stub_nsqd import shake_hands, small_buffer, steps
-from tests.system.clients import QUICK, depth
+from tests.system.clients import QUICK, connected, depth
 from tests.system.http_stub import scripted
 
 
@@ -184,11 +184,6 @@ def test_an_idle_writer_survives_a_restart_of_nsqd(broker: ServerHandle, topic: 
         assert writer.stats().reconnects >= 1
 
 
-def connected(writer: Writer) -> set[str]:
-    """Return the addresses that the Writer is connected to; the pool and the loop may both have a connection."""
-    return {each.address for each in writer.stats().connections}
-
-
 @pytest.mark.rule("PUB-4")
 def test_a_dead_nsqd_is_skipped_and_used_again_later(make_broker: MakeBroker, topic: str) -> None:
     first, second = make_broker(), make_broker()
@@ -234,7 +229,7 @@ def test_a_silent_nsqd_costs_one_publish_and_is_used_again(
         Proxy(silent.tcp_address) as proxy,
         Writer([good.tcp_address, proxy.address], publish_timeout=timeout, coalesce=coalesce, **QUICK) as writer,
     ):
-        wait_for(lambda: writer.publish(topic, b"x", timeout=20.0) or len(writer.stats().connections) == 2)
+        wait_for(lambda: writer.publish(topic, b"x", timeout=20.0) or len(connected(writer)) == 2)
         proxy.holding = True
         failed = 0
         for _ in range(40):
@@ -258,7 +253,7 @@ def test_with_retries_a_silent_nsqd_costs_no_publish_at_all(make_broker: MakeBro
         Writer([good.tcp_address, proxy.address], publish_timeout=30.0, retries=1, **QUICK) as writer,
     ):
         writer.publish_nowait(topic, b"x").result()
-        wait_for(lambda: len(writer.stats().connections) == 2)
+        wait_for(lambda: len(connected(writer)) == 2)
         proxy.holding = True
         began = time.monotonic()
         for publication in [writer.publish_nowait(topic, b"x") for _ in range(100)]:
