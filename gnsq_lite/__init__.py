@@ -26,6 +26,7 @@ from gnsq_lite.version import __version__
 
 if TYPE_CHECKING:
     from gnsq_lite import errors
+    from gnsq_lite.dialect import PublishReceipt
     from gnsq_lite.message import GiveUp, Message, Requeue, TimeLimitExceeded
     from gnsq_lite.options import BackoffOptions, TLSOptions
     from gnsq_lite.publish.middleware import PublishCall, PublishMiddleware
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from gnsq_lite.reader import Reader
     from gnsq_lite.worker import Worker
     from gnsq_lite.writer import Writer
-    from gnsq_lite.youzan.messages import PublishReceipt
 
 __all__ = [
     "BackoffOptions",
@@ -61,7 +61,7 @@ _HOMES = {
     "Publication": "gnsq_lite.publish.publication",
     "PublishCall": "gnsq_lite.publish.middleware",
     "PublishMiddleware": "gnsq_lite.publish.middleware",
-    "PublishReceipt": "gnsq_lite.youzan.messages",
+    "PublishReceipt": "gnsq_lite.dialect",
     "Reader": "gnsq_lite.reader",
     "Requeue": "gnsq_lite.message",
     "TLSOptions": "gnsq_lite.options",

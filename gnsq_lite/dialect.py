@@ -20,10 +20,10 @@ from gnsq_lite.errors import (
     OptionError,
     ProtocolError,
     WrongDialectError,
-    printable,
 )
 from gnsq_lite.message import Message
 from gnsq_lite.options import Address, format_address, is_host_name
+from gnsq_lite.text import printable
 from gnsq_lite.wire import commands
 
 Role = Literal["read", "write"]
@@ -51,6 +51,23 @@ class Endpoint:
     def __str__(self) -> str:
         where = format_address((self.host, self.port))
         return where if self.partition is None else f"{where}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReceipt:
+    """What nsqd returns for a traced publish to Youzan's NSQ (YZ-9).
+
+    ``partition`` is 0 for a standalone server.  For a batch, nsqd returns the ids and offset of the first message, and
+    the size of all messages.  If the Writer split the batch, ``rest`` has the receipts of the second and all later
+    parts.
+    """
+
+    internal_id: int
+    trace_id: int
+    queue_offset: int
+    raw_size: int
+    partition: int
+    rest: tuple[PublishReceipt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from gnsq_lite.consume.pools import pool_kind
 from gnsq_lite.consume.settings import ConsumerSettings, ReaderOptions, message_fields
 from gnsq_lite.consume.snapshot import reader_stats
 from gnsq_lite.dialect import Endpoint
+from gnsq_lite.dialects import make_dialect
 from gnsq_lite.errors import ClosedError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, address_list, check_runs, split, url_list, with_environment
 from gnsq_lite.message import Message
@@ -36,7 +37,6 @@ from gnsq_lite.options import (
 )
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.wire.names import check_channel, check_topic
-from gnsq_lite.youzan.dialect import resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -120,7 +120,7 @@ class Reader:
         nsqds, lookupds = with_environment(own.nsqd_tcp_addresses, own.lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
         self.topic, self.channel = topic, channel
-        chosen = resolve(own.dialect, **_given(partitions=own.partitions, ordered=own.ordered or None))
+        chosen = make_dialect(own.dialect, **_given(partitions=own.partitions, ordered=own.ordered or None))
         replaced = {
             "dialect": chosen,
             "backoff": _backoff(own.backoff),

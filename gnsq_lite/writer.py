@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.dialect import Endpoint, PublishRequest
+from gnsq_lite.dialects import make_dialect
 from gnsq_lite.errors import ClosedError, NotSent, NSQError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_bytes, split, url_list, with_environment
 from gnsq_lite.net.io_thread import forget_on_fork, io_loop, own_process, reset_after_fork
@@ -28,13 +29,12 @@ from gnsq_lite.publish.shared import SharedConnections
 from gnsq_lite.stats import WriterStats
 from gnsq_lite.wire import commands
 from gnsq_lite.wire.names import check_topic
-from gnsq_lite.youzan.dialect import resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from gnsq_lite.arguments import WriterArguments
-    from gnsq_lite.youzan.messages import PublishReceipt
+    from gnsq_lite.dialect import PublishReceipt
 
 
 class Writer:
@@ -62,7 +62,7 @@ class Writer:
         check_connection(connection, lookup)
         nsqds, lookupds = with_environment(nsqd_tcp_addresses, own.lookupd_http_addresses)
         endpoints = address_list(nsqds, option="nsqd_tcp_addresses", default_port=DEFAULT_TCP_PORT)
-        self._dialect = resolve(own.dialect, **({"trace": True} if own.trace else {}))
+        self._dialect = make_dialect(own.dialect, **({"trace": True} if own.trace else {}))
         self._settings = ProducerSettings(
             **{**vars(own), "dialect": self._dialect},
             endpoints=[Endpoint(host, port) for host, port in endpoints],

@@ -13,15 +13,16 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gnsq_lite"
 
 FACADE = {"gnsq_lite"}  # the public API, as a user imports it
-BASE = {"errors", "version"}
+BASE = {"errors", "text", "version"}
 CORE = BASE | {"clock", "option_fields", "options", "keywords", "message", "stats"}
 CLIENT = CORE | FACADE | {"dialect", "youzan", "http", "net", "consume", "publish", "wire"}
-CLIENT |= {"arguments", "reader", "writer"}
+CLIENT |= {"arguments", "dialects", "reader", "writer"}
 
 #: Part (a module or package right below gnsq_lite) -> what of ours it may import; "wire.names" allows just that module.
 ALLOWED: dict[str, set[str]] = {
     "version": set(),
-    "errors": set(),
+    "text": set(),
+    "errors": {"text"},
     "clock": set(),
     "_core": set(),
     "option_fields": BASE,
@@ -39,10 +40,11 @@ ALLOWED: dict[str, set[str]] = {
     | {"option_fields", "options", "clock", "keywords", "wire.names", "wire.commands"},
     "net": CORE | {"_core", "blocking_calls", "wire", "policy", "dialect", "http"},
     "consume": CORE | {"_core", "wire", "policy", "dialect", "net"},
-    "publish": CORE | {"wire", "policy", "dialect", "http", "net", "youzan.messages"},
+    "publish": CORE | {"wire", "policy", "dialect", "http", "net"},
     "arguments": CORE | {"dialect", "net.settings", "consume.settings", "publish.middleware"},
-    "reader": CORE | {"arguments", "wire", "policy", "dialect", "youzan", "http", "net", "consume"},
-    "writer": CORE | {"arguments", "wire", "policy", "dialect", "youzan", "http", "net", "publish"},
+    "dialects": BASE | {"option_fields", "dialect", "youzan"},
+    "reader": CORE | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "consume"},
+    "writer": CORE | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "publish"},
     "broker": {"errors", "clock", "version", "wire.constants"},
     "testing": CORE | FACADE | {"broker", "consume", "reader", "wire.names", "writer"},
     "supervise": BASE | {"clock", "stats"},
@@ -52,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "contrib": CLIENT | {"broker", "worker", "testing", "supervise"},
     "cli": CLIENT | {"broker", "worker", "contrib", "recording", "spark", "testing", "supervise"},
     "__main__": {"cli", "errors", "version"},
-    "__init__": CORE | {"reader", "writer", "worker", "publish.middleware", "publish.publication", "youzan.messages"},
+    "__init__": CORE | {"reader", "writer", "worker", "publish.middleware", "publish.publication", "dialect"},
 }
 
 #: Module of others -> the parts that may import it.
@@ -85,7 +87,7 @@ OWNERS: dict[str, set[str]] = {
 EDGE = {"net/loop.py", "net/os_threads.py", "net/waiting.py"}
 LOOP_USERS = {"net", "consume", "publish"}
 #: These get clock and chance as arguments.
-PURE = {"errors", "option_fields", "options", "keywords", "wire", "policy", "dialect", "youzan"}
+PURE = {"errors", "text", "option_fields", "options", "keywords", "wire", "policy", "dialect", "youzan"}
 IMPURE = {"time", "random", "secrets", "threading", "subprocess", "selectors", "asyncio"}
 
 

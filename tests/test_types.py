@@ -27,7 +27,7 @@ TOUCHED = {
     "options.py": ("BackoffOptions", "TLSOptions"),
     "contrib/give_up.py": ("to_log", "to_directory", "to_topic", "read"),
     "testing.py": ("make_message", "deliver", "RecordedMessage"),
-    "youzan/messages.py": ("PublishReceipt",),
+    "dialect.py": ("PublishReceipt",),
 }
 #: A type that may contain Any, and a method that users do not call.
 OF_ANY_KIND = re.compile(r"\bMiddleware\[Any\]")

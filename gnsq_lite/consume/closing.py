@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import inf
 
 from gnsq_lite.clock import Clock
-from gnsq_lite.consume.subscribed import Subscribed
+from gnsq_lite.consume.subscribed import SubscribedConnection
 from gnsq_lite.message import send_back
 from gnsq_lite.net.loop import sleep
 from gnsq_lite.net.user_hooks import log_safely
@@ -45,7 +45,7 @@ class Closing:
         self._close_by = min(self._close_by, self._clock.now() + timeout)
         return is_first
 
-    def drain(self, connections: list[Subscribed]) -> None:
+    def drain(self, connections: list[SubscribedConnection]) -> None:
         """Wait for handlers, answers and CLOSE_WAIT, at most until the time limit.  Then shut *connections* down.
 
         The caller has sent CLS on each connection.  REQ 0 requeues all messages that are unanswered at the time limit.
@@ -64,7 +64,7 @@ class Closing:
             connection.shut_down()
         self._wait_until(lambda: all(map(self._is_gone, connections)), lambda: lingers)
 
-    def _are_done(self, connections: list[Subscribed]) -> bool:
+    def _are_done(self, connections: list[SubscribedConnection]) -> bool:
         """Return whether all messages are answered and no more messages are expected."""
         now = self._clock.now()
         return all(
@@ -72,7 +72,7 @@ class Closing:
             for each in connections
         )
 
-    def _is_gone(self, connection: Subscribed) -> bool:
+    def _is_gone(self, connection: SubscribedConnection) -> bool:
         """Return whether *connection* is closed, or has been idle since CLS was sent _LINGER seconds ago."""
         if not connection.is_open():
             return True

@@ -22,7 +22,7 @@ from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.pools import Pool, Worker, default_concurrency, make_pool
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
-from gnsq_lite.consume.subscribed import Subscribed
+from gnsq_lite.consume.subscribed import SubscribedConnection
 from gnsq_lite.consume.time_limits import TimeLimits
 from gnsq_lite.consume.unconfirmed import Unconfirmed
 from gnsq_lite.dialect import Endpoint
@@ -67,7 +67,7 @@ class Consumer:
         self.ended = Completion()
         #: The error that ended the Reader, or None.
         self.error: BaseException | None = None
-        self.connections: dict[Endpoint, Subscribed] = {}
+        self.connections: dict[Endpoint, SubscribedConnection] = {}
         self._subscriptions: dict[Endpoint, Subscription] = {}
         self._greenlets: list[Any] = []
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
@@ -189,7 +189,7 @@ class Consumer:
             del self._subscriptions[subscription.endpoint]
             self.discovery.disconnected(subscription.endpoint)
 
-    def on_connected(self, connection: Subscribed) -> None:
+    def on_connected(self, connection: SubscribedConnection) -> None:
         """Add a connection that is subscribed."""
         endpoint = connection.endpoint
         self.connections[endpoint] = connection
@@ -202,7 +202,7 @@ class Consumer:
         log_safely(log, logging.INFO, said, endpoint, settings.topic, settings.channel, extra=fields)
         self.hooks.call("on_connected", connection.address)
 
-    def on_disconnected(self, connection: Subscribed) -> None:
+    def on_disconnected(self, connection: SubscribedConnection) -> None:
         """Remove a closed connection, and keep its counts."""
         if self.connections.get(connection.endpoint) is connection:
             del self.connections[connection.endpoint]
@@ -233,10 +233,10 @@ class Consumer:
             if late:
                 self._on_late(connection, late)
         self.pool.retry_threads()
-        self.limits.check()
+        self.limits.enforce()
         return not self.queue.queued() and self.limits.busy() < self._concurrency
 
-    def _on_late(self, connection: Subscribed, late: list[Message]) -> None:
+    def _on_late(self, connection: SubscribedConnection, late: list[Message]) -> None:
         """Drop the queued messages that expired.  If there are any, lower the maximum RDY of *connection*."""
         queued = self._purge()
         not_begun = set(map(id, queued))
@@ -247,7 +247,7 @@ class Consumer:
             running = sum(m._connection is connection and is_open(m) for m in self.pool.running())
             self.flow.lower_limit(connection, len(queued), running)
 
-    def on_closed(self, connection: Subscribed) -> None:
+    def on_closed(self, connection: SubscribedConnection) -> None:
         """Drop the queued messages of a closed connection, because nsqd sends them again."""
         count = len(self._purge())
         if count:
@@ -267,10 +267,10 @@ class Consumer:
         """Count *count* answers that a closed connection could not send."""
         self.answers_lost += count
 
-    def on_response(self, connection: Subscribed, body: bytes) -> None:
+    def on_response(self, connection: SubscribedConnection, body: bytes) -> None:
         """Do nothing: the response is CLOSE_WAIT, which the connection has recorded."""
 
-    def on_error_frame(self, connection: Subscribed, error: NsqdError) -> None:
+    def on_error_frame(self, connection: SubscribedConnection, error: NsqdError) -> None:
         """Count and log an answer that nsqd refused (ERR-1), and call on_error."""
         self.late_answers += 1
         if isinstance(error, (FinFailedError, ReqFailedError)):
@@ -404,7 +404,7 @@ class Subscription:
 
     def __init__(self, owner: Consumer, endpoint: Endpoint, *, direct: bool) -> None:
         self._owner, self.endpoint, self.direct = owner, endpoint, direct
-        self.link = Link[Subscribed](endpoint, self, owner.settings.reconnect, owner.rng, log)
+        self.link = Link[SubscribedConnection](endpoint, self, owner.settings.reconnect, owner.rng, log)
         self.on_connected, self.on_disconnected = owner.on_connected, owner.on_disconnected
         self.task: Any = None
 
@@ -430,7 +430,7 @@ class Subscription:
         """Count a reconnect."""
         self._owner.reconnects += 1
 
-    def make_connection(self) -> Subscribed:
+    def make_connection(self) -> SubscribedConnection:
         """Return a new connection.  Raises NSQError if the address map fails or the dialect cannot subscribe."""
         owner, settings, dialect = self._owner, self._owner.settings, self._owner.settings.dialect
         topic = settings.topic
@@ -451,4 +451,4 @@ class Subscription:
             return OrderedConnection(sequence, unconfirmed, *given, reads_in_hub=pool != "inline")
         prompt, in_threads = settings.is_prompt, pool == "thread"
         reads_in_hub = prompt and pool != "inline"
-        return Subscribed(*given, is_prompt=prompt, reads_in_hub=reads_in_hub, writes_fins=in_threads)
+        return SubscribedConnection(*given, is_prompt=prompt, reads_in_hub=reads_in_hub, writes_fins=in_threads)

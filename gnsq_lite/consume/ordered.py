@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from gnsq_lite.consume.subscribed import Subscribed
+from gnsq_lite.consume.subscribed import SubscribedConnection
 from gnsq_lite.consume.unconfirmed import Unconfirmed
 from gnsq_lite.errors import NSQError
 from gnsq_lite.message import Message, claim
@@ -23,7 +23,7 @@ from gnsq_lite.policy.ordered import Decision, OrderedPartition
 log = logging.getLogger("gnsq_lite.reader")
 
 
-class OrderedConnection(Subscribed):
+class OrderedConnection(SubscribedConnection):
     """A connection that executes the decisions of an OrderedPartition about each message and each answer."""
 
     def __init__(
@@ -38,7 +38,7 @@ class OrderedConnection(Subscribed):
     def set_ready(self, count: int) -> None:
         """Set the share of RDY."""
         super().set_ready(count)
-        self.fins = None  # Subscribed.set_ready() has set it
+        self.fins = None  # SubscribedConnection.set_ready() has set it
 
     def _on_messages(self, messages: list[Message]) -> None:
         self._report_finished()

@@ -48,7 +48,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
         starved=core.flow.allocator.is_starved(),
         lookupds=core.discovery.health(),
         dropped=core.dropped,
-        oldest_handler=core.limits.check(),
+        oldest_handler=core.limits.oldest(),
         handlers_overdue=core.limits.overdue,
         unavailable={str(endpoint): str(reason) for endpoint, reason in core.losses.reasons().items()},
         error=None if core.error is None else str(core.error) or type(core.error).__name__,

@@ -2,7 +2,7 @@
 
 The connection collects FINs in a buffer and REQs in a list.  The loop writes both once per iteration, so most of the
 cost is per read, not per message.  To wake the loop from a handler's thread costs more than to write.  Therefore this
-thread writes the FINs itself, without the loop, in two cases (:meth:`Subscribed._write_fins`):
+thread writes the FINs itself, without the loop, in two cases (:meth:`SubscribedConnection._write_fins`):
 
 - If RDY is 1, nsqd sends the next message only after the FIN.
 - If RDY is the whole share, the thread writes the FINs of several messages together, when it finds no more queued
@@ -67,7 +67,7 @@ class MessageOwner(Owner, Protocol):
         """Return the delay of a REQ, in seconds.  Thread-safe: the thread that requeues the message calls it."""
 
 
-class Subscribed(Connection):
+class SubscribedConnection(Connection):
     """A subscribed connection, with its messages in flight and its counters.
 
     Args:

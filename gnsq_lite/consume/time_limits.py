@@ -54,21 +54,24 @@ class TimeLimits:
         self._concurrency = count
         self._pool.set_concurrency(count + min(self.overdue, count))
 
-    def check(self) -> float:
-        """Enforce the limit.  Return how long the oldest running handler has run, in seconds."""
-        now, oldest, overdue = self._clock.now(), 0.0, 0
+    def enforce(self) -> None:
+        """Note which calls are new, and act on each call that exceeds the limit."""
+        now, overdue = self._clock.now(), 0
         for worker in tuple(self._pool.workers):
             job = worker[1]
             if worker.seen is not job:
                 worker.see(job, now)
             if job is not None:
                 self._act(worker, job, now - worker.since)
-                oldest = max(oldest, now - worker.since)
                 overdue += worker.is_over
         if overdue != self.overdue and self._settings.pool == "thread":
             self.overdue = overdue
             self.set_concurrency(self._concurrency)
-        return oldest
+
+    def oldest(self) -> float:
+        """Return for how many seconds the oldest call runs.  A call begins at the first :meth:`enforce` that saw it."""
+        now = self._clock.now()
+        return max((now - w.since for w in tuple(self._pool.workers) if w.seen is w[1] is not None), default=0.0)
 
     def _act(self, worker: Worker, job: Any, age: float) -> None:
         if self._limit is not None and age >= self._limit and not worker.is_over:

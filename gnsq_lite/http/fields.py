@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from gnsq_lite.errors import HTTPResponseError, InvalidName, printable
+from gnsq_lite.errors import HTTPResponseError, InvalidName
+from gnsq_lite.text import printable
 from gnsq_lite.wire.names import check_channel, check_topic
 
 T = TypeVar("T")

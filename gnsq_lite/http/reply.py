@@ -12,7 +12,8 @@ from typing import Any
 
 import urllib3
 
-from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, cut, printable
+from gnsq_lite.errors import HTTPResponseError, HTTPStatusError
+from gnsq_lite.text import cut, printable
 
 _CHUNK = 65536
 _SHOWN = 300  # maximum characters of a server's text in an error

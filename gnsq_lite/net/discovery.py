@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, Lookup, Role
-from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError, printable
+from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError
 from gnsq_lite.net.loop import Task, current_greenlet
 from gnsq_lite.net.settings import CoreSettings, mapped, without_credentials
 from gnsq_lite.net.user_hooks import log_safely
@@ -41,6 +41,7 @@ from gnsq_lite.net.waiting import Event
 from gnsq_lite.options import Address, LookupOptions, TLSOptions, format_address
 from gnsq_lite.policy.reconnect import PollTimes
 from gnsq_lite.stats import Health
+from gnsq_lite.text import printable
 
 if TYPE_CHECKING:
     from gnsq_lite.http import LookupdClient

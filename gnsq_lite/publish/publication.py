@@ -21,7 +21,7 @@ from gnsq_lite.net.waiting import Completion
 from gnsq_lite.wire import commands
 
 if TYPE_CHECKING:
-    from gnsq_lite.youzan.messages import PublishReceipt
+    from gnsq_lite.dialect import PublishReceipt
 
 log = logging.getLogger("gnsq_lite.writer")
 

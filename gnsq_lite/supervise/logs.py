@@ -11,7 +11,8 @@ import logging
 import time
 from typing import Any, Literal
 
-from gnsq_lite.errors import NSQError, cut, printable
+from gnsq_lite.errors import NSQError
+from gnsq_lite.text import cut, printable
 
 #: Maximum number of characters of a traceback.
 _MAX_TRACEBACK = 65536

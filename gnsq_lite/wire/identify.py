@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from gnsq_lite.errors import OptionError, ProtocolError, brief, printable
+from gnsq_lite.errors import OptionError, ProtocolError
 from gnsq_lite.options import ConnectionOptions
+from gnsq_lite.text import brief, printable
 from gnsq_lite.wire.constants import (
     DEFAULT_MAX_MSG_TIMEOUT,
     DEFAULT_MAX_RDY_COUNT,

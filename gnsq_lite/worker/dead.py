@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gnsq_lite.clock import SYSTEM_CLOCK
-from gnsq_lite.errors import BadMessageError, ClosedError, CompressedBodyError, MessageTooLarge, OptionError, cut
+from gnsq_lite.errors import BadMessageError, ClosedError, CompressedBodyError, MessageTooLarge, OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.reader import log_give_up
+from gnsq_lite.text import cut
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.worker.dead_topic import TopicLetters
 from gnsq_lite.writer import Writer

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.errors import printable
 from gnsq_lite.message import Message, Requeue
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.stats import COMBINED, ReaderStats
 from gnsq_lite.supervise.merged import ERRORS, Document, empty, merge
 from gnsq_lite.supervise.status import Page, Verdict
+from gnsq_lite.text import printable
 from gnsq_lite.version import __version__
 from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.specs import Handler

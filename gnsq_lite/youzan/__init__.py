@@ -10,7 +10,7 @@ YZ-5           ``partitions``, ``router``
 YZ-6, YZ-13    ``policy.ordered.OrderedPartition``, ``tail.to_tail``
 YZ-7           ``errors.SubOrderIsMustError``
 YZ-8, YZ-12    ``router.LeaderRouter``, ``partitions.should_reroute``
-YZ-9           ``commands.publish``, ``messages.PublishReceipt``
+YZ-9           ``commands.publish``, ``messages.parse_trace_reply``
 YZ-10          ``messages.YouzanMessage``
 YZ-11          ``gnsq_lite.publish.nodes``: a connection for each partition
 YZ-14          ``gnsq_lite.dialect.Dialect.check_server``

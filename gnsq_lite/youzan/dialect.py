@@ -23,7 +23,6 @@ from gnsq_lite.dialect import (
     RouterHost,
 )
 from gnsq_lite.errors import NSQError, OptionError
-from gnsq_lite.option_fields import check_choice
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.youzan import commands
 from gnsq_lite.youzan.constants import HEADER_EXTRA, TRACE_ID_LENGTH
@@ -241,13 +240,3 @@ class YouzanDialect(Dialect):
 
     receipt = staticmethod(parse_trace_reply)
     should_reroute = staticmethod(should_reroute)
-
-
-def resolve(dialect: str | Dialect, **options: Any) -> Dialect:
-    """Make a dialect from its name and *options*.  Return a Dialect object unchanged.  Raises OptionError."""
-    if isinstance(dialect, str):
-        check_choice("dialect", dialect, Dialect.name, YouzanDialect.name)
-        return Dialect(**options) if dialect == Dialect.name else YouzanDialect(**options)
-    for name, value in options.items():
-        raise OptionError(name, value, f"is an option of the dialect: give it to {type(dialect).__name__}")
-    return dialect

@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 from gnsq_lite.dialect import Endpoint, Role, node_endpoint, usable
-from gnsq_lite.errors import HTTPResponseError, printable
+from gnsq_lite.errors import HTTPResponseError
 from gnsq_lite.options import Address
+from gnsq_lite.text import printable
 from gnsq_lite.youzan.constants import MAX_PARTITIONS
 
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from struct import Struct
 from typing import Any, TypeAlias
 
+from gnsq_lite.dialect import PublishReceipt
 from gnsq_lite.errors import ProtocolError
 from gnsq_lite.message import Answers, Message
 from gnsq_lite.youzan.compression import CODEC_KEY, SIZE_KEY, codec_of, unpack
@@ -205,29 +205,9 @@ def message_factory(
     return make
 
 
-@dataclass(frozen=True, slots=True)
-class PublishReceipt:
-    """The ids, queue offset and size that nsqd returns for a traced publish (YZ-9).
-
-    For a batch, nsqd returns the ids and offset of the first message, and the size of all messages.  If the Writer
-    split the batch, ``rest`` has the receipts of the second and all later parts.
-    """
-
-    internal_id: int
-    trace_id: int
-    queue_offset: int
-    raw_size: int
-    rest: tuple[PublishReceipt, ...] = ()
-
-    @property
-    def partition(self) -> int:
-        """The partition in the internal id.  It is 0 for a standalone server."""
-        return partition_of_id(self.internal_id)
-
-
 def parse_trace_reply(data: bytes) -> PublishReceipt:
     """Parse nsqd's reply to a traced publish.  Raises ProtocolError for any other reply."""
     if len(data) != _trace.size or not data.startswith(b"OK"):
         raise ProtocolError(f"nsqd answered a traced publish with {data[:40]!r} ({len(data)} bytes)")
     _, internal_id, trace_id, queue_offset, raw_size = _trace.unpack(data)
-    return PublishReceipt(internal_id, trace_id, queue_offset, raw_size)
+    return PublishReceipt(internal_id, trace_id, queue_offset, raw_size, partition_of_id(internal_id))

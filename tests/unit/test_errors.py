@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsq_lite import errors
-from gnsq_lite.errors import ERROR_CODES, NonFatalError, NsqdError, NSQError, error_for, printable
+from gnsq_lite.errors import ERROR_CODES, NonFatalError, NsqdError, NSQError, error_for
+from gnsq_lite.text import printable
 
 CLASSES = sorted(
     (value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, BaseException)),

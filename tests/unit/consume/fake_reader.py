@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnsq_lite.consume.ordered import OrderedConnection
-from gnsq_lite.consume.subscribed import Subscribed
+from gnsq_lite.consume.subscribed import SubscribedConnection
 from gnsq_lite.consume.unconfirmed import Unconfirmed
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.message import Message
@@ -55,7 +55,7 @@ class FakeReader:
             partition = OrderedPartition(self.clock)
             self.connection = OrderedConnection(partition, self.unconfirmed, *args, reads_in_hub=reads_in_hub)
         else:
-            self.connection = Subscribed(*args, is_prompt=True, writes_fins=writes_fins)
+            self.connection = SubscribedConnection(*args, is_prompt=True, writes_fins=writes_fins)
         self.connection._stream = owner
         self.connection._adopt(Negotiated(negotiated=True, msg_timeout=60.0))
         self.connection.opened_at = self.clock.now()

@@ -45,7 +45,7 @@ class FakePool:
     def pass_seconds(self, seconds: int) -> None:
         """Advance the clock, and check the limits every second."""
         for _ in range(seconds):
-            self.limits.check()
+            self.limits.enforce()
             self.loop.turn()
             self.clock.advance(1.0)
 
@@ -66,17 +66,28 @@ class FakePool:
 
 def test_the_age_of_a_job_begins_at_the_first_check_also_without_a_limit() -> None:
     pool = FakePool("greenlet")
-    assert pool.limits.check() == 0.0
+    assert pool.limits.oldest() == 0.0
     first, second = a_worker(1), a_worker(2)
     pool.workers.append(first)
-    pool.limits.check()
+    pool.limits.enforce()
     pool.clock.advance(7.0)
     pool.workers.append(second)
-    assert pool.limits.check() == 7.0
+    assert pool.limits.oldest() == 7.0
     first[1] = Job()  # the worker has taken the next job
-    assert pool.limits.check() == 0.0
+    assert pool.limits.oldest() == 0.0
+    pool.limits.enforce()
     pool.clock.advance(86400.0)
-    assert (pool.limits.check(), pool.acts) == (86400.0, [])
+    assert (pool.limits.oldest(), pool.acts) == (86400.0, [])
+
+
+def test_asking_for_the_oldest_call_changes_nothing() -> None:
+    pool = FakePool("greenlet", time_limit=10.0)
+    pool.workers.append(a_worker(pool))
+    pool.limits.enforce()
+    pool.clock.advance(20.0)
+    assert (pool.limits.oldest(), pool.acts) == (20.0, [])
+    pool.pass_seconds(1)
+    assert pool.acts == [(20.0, "interrupt")]
 
 
 @pytest.mark.parametrize("pool", ["greenlet", "inline"])
@@ -100,7 +111,7 @@ def test_only_the_thread_at_its_limit_is_replaced(monkeypatch: pytest.MonkeyPatc
     assert pool.acts == [(10.0, "write off")]
     assert (pool.limits.overdue, pool.limits.busy(), pool.concurrency) == (1, 1, 2)
     pool.workers.remove(hung)  # its thread has ended
-    pool.limits.check()
+    pool.limits.enforce()
     assert (pool.limits.overdue, pool.concurrency) == (0, 1)
 
 

@@ -215,7 +215,7 @@ class Wire:
             self._at(self._now, self._write)
 
     def _write(self) -> None:
-        """Send answers and RDY as Subscribed does."""
+        """Send answers and RDY as SubscribedConnection does."""
         self._writing = False
         ready, self._chosen = self._chosen, None
         count, self._answers = self._answers, 0

@@ -168,7 +168,7 @@ def test_a_trace_reply_is_a_receipt() -> None:
     (reply,) = replies_of("pub_trace_zero")
     assert parse_trace_reply(reply).partition == 1
     (reply,) = replies_of("mpub_trace")
-    assert parse_trace_reply(reply) == PublishReceipt(7, 0, receipt.queue_offset + 36, 33 + 33)
+    assert parse_trace_reply(reply) == PublishReceipt(7, 0, receipt.queue_offset + 36, 33 + 33, 0)
     (reply,) = replies_of("pub_ext_trace")
     assert parse_trace_reply(reply).trace_id == 4660
 
