@@ -126,7 +126,15 @@ class NsqdClient(HTTPClient):
         """Resume sending the channel's messages to its consumers."""
         self._channel("unpause", topic, channel, partition)
 
-    def _channel(self, act: str, topic: str, channel: str, partition: int | None) -> None:
+    def set_channel_order(self, topic: str, channel: str, *, ordered: bool, partition: int | None = None) -> None:
+        """Let Youzan's nsqd send one message at a time to all consumers of the channel, or end that.
+
+        Call it on the leader of each partition, and then start the consumers again: nsqd applies the change to
+        consumers that subscribe later.  A Reader with ``ordered=True`` sets it, and nothing else ends it.
+        """
+        self._channel("setorder", topic, channel, partition, order="true" if ordered else "false")
+
+    def _channel(self, act: str, topic: str, channel: str, partition: int | None, **more: str) -> None:
         check_topic(topic)
         check_channel(channel)
-        self.post(f"/channel/{act}", {"topic": topic, "partition": partition, "channel": channel})
+        self.post(f"/channel/{act}", {"topic": topic, "partition": partition, "channel": channel, **more})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Reader
+from gnsq_lite.http import NsqdClient
 from gnsq_lite.youzan.dialect import YouzanDialect
 from tests.contract import youzan_clients
 from tests.contract.youzan_clients import Cluster, a_reader, a_writer, subscribed
@@ -145,3 +146,26 @@ def test_threads_go_from_message_to_message_in_order_and_keep_their_connections(
         assert (lost, reader.stats().finished, reader.stats().requeued) == ([], 800, 4)
     assert got == {number: list(range(200)) for number in range(4)}
     assert set(together) == {1}
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_the_order_of_a_channel_is_set_and_ended_for_consumers_that_subscribe_later(
+    cluster: Cluster, ordered: bool
+) -> None:
+    topic, running, most = cluster.topic(1), [0], [0]
+
+    def handle(message: Any) -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        time.sleep(0.2)
+        running[0] -= 1
+
+    (node,) = cluster.call(f"/lookup?topic={topic}&access=w&metainfo=true")["partitions"].values()
+    with NsqdClient(f"http://{node['broadcast_address']}:{node['http_port']}") as nsqd, a_writer(cluster) as writer:
+        nsqd.create_channel(topic, "c", partition=0)
+        for value in dict.fromkeys([True, ordered]):
+            nsqd.set_channel_order(topic, "c", ordered=value, partition=0)
+        writer.multipublish(topic, [b"%d" % number for number in range(8)])
+        with a_reader(cluster, topic, handle) as reader:
+            wait_for(lambda: reader.stats().finished == 8, 60.0)
+    assert (most[0] == 1) == ordered

@@ -12,6 +12,7 @@ from gnsq_lite.broker import gojson
 from gnsq_lite.broker.http import App, HTTPFailure, Request
 from gnsq_lite.broker.topics import is_valid_name
 from tests.youzan_broker.cluster import Cluster, ClusterRefused, Seat
+from tests.youzan_broker.log import PartitionChannel
 from tests.youzan_broker.nsqd import Directory, YouzanNsqd
 from tests.youzan_broker.session import YOUZAN_VERSION
 
@@ -173,6 +174,7 @@ def nsqd_app(nsqd: YouzanNsqd) -> YouzanApp:
     app.add("POST", "/channel/create", api.create_channel)
     app.add("POST", "/channel/delete", api.delete_channel)
     app.add("POST", "/channel/setoffset", api.set_offset)
+    app.add("POST", "/channel/setorder", api.set_order)
     return app
 
 
@@ -206,11 +208,17 @@ class _NsqdApi:
     def delete_channel(self, request: Request) -> None:
         self._seat(request).partition.delete_channel(request.get("channel", "MISSING_ARG_CHANNEL"))
 
-    def set_offset(self, request: Request) -> None:
-        seat = self._seat(request)
-        channel = seat.partition.channels.get(request.get("channel", "MISSING_ARG_CHANNEL"))
+    def _channel(self, request: Request) -> PartitionChannel:
+        channel = self._seat(request).partition.channels.get(request.get("channel", "MISSING_ARG_CHANNEL"))
         if channel is None:
             raise HTTPFailure(404, "CHANNEL_NOT_FOUND")
+        return channel
+
+    def set_order(self, request: Request) -> None:
+        self._channel(request).ordered = request.get("order") == "true"
+
+    def set_offset(self, request: Request) -> None:
+        seat, channel = self._seat(request), self._channel(request)
         text = request.read(1000).decode("utf-8", "replace")
         kind, _, value = text.partition(":")
         if not value.lstrip("-").isdigit():

@@ -56,6 +56,14 @@ NSQD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str,
     ("pause_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/pause", PC),
     ("unpause_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/unpause", PC),
     ("empty_channel", ("t", "c"), {"partition": 1}, "POST", "/channel/empty", PC),
+    (
+        "set_channel_order",
+        ("t", "c"),
+        {"ordered": False, "partition": 1},
+        "POST",
+        "/channel/setorder",
+        {**PC, "order": "false"},
+    ),
 ]
 
 LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[str, str]]] = [
