@@ -117,6 +117,12 @@ class RoutedPublish(Protocol):
 
     def done(self) -> bool: ...
 
+    def is_accepted(self) -> bool:
+        """Return whether an nsqd has accepted the publish."""
+
+    def on_outcome(self, act: Callable[[], None]) -> None:
+        """Call *act* in the loop's thread when the outcome is set."""
+
     def as_request(self) -> PublishRequest: ...
 
     def command_behind(self, head: bytes) -> bytes: ...

@@ -162,6 +162,14 @@ class Publish(Completion):
             return error
         return OutcomeUnknown(f"an earlier attempt got no answer, so the outcome is unknown: {error}")
 
+    def is_accepted(self) -> bool:
+        """Return whether an nsqd has accepted the publish."""
+        return self._done and self._error is None
+
+    def on_outcome(self, act: Callable[[], None]) -> None:
+        """Call *act* in the loop's thread when the outcome is set."""
+        self._wakers.append(act)
+
     def outcome_kind(self) -> int:
         """Return PUBLISHED, FAILED or UNKNOWN.  The publish must be settled."""
         error = self._error

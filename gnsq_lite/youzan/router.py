@@ -2,7 +2,9 @@
 
 Publishes to one partition keep their order, and never go to another partition.  If the leader of a partition is unknown
 or accepts no publishes, the router holds the publishes to the partition.  It sends them when the partition has a leader
-that accepts publishes.  Held publishes do not delay publishes to other partitions.
+that accepts publishes: first one alone, and the rest after nsqd has accepted that one.  A new leader may refuse the
+first publishes and accept later ones, and would change their order.  Held publishes do not delay publishes to other
+partitions.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ class _Topic:
         self.endpoints: tuple[Endpoint, ...] = ()
         #: Leaders that refused a publish or were lost, until the router chooses them again.
         self.failed: set[Endpoint] = set()
+        #: For each partition whose leader has accepted nothing yet, the unanswered publish, or None before it is sent.
+        self.first: dict[int, RoutedPublish | None] = {}
         #: For each partition with held publishes, a heap of (number, publish).
         self.held: dict[int, list[tuple[int, RoutedPublish]]] = {}
         #: Counts the publishes that may go to any partition, to choose their endpoints in turn.  Thread-safe.
@@ -64,6 +68,7 @@ class _Topic:
 
     def use(self, leaders: dict[int, Endpoint], nodes: Iterable[Endpoint] = ()) -> None:
         """Set the leaders, or, if there are none, the nsqds."""
+        self.first.update(dict.fromkeys(number for number, each in leaders.items() if self.leaders.get(number) != each))
         self.leaders, self.nodes = leaders, () if leaders else tuple(dict.fromkeys(nodes))
         self.endpoints = tuple(leaders[number] for number in sorted(leaders)) or self.nodes
 
@@ -72,6 +77,11 @@ class _Topic:
         self.failed.add(leader)
         if leader.partition is not None and self.leaders.get(leader.partition) == leader:
             self.use({number: each for number, each in self.leaders.items() if each != leader})
+
+    def awaits_first(self, partition: int) -> bool:
+        """Return whether the first publish to the leader of *partition* is unanswered."""
+        first = self.first.get(partition)
+        return first is not None and not first.done()
 
     def hold(self, partition: int, publish: RoutedPublish) -> None:
         """Hold a publish to *partition*."""
@@ -134,7 +144,8 @@ class LeaderRouter:
             return
         if topic.held.get(partition) or not self._try(topic, publish, partition):
             topic.hold(partition, publish)
-            self._look_again(topic)
+            if not topic.awaits_first(partition):
+                self._look_again(topic)
 
     def _partition(self, topic: _Topic, publish: RoutedPublish) -> int:
         """Return the partition of a publish, _ANY or _UNKNOWN.  Raises OptionError, NotSent."""
@@ -175,6 +186,8 @@ class LeaderRouter:
 
     def _try(self, topic: _Topic, publish: RoutedPublish, partition: int) -> bool:
         """Send or fail a publish, or return False if the publish must be held."""
+        if topic.awaits_first(partition):
+            return False
         is_led = False
         for endpoint in self._candidates(topic, publish, partition):
             try:
@@ -184,11 +197,22 @@ class LeaderRouter:
                 return True
             is_led = True
             if self._host.send_to(endpoint, publish):
+                if partition in topic.first:
+                    topic.first[partition] = publish
+                    publish.on_outcome(partial(self._on_first, topic, partition, publish))
                 return True
         if topic.lookups is None and not is_led:  # without nsqlookupds no leader will be found later
             self._host.fail(publish, self.not_sent(publish, NotSent(_NO_LEADER)))
             return True
         return False
+
+    def _on_first(self, topic: _Topic, partition: int, publish: RoutedPublish) -> None:
+        """Send the held publishes after the outcome of the first one: all if nsqd has accepted it, otherwise one."""
+        if topic.first.get(partition) is publish:
+            if publish.is_accepted():
+                del topic.first[partition]
+            if topic.held.get(partition):  # in the next turn of the loop, because this one handles answers
+                self._host.call_later(0.0, partial(self._flush, topic, partition))
 
     def _refuse(self, topic: _Topic, publish: RoutedPublish, error: NSQError) -> None:
         """Fail a publish that the topic cannot accept, and look the topic up, because the topic may have changed."""
@@ -288,6 +312,8 @@ class LeaderRouter:
             topic = self._topic(publish.topic)
             partition = self._partition(topic, publish)
             topic.hold(partition, publish)
+            if partition >= 0:
+                topic.first[partition] = None
             changed.setdefault(topic, set()).add(partition)
         for topic, partitions in changed.items():
             for partition in partitions:

@@ -36,8 +36,8 @@ class Lookups:
 class Timer:
     """Never due before the test calls it."""
 
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._act, self.closed = act, False
+    def __init__(self, act: Callable[[], None], seconds: float = 1.0) -> None:
+        self._act, self.closed, self.is_due = act, False, seconds == 0.0
 
     def act(self) -> None:
         self.close()
@@ -59,8 +59,9 @@ class Host:
         self.timers: list[Timer] = []
         self.router = YouzanDialect(clock=self.clock, **options).router(self, nsqds)
         if known:
-            self.router.send(self.publish(0))
+            self.router.send(first := self.publish(0))
             self.says("one", *LEADERS)
+            self.accept(first)
             assert [endpoint for endpoint, _ in self.sent] == [LEADERS[0]]
             self.sent.clear()
 
@@ -77,7 +78,7 @@ class Host:
         return None if self.nsqds else self.lookups
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> Timer:
-        self.timers.append(Timer(act))
+        self.timers.append(Timer(act, seconds))
         return self.timers[-1]
 
     def avoids(self, endpoint: Endpoint) -> bool:
@@ -102,6 +103,12 @@ class Host:
     def send(self, *publishes: Publish) -> None:
         for publish in publishes:
             self.router.send(publish)
+
+    def accept(self, first: Publish) -> None:
+        """The leader accepts a publish, and the loop turns."""
+        first.settle()
+        for timer in [each for each in self.timers if each.is_due and not each.closed]:
+            timer.act()
 
     def leader_of(self, partition: int) -> Endpoint | None:
         return self.router.leader(self.publish(partition))
@@ -139,6 +146,7 @@ def test_a_thread_does_not_overtake_publishes_that_are_being_sent() -> None:
     host.send_to = look_too  # type: ignore[method-assign]
     last = Endpoint("b", 1, 2)
     host.says("one", *LEADERS, last)
+    host.accept(held[0])
     assert host.sent == [(last, publish) for publish in held]
     assert overtaking == [None] * 3
     assert host.leader_of(2) is last
@@ -148,6 +156,9 @@ def test_a_thread_does_not_overtake_publishes_that_are_being_sent() -> None:
 def test_publishes_to_one_partition_keep_their_order_after_each_kind_of_retry() -> None:
     host = Host()
     sent = [host.publish(1, b"%d" % number) for number in range(6)]
+    first = host.publish(1)
+    host.send(first)
+    host.accept(first)
     host.send(*sent[:4])
     host.sent.clear()
     host.router.put_back([sent[1]], LEADERS[1])
@@ -161,6 +172,8 @@ def test_publishes_to_one_partition_keep_their_order_after_each_kind_of_retry() 
     host.router.put_back([sent[0]], LEADERS[1])
     host.owed = set()
     host.says("one", LEADERS[0], moved)
+    assert host.sent == [(moved, sent[0])]
+    host.accept(sent[0])
     assert host.sent == [(moved, publish) for publish in sent]
 
 
@@ -228,6 +241,8 @@ def test_an_nsqlookupd_that_lists_nothing_takes_no_leader_away() -> None:
 def test_while_all_nsqlookupds_fail_the_leaders_that_they_listed_last_are_tried_again() -> None:
     host = Host()
     lost = [host.publish(1), host.publish(1)]
+    host.send(first := host.publish(1))
+    host.accept(first)
     host.send(*lost)
     host.sent.clear()
     host.router.put_back(lost, LEADERS[1])
@@ -235,6 +250,7 @@ def test_while_all_nsqlookupds_fail_the_leaders_that_they_listed_last_are_tried_
     assert not host.sent
     host.lookups.failing = {"one", "other"}
     host.end_lookups()
+    host.accept(lost[0])
     assert host.sent == [(LEADERS[1], publish) for publish in (*lost, later)]
 
 
@@ -251,12 +267,15 @@ def test_a_key_waits_until_the_number_of_partitions_is_known_and_follows_it() ->
     host = Host(known=False)
     host.send(*(keyed := [host.publish(key=b"%d" % number) for number in range(20)]))
     host.says("one", *LEADERS, count=2)
+    for _, first in host.sent[:2]:
+        host.accept(first)
     assert {publish for _, publish in host.sent} == {*keyed}
     host.full = {*LEADERS}
     host.sent.clear()
     host.send(*(keyed := [host.publish(key=b"%d" % number) for number in range(20)]))
     host.full = set()
     host.says("one", *LEADERS, Endpoint("a", 1, 2), count=3)  # it has grown
+    host.accept(next(publish for endpoint, publish in host.sent if endpoint.partition == 2))
     assert {endpoint.partition for endpoint, _ in host.sent} == {0, 1, 2}
     assert {publish for _, publish in host.sent} == {*keyed}
 
@@ -310,11 +329,12 @@ def test_a_topic_is_looked_up_again_as_long_as_a_publish_waits_for_it() -> None:
     host = Host()
     for _ in range(3):
         host.send(host.publish(2))
-    for polls in (1, 2):
+    for polls in (host.lookups.polls + 1, host.lookups.polls + 2):
         (timer,) = [each for each in host.timers if not each.closed]
         timer.act()
         assert host.lookups.polls == polls
     host.says("one", *LEADERS, Endpoint("b", 1, 2))
+    host.accept(host.sent[-1][1])
     (timer,) = [each for each in host.timers if not each.closed]
     timer.act()
     assert all(each.closed for each in host.timers)
@@ -329,3 +349,40 @@ def test_without_nsqlookupd_an_nsqd_is_sent_the_partition_that_was_named() -> No
     assert (any_.data, named.data) == (b"PUB t\n\0\0\0\1x", b"PUB t 2\n\0\0\0\1x")
     assert isinstance(keyed._error, errors.NotSent)
     assert "number of partitions" in str(keyed._error)
+
+
+@pytest.mark.rule("YZ-5")
+@pytest.mark.parametrize("why", ["new", "refused", "lost"])
+def test_a_leader_gets_one_publish_until_it_has_accepted_one(why: str) -> None:
+    host, other = Host(), Endpoint("c", 1, 1)
+    if why != "new":
+        host.send(before := host.publish(1))
+        host.accept(before)
+        host.send(refused := host.publish(1))
+        host.router.put_back([refused] if why == "refused" else [], LEADERS[1])
+        refused.settle()
+    host.sent.clear()
+    host.send(*(publishes := [host.publish(1) for _ in range(5)]))
+    host.says("one", LEADERS[0], other) if why != "new" else None
+    leader = LEADERS[1] if why == "new" else other
+    assert host.sent == [(leader, publishes[0])]
+    host.router.on_room(leader)
+    host.says("other", LEADERS[0], leader)
+    assert len(host.sent) == 1
+    host.router.put_back(publishes[:1], leader)  # refused: the next one goes alone, too
+    host.says("one", LEADERS[0], Endpoint("d", 1, 1))
+    assert [publish for _, publish in host.sent] == [publishes[0]] * 2
+    host.fail(publishes[0], errors.PublishTimeout("no answer"))
+    host.accept(publishes[0])
+    assert [publish for _, publish in host.sent[2:]] == [publishes[1]]
+    host.accept(publishes[1])
+    assert [publish for _, publish in host.sent[3:]] == publishes[2:]
+    host.send(later := host.publish(1), last := host.publish(1))
+    assert [publish for _, publish in host.sent[-2:]] == [later, last]
+
+
+@pytest.mark.rule("YZ-5")
+def test_a_publish_without_a_partition_does_not_wait_for_a_first_one() -> None:
+    host = Host()
+    host.send(*(publishes := [host.publish() for _ in range(4)]))
+    assert [publish for _, publish in host.sent] == publishes
