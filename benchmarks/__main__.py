@@ -1,7 +1,8 @@
 """``python -m benchmarks`` measures gnsq_lite and other clients, and writes tables.
 
 ``python -m benchmarks versions OTHER_CHECKOUT`` compares this checkout with another one.
-``python -m benchmarks spark`` measures the Spark source and sink.  Each command has ``--help``.
+``python -m benchmarks spark`` measures the Spark source and sink.
+``python -m benchmarks free_threads`` compares handler threads with processes.  Each command has ``--help``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from benchmarks.environments import OUT, Unavailable, versions
 from benchmarks.measure import Bench, Failed, Settings, machine
 
 HERE = Path(__file__).parent
-OTHERS = {"versions": "benchmarks.versions", "spark": "benchmarks.spark.__main__"}
+OTHERS = {
+    "versions": "benchmarks.versions",
+    "spark": "benchmarks.spark.__main__",
+    "free_threads": "benchmarks.free_threads",
+}
 
 
 def _names(text: str) -> list[str]:
