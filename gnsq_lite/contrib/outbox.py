@@ -23,14 +23,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.contrib.databases import check_table, is_sqlite
+from gnsq_lite.contrib.outbox_schedules import Body, Scheduled, ScheduleTable, declare
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.names import check_topic
+from gnsq_lite.worker.intervals import Schedule
 from gnsq_lite.writer import Writer
 
 __all__ = ["Outbox"]
@@ -128,12 +130,32 @@ class Table:
         mark: Placeholder of a parameter in SQL: "%s" or "?".
         skip_locked: Whether the database supports ``FOR UPDATE SKIP LOCKED``.  SQLite does not need this clause,
             because a writing transaction blocks all other writing transactions.
-        relay: Name of the lock's table.  The default is ``NAME_relay``.
+        relay, schedules: Names of the tables of the lock and of the schedules.  The defaults are ``NAME_relay`` and
+            ``NAME_schedules``.
+        vendor: "mysql", or else PostgreSQL or SQLite is used, according to *skip_locked*.
     """
 
-    def __init__(self, name: str, cursor: Any, mark: str, skip_locked: bool, relay: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        cursor: Any,
+        mark: str,
+        skip_locked: bool,
+        relay: str = "",
+        schedules: str = "",
+        vendor: str = "",
+    ) -> None:
         self._name, self._cursor, self._mark, self._skip_locked = name, cursor, mark, skip_locked
-        self._relay = relay or f"{name}_relay"
+        self._relay, self._schedules = relay or f"{name}_relay", schedules or f"{name}_schedules"
+        self._vendor = vendor or ("postgresql" if skip_locked else "sqlite")
+
+    def schedules(self) -> ScheduleTable:
+        """Return the table of the schedules, in the same transaction."""
+        return ScheduleTable(self._schedules, self._cursor, self._mark, self._vendor)
+
+    def store(self, topic: str, body: bytes, **options: Any) -> None:
+        """Store a message.  Arguments and errors are those of :meth:`Outbox.publish`."""
+        self._cursor.executemany(insert_into(self._name, self._mark), rows_to_insert(topic, [body], **options))
 
     def create(self) -> None:
         """Create the tables, the indexes and the lock's row, unless they exist."""
@@ -150,6 +172,7 @@ class Table:
         ):
             self._cursor.execute(statement)
         self._insert_lock()
+        self.schedules().create()
 
     def is_due(self, now: float) -> bool:
         """Return whether a message is due."""
@@ -235,11 +258,21 @@ class Source:
         name: Name of the outbox in logs and metrics.
         begin: Context manager that begins a transaction, yields the table, and commits, or rolls back after an error.
         close: Function that closes the connection of the calling thread.
+        schedules: The schedules that the program declares.
     """
 
     name: str
     begin: Callable[[], AbstractContextManager[Table]]
     close: Callable[[], None]
+    schedules: Sequence[Scheduled] = ()
+
+
+def add_schedule(
+    declared: list[Scheduled], name: str, when: Any, topic: str, body: Body, missed: str, options: dict[str, Any]
+) -> None:
+    """Check a schedule and add it to *declared*.  Raises the errors of :meth:`Outbox.every`."""
+    rows_to_insert(topic, [b"x" if callable(body) else body], **options)
+    declare(declared, name, when, topic, body, missed, options)
 
 
 class Outbox:
@@ -257,6 +290,8 @@ class Outbox:
     ) -> None:
         check_table(table)
         self._connect, self._table, self._max_msg_size = connect, table, max_msg_size
+        #: The schedules that :meth:`every` has declared.
+        self.schedules: list[Scheduled] = []
 
     def create_tables(self) -> None:
         """Create the tables, unless they exist."""
@@ -304,6 +339,36 @@ class Outbox:
         mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
         connection.exec_driver_sql(insert_into(self._table, mark), rows)
 
+    def every(
+        self,
+        name: str,
+        when: str | float | Schedule,
+        topic: str,
+        body: Body,
+        *,
+        missed: Literal["latest", "none"] = "latest",
+        **options: Any,
+    ) -> None:
+        """Let the relays store a message at each due time of *when*.  Each due time is stored at most once.
+
+        Call it when the program starts, in each process that relays.  The time is the database's clock.
+
+        Args:
+            name: Name of the schedule, which is its key in the table.  A renamed schedule is a new one.
+            when: An interval such as "5m" (due at :00, :05 ...), a number of seconds, a cron expression of five fields
+                in UTC, or an object with next_after(wall), such as a ``Cron``.
+            body: A body, or a function that returns the body for a due time in seconds since 1970.  It runs in the
+                transaction that stores the message.
+            missed: Due times of the last 30 seconds are all stored.  If the latest due time is older, because no relay
+                ran, it is stored ("latest") or not ("none").
+            options: Options of :meth:`publish`, except ``at``.
+        Raises:
+            OptionError, InvalidName, BodyTypeError, InvalidBody, MessageTooLarge, MissingExtra
+        """
+        if "at" in options:
+            raise OptionError("at", options["at"], "is the schedule's")
+        add_schedule(self.schedules, name, when, topic, body, missed, {"max_msg_size": self._max_msg_size, **options})
+
     def source(self) -> Source:
         """Return the outbox's source for a relay.  The source opens one connection, and reconnects after an error."""
         opened: list[Any] = []
@@ -333,4 +398,4 @@ class Outbox:
                 close()  # closing rolls the transaction back
                 raise
 
-        return Source(self._table, begin, close)
+        return Source(self._table, begin, close, self.schedules)

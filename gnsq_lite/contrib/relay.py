@@ -11,6 +11,7 @@ from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.contrib.outbox import Outbox, Row, Source, Table
+from gnsq_lite.contrib.outbox_schedules import Scheduler
 from gnsq_lite.errors import (
     ClosedError,
     NSQConnectionError,
@@ -41,10 +42,19 @@ _TRANSIENT = (PublishError, NSQConnectionError, ClosedError)
 
 
 class Relay:
-    """Publishes the messages of one outbox."""
+    """Publishes the messages of one outbox, and stores those of its schedules, unless *schedules* is false."""
 
-    def __init__(self, source: Source, writer: Writer, batch: int = BATCH, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        source: Source,
+        writer: Writer,
+        batch: int = BATCH,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        schedules: bool = True,
+    ) -> None:
         self.source, self._writer, self._batch, self._clock = source, writer, batch, clock
+        self.scheduler = Scheduler(source.schedules if schedules else (), source.begin, clock)
         #: Whether the Writer accepts keys, as with Youzan's NSQ.  It is True until the Writer refuses a key.
         self._accepts_keys = True
         self._failed, self._count_at = 0, 0.0
@@ -77,7 +87,11 @@ class Relay:
         return bool(rows)
 
     def step(self, interval: float) -> float:
-        """Publish a batch and log its error.  Return the pause: 0 after a batch, *interval*, or more after errors."""
+        """Store what is scheduled, publish a batch, and log errors.
+
+        Return the pause: 0 after a batch, *interval*, or more after errors.
+        """
+        self.scheduler.step()
         try:
             if self._clock.now() >= self._count_at:
                 self._count_at = self._clock.now() + _COUNT_EVERY
@@ -179,6 +193,7 @@ def relay_all(sources: Sequence[Source], writer: Writer, interval: float = INTER
     relays = [Relay(source, writer) for source in sources]
     if once:
         for relay in relays:
+            relay.scheduler.step()
             while relay.publish_batch():
                 pass
         return
@@ -215,7 +230,7 @@ class RelayInWorker(Middleware[Any]):
         """Start a relay thread for each outbox."""
         writer = worker.writer() if self._writer is None else self._writer()
         for source in self._sources:
-            relay = Relay(source, writer)
+            relay = Relay(source, writer, schedules=not worker.no_schedules)
             self.relays.append(relay)
             wait = functools.partial(wait_any, [worker.stages.drain, self._over])
             run = functools.partial(relay_until, wait, relay, self._interval)

@@ -92,6 +92,8 @@ class Worker:
         self.hang_timeout = hang_timeout
         #: Schedules that :meth:`every` has registered.
         self.schedules: list[schedules.Entry] = []
+        #: Whether this process runs neither these schedules nor those of an outbox that it relays.
+        self.no_schedules = False
         self._supervision: Supervision | None = None
         self._publishing: schedules.Publishing | None = None
         self.defaults: dict[str, Any] = {}
@@ -276,7 +278,7 @@ class Worker:
             extra = {"topic": handler.topic, "channel": handler.channel, "handler": handler.name}
             log.info("%s handles %s/%s", handler.name, handler.topic, handler.channel, extra=extra)
 
-        if self.schedules:
+        if self.schedules and not self.no_schedules:
             election = None if supervision is None else supervision.election
             self._publishing = schedules.start(self.schedules, self.writer().publish, election, self._stages.drain)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
@@ -53,7 +53,15 @@ def parse_every(text: str | float) -> Every:
     return Every(float(check_number("every", seconds, 1.0, 366 * 86400.0)))
 
 
-def _next(schedule: Schedule, wall: float) -> float:
+def as_schedule(when: Any) -> Schedule:
+    """Return the schedule for a duration, a number of seconds, or an object with next_after().  Raises OptionError."""
+    schedule: Any = parse_every(when) if isinstance(when, (str, int, float)) else when
+    if not callable(getattr(schedule, "next_after", None)):
+        raise OptionError("every", when, "must be like '30s' or '5m', a number of seconds, or have a next_after(wall)")
+    return schedule  # type: ignore[no-any-return]
+
+
+def next_after(schedule: Schedule, wall: float) -> float:
     """Return the schedule's first due time after *wall*.  Raises ValueError if the schedule returns no later time."""
     when = schedule.next_after(wall)
     if not when > wall:
@@ -70,10 +78,10 @@ def due(schedule: Schedule, last: float, now: float, waited: float = 0.0) -> tup
     Raises ValueError if the schedule returns a time that is not later.
     """
     found, missed = None, 0
-    when = _next(schedule, max(last, now - _PAST))
+    when = next_after(schedule, max(last, now - _PAST))
     if when > now and waited >= 2 * (when - last):
         return when, 0
     while when <= now:
         missed += found is not None
-        found, when = when, _next(schedule, when)
+        found, when = when, next_after(schedule, when)
     return found, missed

@@ -127,7 +127,7 @@ class Launch:
         if self.hang_timeout is not None:
             worker.hang_timeout = self.hang_timeout
         if self.no_schedules:
-            worker.schedules.clear()
+            worker.no_schedules = True
         worker.check()
 
     def _work(self, worker: Worker, slot: Slot | None, metrics: Metrics) -> int:

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.errors import ClosedError, NSQError, OptionError
+from gnsq_lite.errors import ClosedError, NSQError
 from gnsq_lite.net.waiting import Completion, wait_any
 from gnsq_lite.supervise.election import Election
 from gnsq_lite.wire.commands import check_body
 from gnsq_lite.wire.names import check_topic
-from gnsq_lite.worker.intervals import Schedule, due, parse_every
+from gnsq_lite.worker.intervals import Schedule, as_schedule, due
 
 log = logging.getLogger("gnsq_lite.worker")
 
@@ -38,10 +38,7 @@ def checked(when: Any, topic: str, body: Any) -> Entry:
     check_topic(topic)
     if not callable(body):
         check_body(body)
-    schedule: Any = parse_every(when) if isinstance(when, (str, int, float)) else when
-    if not callable(getattr(schedule, "next_after", None)):
-        raise OptionError("every", when, "must be like '30s' or '5m', a number of seconds, or have a next_after(wall)")
-    return Entry(schedule, topic, body)
+    return Entry(as_schedule(when), topic, body)
 
 
 @dataclass(frozen=True)

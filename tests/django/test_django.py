@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sqlite3
+import time
+from contextlib import closing
 from typing import Any
 
 import click
@@ -14,7 +17,7 @@ from gnsq_lite.cli import worker
 from tests import docblocks
 from tests.django import shops
 from tests.django.shops import PROJECT, Shop
-from tests.programs import running, wait_for
+from tests.programs import STARTING, running, wait_for
 from tests.servers import http_call
 
 pytest.importorskip("django")
@@ -228,10 +231,10 @@ print(DeadMessage.objects.count())
 """
 
 
-def test_dead_letters_go_to_a_table_which_the_admin_and_the_command_retry(shop: Shop) -> None:
+def add_admin(shop: Shop) -> None:
+    """Add the admin site to the project."""
     apps = '"django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "django.contrib.messages"'
     change(shop, "settings.py", '"shop"]', f'"shop", {apps}, "django.contrib.sessions"]')
-    change(shop, "settings.py", '"backoff": False', '"backoff": False, "max_attempts": 1, "on_give_up": "django"')
     with (shop.folder / "settings.py").open("a", encoding="utf-8") as file:
         file.write(ADMIN_SETTINGS)
     (shop.folder / "urls.py").write_text(
@@ -239,6 +242,11 @@ def test_dead_letters_go_to_a_table_which_the_admin_and_the_command_retry(shop: 
         'urlpatterns = [path("admin/", admin.site.urls)]\n',
         encoding="utf-8",
     )
+
+
+def test_dead_letters_go_to_a_table_which_the_admin_and_the_command_retry(shop: Shop) -> None:
+    add_admin(shop)
+    change(shop, "settings.py", '"backoff": False', '"backoff": False, "max_attempts": 1, "on_give_up": "django"')
     with (shop.folder / "shop/nsq.py").open("a", encoding="utf-8") as file:
         file.write('\n@handler("dead", "ch")\ndef handle(message):\n    raise TypeError("poison")\n')
     shop.call("migrate", "--verbosity", "0")
@@ -254,6 +262,56 @@ def test_dead_letters_go_to_a_table_which_the_admin_and_the_command_retry(shop: 
             assert shown in program.output
     assert shop.depth("dead") == 0
     assert shop.call("makemigrations", "gnsq_lite", "--check", "--dry-run")
+
+
+SCHEDULES = """
+from django.test import Client
+from django.contrib import admin
+from django.contrib.auth.models import User
+from gnsq_lite.contrib.django.models import OutboxMessage, OutboxSchedule
+
+admin.ModelAdmin.message_user = lambda self, request, text, *level: print(text)
+User.objects.create_superuser("root")
+client = Client()
+client.force_login(User.objects.get())
+OutboxSchedule.objects.create(name="dropped", last=60.0)
+page = client.get("/admin/gnsq_lite/outboxschedule/").content.decode()
+print("report" in page, "1970-01-01 00:01:00 UTC" in page, page.count("not declared"))
+names = ["report", "dropped"]
+client.post("/admin/gnsq_lite/outboxschedule/", {"action": "_run_now", "_selected_action": names})
+print(OutboxMessage.objects.filter(topic="reports").count())
+"""
+
+
+def test_schedules_of_the_apps_are_stored_by_workers_and_shown_by_the_admin(shop: Shop) -> None:
+    add_admin(shop)
+    shop.env["SHOP_OUTBOX"] = "default"
+    with (shop.folder / "shop/nsq.py").open("a", encoding="utf-8") as file:
+        file.write(
+            "\nfrom gnsq_lite.contrib.django import every\n"
+            'every("tick", 1, "ticks", lambda when: b"%d" % when)\nevery("report", "366d", "reports", b"x")\n'
+        )
+    shop.call("migrate", "--verbosity", "0")
+
+    def seen() -> int:
+        with closing(sqlite3.connect(shop.env["SHOP_DATABASE"])) as database:
+            return int(database.execute("SELECT COUNT(*) FROM gnsq_lite_outboxschedule").fetchone()[0])
+
+    with shop.manage("nsq_worker", "--topic", "mails", "--no-schedules") as program:
+        program.says("handles mails/sender")
+        time.sleep(1.5)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0, program.output
+    assert (seen(), shop.depth("ticks")) == (0, 0)
+    with shop.manage("nsq_worker", "--topic", "mails", "--processes", "2") as program:
+        wait_for(lambda: shop.depth("ticks") >= 2, STARTING)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0, program.output
+    assert seen() == 2
+    shown = shop.call("shell", "-c", SCHEDULES).splitlines()[-4:]
+    assert shown == ["True True 1", "dropped: no app declares it", "1 messages were stored", "1"]
+    shop.call("nsq_outbox", "--once")
+    assert shop.depth("reports") == 1
 
 
 def test_every_program_of_the_page_runs_as_pasted(shop: Shop) -> None:

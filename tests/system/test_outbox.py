@@ -358,13 +358,60 @@ def test_a_worker_relays_and_knows_the_backlog(
         worker.close()
 
 
+def test_relays_store_each_due_time_of_a_schedule_once_by_the_clock_of_the_database(
+    database: Connect, outbox: Outbox, writer: Writer, broker: ServerHandle, topic: str
+) -> None:
+    broker.prepare(topic, "ch")
+    outboxes = [outbox, Outbox(database)]
+    for each in outboxes:
+        each.every("tick", 1, topic, lambda when: b"%d" % when)
+    relays = [Relay(each.source(), writer) for each in outboxes]
+    began = time.time()
+
+    def published() -> int:
+        for relay in relays:
+            relay.step(0.0)
+        return depth(broker, topic)
+
+    wait_for(lambda: published() >= 3)
+    for relay in relays:
+        relay.source.close()
+    times = [int(body) for body in received(broker, topic, 3)]
+    assert times == [times[0] + number for number in range(len(times))]
+    assert began - 1.0 < times[0] < time.time()
+
+
 APP = """
 import sqlite3
 from gnsq_lite.contrib.outbox import Outbox
 outbox = Outbox(lambda: sqlite3.connect("shop.sqlite3", timeout=60))
 outbox.create_tables()
+outbox.every("tick", "1h", "ticks", b"x")
 other = 5
 """
+
+
+def test_the_command_lists_schedules_and_removes_those_that_are_not_declared(tmp_path: Path) -> None:
+    (tmp_path / "shopdb.py").write_text(APP, encoding="utf-8")
+
+    def database() -> Any:
+        return sqlite3.connect(tmp_path / "shop.sqlite3", timeout=60)
+
+    def schedules(*arguments: str, code: int = 0) -> str:
+        words = ["-m", "gnsq_lite", "outbox", "schedules", "shopdb", *arguments]
+        with running(words, tmp_path, env=programs.environment()) as program:
+            assert program.ends() == code, program.output
+            return program.output
+
+    assert "tick  last never  no relay has run yet" in schedules()
+    for name in ("tick", "old"):
+        execute(database, f"INSERT INTO nsq_outbox_schedules VALUES ('{name}', 7200.0)")
+    listed = schedules()
+    assert "tick  last 1970-01-01 02:00:00  next 1970-01-01 03:00:00" in listed
+    assert "old  last 1970-01-01 02:00:00  not declared" in listed
+    assert "'tick' is declared by the module" in schedules("--remove", "old", "--remove", "tick", code=2)
+    assert "'none' is no schedule of this outbox" in schedules("--remove", "none", code=2)
+    assert '[{"name": "tick", "last": 7200.0, "next": 10800.0}]' in schedules("--remove", "old", "--json")
 
 
 def test_the_command_relays_until_sigterm_and_once(tmp_path: Path, broker: ServerHandle, topic: str) -> None:

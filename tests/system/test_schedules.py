@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gnsq_lite import Message, Reader, Worker
 from gnsq_lite.broker import Broker
 from tests.programs import wait_for
+from tests.servers import http_call
 from tests.system.worker_programs import worker
 
 APP = """
@@ -18,7 +20,7 @@ from gnsq_lite.worker import Middleware
 
 class Says(Middleware):
     def started(self, worker):
-        print("schedules:", len(worker.schedules), flush=True)
+        print("schedules:", 0 if worker.no_schedules else len(worker.schedules), flush=True)
 
 worker = Worker(reconnect_delay=0.1, middleware=[Says()])
 worker.every(1, "ticks", lambda when: b"%d" % when)
@@ -58,7 +60,10 @@ def test_no_schedules_publishes_nothing(tmp_path: Path) -> None:
         Broker(lookupd=False) as nsqd,
         worker(tmp_path, nsqd.nsqd_tcp_address, "--no-schedules", app=APP) as program,
     ):
-        program.says("schedules: 0")
+        program.says("worker runs")
+        time.sleep(1.5)
+        assert "ticks" not in http_call(nsqd.http_address, "GET", "/stats?format=json").body.decode()
+        assert "schedules: 0" in program.output
 
 
 def test_a_worker_without_a_supervisor_publishes_by_itself() -> None:

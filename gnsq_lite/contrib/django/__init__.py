@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 from gnsq_lite.contrib.django.once import once
+from gnsq_lite.contrib.django.outbox import every
 from gnsq_lite.contrib.django.publishing import OnCommit, direct_writer, outbox, writer
 from gnsq_lite.contrib.django.registry import CloseOldConnections, handler, make_worker
 
@@ -26,6 +27,7 @@ __all__ = [
     "CloseOldConnections",
     "OnCommit",
     "direct_writer",
+    "every",
     "handler",
     "make_worker",
     "once",

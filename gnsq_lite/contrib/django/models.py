@@ -42,6 +42,16 @@ class OutboxRelay(models.Model):
     turns = models.BigIntegerField(default=0)
 
 
+class OutboxSchedule(models.Model):
+    """The last due time of a schedule, in seconds since 1970.  See :mod:`gnsq_lite.contrib.outbox_schedules`."""
+
+    name = models.CharField(max_length=255, primary_key=True)
+    last = models.FloatField()
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
 class DeadMessage(models.Model):
     """A dead letter, which is a message that was given up.  See :class:`gnsq_lite.worker.dead.DeadLetter`."""
 

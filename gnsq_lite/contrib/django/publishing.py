@@ -12,8 +12,7 @@ from django.core.signals import setting_changed
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
-from gnsq_lite.contrib.django.outbox import Outbox
-from gnsq_lite.contrib.outbox import MAX_MSG_SIZE
+from gnsq_lite.contrib.django.outbox import Outbox, max_msg_size
 from gnsq_lite.errors import NotSent
 from gnsq_lite.publish.middleware import PublishCall, PublishMiddleware, Send
 from gnsq_lite.writer import Writer
@@ -101,7 +100,7 @@ def direct_writer() -> Writer:
 
 def outbox() -> Outbox:
     """Return the outbox.  It stores messages in the transaction, and the worker publishes them after the commit."""
-    return Outbox(nsq_settings().get("WRITER", {}).get("max_msg_size", MAX_MSG_SIZE))
+    return Outbox(max_msg_size())
 
 
 def _writer(using: str | None) -> Writer:

@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils.module_loading import autodiscover_modules
 
 from gnsq_lite.contrib.django.outbox import interval, outbox_databases, source
 from gnsq_lite.contrib.django.publishing import direct_writer
@@ -28,6 +29,7 @@ class Command(BaseCommand):
         aliases, writer = outbox_databases(), direct_writer()
         if not aliases:
             raise CommandError("NSQ['OUTBOX'] names no database", returncode=2)
+        autodiscover_modules("nsq")  # they declare the schedules
         if not options["once"]:
             self.stderr.write(f"nsq_outbox: relaying {', '.join(aliases)}")
         try:
