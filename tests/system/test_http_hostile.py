@@ -76,7 +76,8 @@ def test_headers_without_end_are_bounded_in_bytes(part: bytes) -> None:
 
     with scripted(flood) as address:
         began = time.thread_time()
-        with pytest.raises(errors.HTTPResponseError, match="headers have more than"):
+        many = "headers have more than|more than 100 interim responses"  # Python 3.15 counts these itself
+        with pytest.raises(errors.HTTPResponseError, match=many):
             lookup(address, http_timeout=20.0)
         assert time.thread_time() - began < 5.0
 
