@@ -46,9 +46,12 @@ ALLOWED: dict[str, set[str]] = {
     "reader": CORE | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "consume"},
     "writer": CORE | {"arguments", "wire", "policy", "dialect", "dialects", "http", "net", "publish"},
     "broker": {"errors", "clock", "version", "wire.constants"},
-    "testing": CORE | FACADE | {"broker", "consume", "reader", "wire.names", "writer"},
+    "testing": CORE
+    | FACADE
+    | {"arguments", "broker", "consume", "policy", "reader", "wire.names", "worker.specs", "writer"},
     "supervise": BASE | {"clock", "stats"},
-    "worker": CLIENT | {"policy", "supervise", "recording.backlog", "recording.options", "recording.receiver"},
+    "worker": CLIENT
+    | {"policy", "supervise", "testing", "recording.backlog", "recording.options", "recording.receiver"},
     "recording": CLIENT,
     "spark": CLIENT | {"recording"},
     "contrib": CLIENT | {"broker", "worker", "testing", "supervise"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import signal
@@ -26,10 +27,13 @@ from gnsq_lite.worker.dead import by_words
 from gnsq_lite.worker.intervals import Schedule
 from gnsq_lite.worker.specs import (
     Handler,
+    Rules,
     Supervision,
     check_give_up,
     check_timeouts,
     decoding,
+    registries,
+    retry_options,
     shared_rate,
     split,
     writer_options,
@@ -45,7 +49,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
     from typing_extensions import Unpack
 
-    from gnsq_lite.arguments import Batch, HandlerArguments, One, Value
+    from gnsq_lite.arguments import Batch, HandlerArguments, InBatches, One, OneByOne, Value, WithValue
+    from gnsq_lite.testing import Outcome
 
     #: Type of the argument of a handler and its middleware.  The default is Message.
     Given = WithDefault("Given", bound="Message | list[Message]", default=Message)
@@ -94,18 +99,23 @@ class Worker:
         self.schedules: list[schedules.Entry] = []
         #: Whether this process runs neither these schedules nor those of an outbox that it relays.
         self.no_schedules = False
-        self._supervision: Supervision | None = None
-        self._publishing: schedules.Publishing | None = None
         self.defaults: dict[str, Any] = {}
         self._handlers: list[Handler] = []
-        self._readers: list[Reader] | None = None
-        self._writers: list[tuple[dict[str, Any], Writer]] = []
-        self._stages = Stages()
+        self._begin()
         check_timeouts(drain_timeout, hang_timeout)
         for each in self.middleware:
             if not isinstance(each, Middleware):
                 raise OptionError("middleware", each, "must be instances of gnsq_lite.worker.Middleware")
         self.configure(**defaults)
+
+    def _begin(self) -> None:
+        """Set the state of a Worker that has not started."""
+        self._supervision: Supervision | None = None
+        self._publishing: schedules.Publishing | None = None
+        self._readers: list[Reader] | None = None
+        self._writers: list[tuple[dict[str, Any], Writer]] = []
+        self._stages = Stages()
+        registries.add(self)
 
     # -- before it runs
 
@@ -208,6 +218,73 @@ class Worker:
             others = ", ".join(sorted(known)) or "none"
             raise OptionError("topic", topic, f"has no handler; topics with a handler: {others}")
         self._handlers = [handler for handler in self._handlers if handler.topic in wanted]
+
+    def copy(self, **options: Unpack[HandlerArguments]) -> Worker:
+        """Return a Worker that has not started, with the same handlers, middleware and schedules.
+
+        *options* override the defaults and the handlers' own options.  Raises OptionError.
+        """
+        made = copy.copy(self)
+        made._begin()
+        made.middleware, made.schedules = self.middleware.copy(), self.schedules.copy()
+        made._handlers = [replace(each, options={**each.options, **options}) for each in self._handlers]
+        made.configure(**options)
+        return made
+
+    def rules(self, handler: Handler) -> Rules:
+        """Return how the Worker calls *handler* and treats its errors.  Raises OptionError."""
+        options, failures, decode = split(handler.merged(self.defaults))
+        call = wrapped(handler, self.middleware, decode)
+        return Rules(call, failures, retry_options(options), options.get("batch_size") is not None)
+
+    @overload
+    def deliver(
+        self,
+        handler: Handler | OneByOne | InBatches | WithValue,
+        body: bytes,
+        attempts: int = 1,
+        *,
+        id: bytes | None = None,
+        raises: bool = True,
+    ) -> Outcome: ...
+    @overload
+    def deliver(
+        self,
+        handler: Handler | OneByOne | InBatches | WithValue,
+        body: list[bytes],
+        attempts: int = 1,
+        *,
+        raises: bool = True,
+    ) -> list[Outcome]: ...
+    def deliver(
+        self, handler: Any, body: Any, attempts: int = 1, *, id: bytes | None = None, raises: bool = True
+    ) -> Any:
+        """Call a handler in a test, without nsqd, as the Worker calls it, and return what the Worker then does.
+
+        This applies ``decode``, ``give_up_on``, ``retry_delay``, ``max_attempts``, all middleware, and decorators such
+        as ``once``.  ``on_give_up`` is not called, and ``time_limit`` does not apply.
+
+        Args:
+            handler: The decorated function, or one of :attr:`handlers`.
+            body: The message's body.  With ``batch_size``, a list of bodies; then the return value is a list.
+            attempts, id: As for :func:`gnsq_lite.testing.make_message`.
+            raises: Whether to raise an exception of the handler that is not GiveUp or Requeue and whose class is not in
+                ``give_up_on`` or in a dict ``retry_delay``.  Such an exception usually means an error in the handler.
+        Raises:
+            OptionError: *handler* is not a handler of this Worker, or handles several channels.
+            BodyTypeError: *body* has the wrong type.
+        """
+        from gnsq_lite import testing
+
+        return testing.rehearse(self, self._handler_of(handler), body, attempts, id, raises)
+
+    def _handler_of(self, function: Any) -> Handler:
+        found = [each for each in self._handlers if each is function or each.function == function]
+        if len(found) == 1:
+            return found[0]
+        name = getattr(function, "__qualname__", repr(function))
+        why = "handles several channels: pass one of worker.handlers" if found else "is not a handler of this Worker"
+        raise OptionError("handler", name, why)
 
     def check(self) -> None:
         """Raise OptionError if there is no handler or if an option is invalid, as :meth:`start` would."""

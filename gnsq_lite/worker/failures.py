@@ -40,7 +40,8 @@ class Failures:
         for delay in delays.values():
             if delay is not None and not callable(delay):
                 check_number("retry_delay", delay, 0, 1_000_000)
-        self._give_up_on, self._delays, self._max_attempts = give_up_on, delays, max_attempts
+        self._give_up_on, self._delays, self.max_attempts = give_up_on, delays, max_attempts
+        self._is_delay_by_class = isinstance(retry_delay, Mapping)
 
     def judge(self, message: Message, error: BaseException) -> BaseException:
         """Return the GiveUp or Requeue that applies to *error*, or *error* itself for the default treatment."""
@@ -49,14 +50,19 @@ class Failures:
         limit = _by_class(self._give_up_on, error)
         if limit is not None and message.attempts >= limit:
             return GiveUp(f"{type(error).__name__}: {error}")
-        if 0 < self._max_attempts <= message.attempts:
-            return GiveUp(f"the last of {self._max_attempts} attempts failed", backoff=True)
+        if 0 < self.max_attempts <= message.attempts:
+            return GiveUp(f"the last of {self.max_attempts} attempts failed", backoff=True)
         delay = _by_class(self._delays, error)
         try:
             return error if delay is None else Requeue(delay(error, message.attempts) if callable(delay) else delay)
         except Exception:  # raised by the user's function, or by Requeue for an invalid delay
             log.exception("retry_delay failed on %s; using the default delay", type(error).__name__)
             return error
+
+    def names(self, error: BaseException) -> bool:
+        """Return whether *error* is a GiveUp or Requeue, or one of its classes is in a table of the handler."""
+        tables = (self._give_up_on, self._delays if self._is_delay_by_class else {})
+        return isinstance(error, (GiveUp, Requeue)) or any(_by_class(each, error) is not None for each in tables)
 
 
 def _by_class(table: Mapping[type[BaseException], Any], error: BaseException) -> Any:

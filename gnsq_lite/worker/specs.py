@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.message import GiveUp, Message
+from gnsq_lite.net.os_threads import WeakGroup
 from gnsq_lite.net.settings import SharedOptions
 from gnsq_lite.option_fields import check_number, per_second
 from gnsq_lite.options import ConnectionOptions, LookupOptions, RetryOptions
@@ -100,6 +101,23 @@ def decoding(function: Any, decode: Callable[[bytes], Any]) -> Callable[[Message
     return decoded
 
 
+@dataclass(frozen=True)
+class Rules:
+    """How a Worker calls a handler, and what it does with messages whose handler raises."""
+
+    #: The handler in its middleware, with the decoder.  Called with a message, or with a list of messages.
+    call: Callable[[Any], Any]
+    failures: Failures
+    retry: RetryOptions
+    #: Whether *call* is called with a list of messages.
+    is_batch: bool
+
+
+#: The Workers of this process, and other objects with the same ``handlers`` and ``rules(handler)``, such as Django's
+#: registry.  :func:`gnsq_lite.testing.deliver` finds the handler of a function here.
+registries = WeakGroup()
+
+
 def check_give_up(value: Any) -> None:
     """Raise OptionError or InvalidName unless *value* is None, callable, or names stores."""
     if isinstance(value, str):
@@ -119,6 +137,11 @@ def shared_rate(rate_limit: str, processes: int) -> str:
     """Return one process's share of a ``rate_limit``."""
     rate = per_second("rate_limit", rate_limit)
     return rate_limit if processes == 1 or rate is None else f"{3600 * rate / processes!r}/h"
+
+
+def retry_options(options: Mapping[str, Any]) -> RetryOptions:
+    """Return the RetryOptions among the Reader *options*.  Raises OptionError."""
+    return RetryOptions(**{spec.name: options[spec.name] for spec in fields(RetryOptions) if spec.name in options})
 
 
 def writer_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,39 @@ def test_the_worker_feeds_every_apps_handlers_which_use_the_database(shop: Shop)
     assert shop.billed() == {"1": True, "2": True, "3": True}
 
 
+IN_A_TEST = """
+import os
+import django
+os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+django.setup()
+from django.test import TestCase
+from django.test.runner import DiscoverRunner
+from gnsq_lite.contrib.django import make_worker
+from gnsq_lite.testing import deliver, make_message
+from shop.models import Order
+from shop.nsq import bill
+
+class InATransaction(TestCase):
+    def test_it(self):
+        Order.objects.create(number="1")
+        assert deliver(bill, make_message(b"1")) == ("finish",)
+        assert make_worker().deliver(bill, b"1").kind == "finish"
+        assert Order.objects.get(number="1").billed
+
+runner = DiscoverRunner(verbosity=0)
+databases = runner.setup_databases()
+result = runner.run_suite(runner.test_loader.loadTestsFromTestCase(InATransaction))
+runner.teardown_databases(databases)
+print("passed:", result.testsRun - len(result.failures) - len(result.errors))
+"""
+
+
+def test_a_delivery_without_nsqd_uses_the_transaction_of_the_test(shop: Shop) -> None:
+    with running(["-W", "error", "-c", IN_A_TEST], shop.folder, env=shop.env) as program:
+        assert program.ends() == 0, program.output
+        assert "passed: 1" in program.output
+
+
 @pytest.mark.rule("CLOSE-1")
 def test_it_drains_on_term_and_shares_work_between_processes(shop: Shop) -> None:
     with shop.manage("nsq_worker", "--processes", "2", "--topic", "orders") as program:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gnsq_lite import Message, Requeue, errors
-from gnsq_lite.testing import RecordedMessage, deliver, make_message
+from gnsq_lite import GiveUp, Message, Requeue, Worker, errors
+from gnsq_lite.testing import Outcome, RecordedMessage, deliver, make_message
+from gnsq_lite.worker import Middleware
 
 
 def raises(error: BaseException) -> Callable[[Message], Any]:
@@ -133,3 +135,141 @@ def test_make_message_refuses_values_that_nsqd_would_not_send() -> None:
     with pytest.raises(errors.InvalidName):
         make_message(topic="a b")
     assert isinstance(make_message(), RecordedMessage)
+
+
+class Order(ValueError):
+    """An error that the rules of a handler name."""
+
+
+def shop(**options: Any) -> tuple[Worker, Callable[..., Any], list[Any]]:
+    """Return a Worker, its decoding handler, which raises the value of the body, and the handler's arguments."""
+    worker, seen = Worker(nsqd_tcp_addresses="127.0.0.1:1"), list[Any]()
+
+    @worker.handler("orders", "payment", decode=json.loads, **options)
+    def pay(name: str, message: Message) -> None:
+        seen.append((name, message.topic, message.channel, message.attempts))
+        raises_by_name: dict[str, BaseException] = {
+            "order": Order("o"),
+            "key": KeyError("k"),
+            "requeue": Requeue(3.0),
+            "give_up": GiveUp("sold out"),
+            "exit": SystemExit(1),
+        }
+        if name == "touch":
+            message.enable_async()
+        elif name != "good":
+            raise raises_by_name[name]
+
+    return worker, pay, seen
+
+
+RULES: dict[str, Any] = {"give_up_on": (KeyError,), "retry_delay": {Order: 7.0}, "max_attempts": 3}
+
+
+@pytest.mark.parametrize(
+    ("body", "attempts", "outcome", "answer"),
+    [
+        (b'"good"', 1, ("finish", None, ""), ("finish",)),
+        (b"{", 1, ("give_up", None, "cannot decode the body: JSONDecodeError"), ("finish",)),
+        (b'"order"', 1, ("requeue", 7.0, "Order: o"), ("requeue", 7.0, True)),
+        (b'"order"', 3, ("give_up", None, "the last of 3 attempts failed"), ("finish",)),
+        (b'"key"', 1, ("give_up", None, "KeyError: 'k'"), ("finish",)),
+        (b'"requeue"', 1, ("requeue", 3.0, "Requeue: (3.0, True)"), ("requeue", 3.0, True)),
+        (b'"requeue"', 4, ("give_up", None, "more than 3 attempts"), ("finish",)),
+        (b'"give_up"', 1, ("give_up", None, "sold out"), ("finish",)),
+        (b'"good"', 99, ("give_up", None, "more than 3 attempts"), ("finish",)),
+        (b'"touch"', 1, ("open", None, ""), None),
+    ],
+)
+def test_the_rules_of_a_workers_handler_apply_to_a_delivery_without_nsqd(
+    body: bytes, attempts: int, outcome: tuple[Any, ...], answer: Any
+) -> None:
+    worker, pay, _ = shop(**RULES)
+    found = worker.deliver(pay, body, attempts)
+    assert (found.kind, found.delay) == outcome[:2]
+    assert found.reason.startswith(outcome[2])
+    assert deliver(pay, make_message(body, attempts)) == answer
+
+
+def test_a_handler_gets_the_decoded_value_and_a_message_of_its_channel() -> None:
+    worker, pay, seen = shop()
+    assert worker.deliver(pay, b'"good"', attempts=2) == Outcome("finish")
+    assert worker.deliver(worker.handlers[0], b'"good"') == Outcome("finish")
+    assert seen == [("good", "orders", "payment", 2), ("good", "orders", "payment", 1)]
+
+
+@pytest.mark.parametrize("options", [{}, {"retry_delay": 7.0}, {"give_up_on": (TypeError,)}, {"max_attempts": 1}])
+def test_an_error_that_no_rule_names_is_raised_unless_the_test_asks_for_the_outcome(options: dict[str, Any]) -> None:
+    worker, pay, _ = shop(**options)
+    with pytest.raises(KeyError):
+        worker.deliver(pay, b'"key"')
+    found = worker.deliver(pay, b'"key"', raises=False)
+    delay = options.get("retry_delay", 90.0)
+    expected = ("give_up", None) if options == {"max_attempts": 1} else ("requeue", delay)
+    assert (found.kind, found.delay, type(found.error)) == (*expected, KeyError)
+    assert deliver(pay, make_message(b'"key"'))  # as before: no error of the handler is raised
+    with pytest.raises(SystemExit):
+        worker.deliver(pay, b'"exit"', raises=False)
+
+
+def test_the_delay_of_an_outcome_grows_with_the_attempts_and_has_no_jitter() -> None:
+    worker, pay, _ = shop(requeue_delay=10.0, requeue_jitter=0.9)
+    found = [worker.deliver(pay, b'"key"', each, raises=False).delay for each in (1, 2, 3)]
+    assert found == [10.0, 20.0, 30.0]
+
+
+def test_the_middleware_of_the_worker_runs_around_a_delivery() -> None:
+    worker, pay, _ = shop()
+    calls: list[str] = []
+
+    class Noting(Middleware[Message]):
+        def before(self, message: Message) -> None:
+            calls.append("before")
+
+        def after(self, message: Message) -> None:
+            calls.append("after")
+            raise Requeue(1.0)
+
+    worker.middleware.append(Noting())
+    assert worker.deliver(pay, b'"good"').delay == 1.0
+    assert deliver(pay, make_message(b'"good"')) == ("requeue", 1.0, True)
+    assert calls == ["before", "after"] * 2
+
+
+def test_a_batch_has_an_outcome_for_each_message() -> None:
+    worker = Worker(nsqd_tcp_addresses="127.0.0.1:1", requeue_delay=5.0)
+
+    @worker.handler("t", "c", batch_size=10, give_up_on=(KeyError,))
+    def store(messages: list[Message]) -> None:
+        messages[0].finish()
+        if len(messages) > 1:
+            raise KeyError(messages[1].body)
+
+    assert [each.kind for each in worker.deliver(store, [b"1", b"2", b"3"])] == ["finish", "give_up", "give_up"]
+    assert deliver(store, make_message(b"1")) == ("finish",)
+    with pytest.raises(errors.OptionError, match="batch_size"):
+        worker.deliver(store, b"1")
+
+
+def test_a_function_that_is_no_handler_or_handles_two_channels_is_refused() -> None:
+    worker, pay, _ = shop()
+    with pytest.raises(errors.OptionError, match="not a handler of this Worker"):
+        worker.deliver(print, b"1")
+    worker.handler("orders", "audit", decode=lambda body: "good")(pay)
+    with pytest.raises(errors.OptionError, match=r"worker\.handlers"):
+        worker.deliver(pay, b"1")
+    assert worker.deliver(worker.handlers[1], b"1").kind == "finish"
+    assert deliver(pay, make_message(b"1", topic="orders", channel="audit")) == ("finish",)
+    with pytest.raises(errors.BodyTypeError):
+        worker.deliver(worker.handlers[1], "1")  # type: ignore[call-overload]
+
+
+def test_a_copy_of_a_worker_has_not_started_and_shares_no_state() -> None:
+    worker, _, _ = shop(max_attempts=3)
+    copy = worker.copy(nsqd_tcp_addresses="127.0.0.1:2", max_attempts=7)
+    assert [each.merged(copy.defaults)["max_attempts"] for each in copy.handlers] == [7]
+    assert copy.defaults["nsqd_tcp_addresses"] == "127.0.0.1:2"
+    copy.handler("t", "c")(print)
+    copy.stop()
+    assert (len(worker.handlers), worker.stages.drain.done()) == (1, False)
+    assert worker.defaults["nsqd_tcp_addresses"] == "127.0.0.1:1"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 from django.conf import settings
-from django.db import close_old_connections, reset_queries
+from django.db import connections, reset_queries
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
@@ -14,6 +14,7 @@ from gnsq_lite.contrib.django.outbox import interval, outbox_databases, source
 from gnsq_lite.contrib.django.publishing import direct_writer
 from gnsq_lite.contrib.relay import RelayInWorker
 from gnsq_lite.worker import Handler, Middleware, Worker
+from gnsq_lite.worker.specs import Rules, registries
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -21,7 +22,27 @@ if TYPE_CHECKING:
     from gnsq_lite.arguments import Batch, HandlerArguments, One, Value
     from gnsq_lite.message import Message
 
-_handlers: list[Handler] = []
+
+class _Registry:
+    """The registered handlers.  :func:`gnsq_lite.testing.deliver` finds the handler of a function here."""
+
+    def __init__(self) -> None:
+        self.handlers: list[Handler] = []
+        registries.add(self)
+
+    def rules(self, handler: Handler) -> Rules:
+        """Return how ``manage.py nsq_worker`` calls *handler* and treats its errors."""
+        return make_worker().rules(handler)
+
+
+_registry = _Registry()
+
+
+def _close_old_connections() -> None:
+    """Close broken and old connections, except the one whose open transaction belongs to Django's TestCase."""
+    for connection in connections.all(initialized_only=True):
+        if not any(getattr(block, "_from_testcase", False) for block in getattr(connection, "atomic_blocks", ())):
+            connection.close_if_unusable_or_obsolete()
 
 
 class CloseOldConnections(Middleware[Any]):
@@ -33,15 +54,15 @@ class CloseOldConnections(Middleware[Any]):
     def before(self, message: Any) -> None:
         """Close broken or old connections without an open transaction, before the handler starts."""
         reset_queries()
-        close_old_connections()
+        _close_old_connections()
 
     def after(self, message: Any) -> None:
         """Close broken or old connections after the handler returned."""
-        close_old_connections()
+        _close_old_connections()
 
     def failed(self, message: Any, error: BaseException) -> None:
         """Close broken or old connections after the handler raised."""
-        close_old_connections()
+        _close_old_connections()
 
 
 @overload
@@ -68,7 +89,7 @@ def handler(topic: str, channel: str, **options: Any) -> Callable[..., Any]:
     """
 
     def register(function: Any) -> Any:
-        _handlers.append(Handler(topic, channel, function, options))
+        _registry.handlers.append(Handler(topic, channel, function, options))
         return function
 
     return register
@@ -87,7 +108,7 @@ def make_worker() -> Worker:
         extra.append(RelayInWorker(*map(source, aliases), interval=interval(), writer=direct_writer))
     worker = Worker(middleware=[CloseOldConnections(), *extra], **options, **addresses(), **found.get("READER", {}))
     autodiscover_modules("nsq")
-    for each in _handlers:
+    for each in _registry.handlers:
         worker.add(each)
     if has_tasks():
         import_string("gnsq_lite.contrib.django.tasks.add_handlers")(worker)
