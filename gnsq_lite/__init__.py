@@ -26,6 +26,7 @@ from gnsq_lite.version import __version__
 
 if TYPE_CHECKING:
     from gnsq_lite import errors
+    from gnsq_lite.consume.calls import current_message
     from gnsq_lite.dialect import PublishReceipt
     from gnsq_lite.message import GiveUp, Message, Requeue, TimeLimitExceeded
     from gnsq_lite.options import BackoffOptions, TLSOptions
@@ -50,6 +51,7 @@ __all__ = [
     "Worker",
     "Writer",
     "__version__",
+    "current_message",
     "errors",
 ]
 
@@ -68,6 +70,7 @@ _HOMES = {
     "TimeLimitExceeded": "gnsq_lite.message",
     "Worker": "gnsq_lite.worker",
     "Writer": "gnsq_lite.writer",
+    "current_message": "gnsq_lite.consume.calls",
 }
 
 

@@ -9,6 +9,7 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+from gnsq_lite.consume.calls import RunningCall
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT
 from gnsq_lite.consume.consumer import Consumer, close_all
 from gnsq_lite.consume.pools import pool_kind
@@ -290,6 +291,13 @@ class Reader:
         core = self._started()
         stats: ReaderStats = run_in_loop(core.loop, reader_stats, core, timeout=timeout)
         return stats
+
+    def running(self, at_least: float = 0.0) -> list[RunningCall]:
+        """Return the handler calls that have run for *at_least* seconds, oldest first, without waiting for the loop.
+
+        Raises ClosedError if the Reader was not started.
+        """
+        return self._started().limits.running(at_least)
 
     def _claim(self, core: Any, loop: Loop | None) -> Any:
         """Set the Reader's core to *core* if the Reader has no core; return its core.  setdefault() is atomic."""

@@ -12,7 +12,7 @@ from gnsq_lite.supervise.merged import empty, merge
 def handler(topic: str, **values: Any) -> dict[str, Any]:
     named = {"topic": topic, "channel": "ch", "name": "app.handle", "state": "connected"}
     zeros = dict.fromkeys(COMBINED, 0)
-    return {**zeros, **named, "paused": False, "oldest_handler": 0.0, "errors": [], **values}
+    return {**zeros, **named, "paused": False, "oldest_handler": 0.0, "errors": [], "running": [], **values}
 
 
 def process(number: int, **values: Any) -> dict[str, Any]:

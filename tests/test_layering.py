@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gnsq_lite"
 
 FACADE = {"gnsq_lite"}  # the public API, as a user imports it
-BASE = {"errors", "text", "version"}
+BASE = {"errors", "stacks", "text", "version"}
 CORE = BASE | {"clock", "option_fields", "options", "keywords", "message", "stats"}
 CLIENT = CORE | FACADE | {"dialect", "youzan", "http", "net", "consume", "publish", "wire"}
 CLIENT |= {"arguments", "dialects", "reader", "writer"}
@@ -22,6 +22,7 @@ CLIENT |= {"arguments", "dialects", "reader", "writer"}
 ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "text": set(),
+    "stacks": set(),
     "errors": {"text"},
     "clock": set(),
     "_core": set(),
@@ -57,7 +58,8 @@ ALLOWED: dict[str, set[str]] = {
     "contrib": CLIENT | {"broker", "worker", "testing", "supervise"},
     "cli": CLIENT | {"broker", "worker", "contrib", "recording", "spark", "testing", "supervise"},
     "__main__": {"cli", "errors", "version"},
-    "__init__": CORE | {"reader", "writer", "worker", "publish.middleware", "publish.publication", "dialect"},
+    "__init__": CORE
+    | {"reader", "writer", "worker", "consume.calls", "publish.middleware", "publish.publication", "dialect"},
 }
 
 #: Module of others -> the parts that may import it.

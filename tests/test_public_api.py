@@ -34,6 +34,7 @@ EXPORTED = {
     "Worker",
     "Writer",
     "__version__",
+    "current_message",
     "errors",
 }
 
@@ -47,6 +48,7 @@ MEMBERS = {
         "set_max_in_flight": "(self, count)",
         "is_starved": "(self)",
         "stats": "(self, timeout=None)",
+        "running": "(self, at_least=0.0)",
     },
     Writer: {
         "publish": "(self, topic, body, *, defer=0.0, timeout=None, key=None, partition=None, trace_id=None, "

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "record": ("gnsq_lite.cli.record", "Record the messages of a channel in a durable log."),
     "recording": ("gnsq_lite.cli.recording", "List, verify, trim and retire the logs of a recording."),
     "replay": ("gnsq_lite.cli.replay", "Publish the messages of a recording again."),
+    "running": ("gnsq_lite.cli.running", "List the running handler calls of a worker, the oldest first."),
     "stat": ("gnsq_lite.cli.stat", "Show depth, rates and clients of every channel, live."),
     "tail": ("gnsq_lite.cli.tail", "Print the messages of a topic as they arrive."),
     "topics": ("gnsq_lite.cli.lists:topics", "List the topics registered at the nsqlookupds."),

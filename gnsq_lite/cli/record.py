@@ -163,6 +163,10 @@ class RecorderPages:
         """Return whether the recorder is subscribed to an nsqd."""
         return self._recorder.is_connected(), {"missing": self._recorder.missing()}
 
+    def running(self) -> Document:
+        """Return no calls: the recorder has no handlers."""
+        return {"calls": [], "silent": []}
+
     def live(self, brief: bool) -> Document:
         """Return the live page's document without handlers."""
         return empty(__version__, time.time())

@@ -19,7 +19,14 @@ from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import Message, TimeLimitExceeded, is_expired, unless_answered
 from gnsq_lite.net.io_thread import enter_thread, exit_forked_handler, leave_thread
 from gnsq_lite.net.loop import SLICE, Loop, current_greenlet, let_io
-from gnsq_lite.net.os_threads import is_patched, native_held_lock, native_ident, native_rlock, start_native_thread
+from gnsq_lite.net.os_threads import (
+    WeakGroup,
+    is_patched,
+    native_held_lock,
+    native_ident,
+    native_rlock,
+    start_native_thread,
+)
 from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -33,6 +40,10 @@ _RETRY_AFTER = 1.0
 _SHORT = 0.001
 #: Seconds after which a queued job gets another thread although handlers are short.
 _WAIT = 0.002
+
+
+#: All pools of the process.  :mod:`gnsq_lite.consume.calls` reads their tables of workers.
+pools = WeakGroup()
 
 
 def messages_of(job: Any) -> list[Message]:
@@ -74,6 +85,7 @@ class Pool:
         #: All workers.  Other threads read this list.
         self.workers: list[Worker] = []
         self._closed = False
+        pools.add(self)
 
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs* for the workers.  Call it in the loop's thread.  Only InlinePool blocks."""

@@ -116,4 +116,6 @@ class ConsumerSettings(CoreSettings, ReaderOptions):
 
 def message_fields(message: Message) -> dict[str, Any]:
     """Return the argument ``extra`` of a log call about *message*."""
-    return {"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address}
+    id = message.id.decode("ascii", "replace")
+    named = {"topic": message.topic, "channel": message.channel, "nsqd": message.nsqd_address}
+    return {**named, "message_id": id, "attempt": message.attempts}

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import Clock
+from gnsq_lite.consume.calls import RunningCall, running_calls
 from gnsq_lite.consume.pools import Pool, Worker, messages_of
 from gnsq_lite.consume.run_handler import HandlerOutcomes, HandlerRaised
 from gnsq_lite.consume.settings import ConsumerSettings, message_fields
@@ -42,6 +43,8 @@ class TimeLimits:
         self._loop, self._settings, self._pool, self._concurrency = loop, settings, pool, concurrency
         self._clock, self._outcomes = clock, outcomes
         self._limit = settings.limits.time_limit
+        #: Time of the last check.
+        self._checked_at = clock.now()
         #: Number of threads whose handler has exceeded the time limit and still runs.
         self.overdue = 0
 
@@ -54,9 +57,14 @@ class TimeLimits:
         self._concurrency = count
         self._pool.set_concurrency(count + min(self.overdue, count))
 
+    def running(self, at_least: float = 0.0) -> list[RunningCall]:
+        """Return the calls that have run for *at_least* seconds, oldest first.  Thread-safe."""
+        return running_calls(self._pool, self._loop.ident, self._clock.now(), self._checked_at, at_least)
+
     def enforce(self) -> None:
         """Note which calls are new, and act on each call that exceeds the limit."""
         now, overdue = self._clock.now(), 0
+        self._checked_at = now
         for worker in tuple(self._pool.workers):
             job = worker[1]
             if worker.seen is not job:
@@ -88,9 +96,10 @@ class TimeLimits:
 
     def _answer_in_thread(self, job: Any) -> None:
         """Answer the messages of *job* in a new thread, because on_give_up may block."""
+        where = next((call.stack for call in self.running() if call.id.encode() == messages_of(job)[0].id), "")
         for message in messages_of(job):
-            said = "the handler of %r exceeded its time limit and still runs; another thread is started instead"
-            log_safely(log, logging.ERROR, said, message.id, extra=message_fields(message))
+            said = "the handler of %r exceeded its time limit and still runs at %s; another thread is started instead"
+            log_safely(log, logging.ERROR, said, message.id, where or "(unknown)", extra=message_fields(message))
         try:
             start_native_thread("gnsq_lite-time-limit", partial(self._answer, job))
         except RuntimeError as reason:  # the system starts no thread

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,8 +21,11 @@ from gnsq_lite.supervise.slots import VARIABLE, Slot
 
 NEVER = float("inf")
 
-#: Signal at which a supervised process prints its Python stacks and ends, also while a thread holds the GIL.
-PRINT_STACKS = signal.SIGVTALRM
+#: Signals at which a supervised process writes its Python stacks to a file, also while a thread holds the GIL.  At the
+#: second one it then ends.
+PRINT_STACKS, PRINT_AND_END = signal.SIGPROF, signal.SIGVTALRM
+#: Seconds within which a process writes its stacks.
+_PRINTING = 0.5
 
 #: Drain limit, in seconds, of a process that has not loaded its Worker yet.
 _DRAIN_TIMEOUT = 30.0
@@ -103,9 +107,24 @@ class Child:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    @property
+    def stacks_file(self) -> str:
+        """Path of the file for the stacks, which the process creates when it handles PRINT_STACKS."""
+        return f"{self.socket}.stacks"
+
+    def stacks(self, number: int = PRINT_STACKS) -> str:
+        """Send *number*, and return the Python stacks of the process, or "".  Takes half a second."""
+        if self.memory is None or not self.memory.ticks or not os.path.exists(self.stacks_file):
+            return ""  # the signal would end the process
+        os.truncate(self.stacks_file, 0)
+        self.send(number)
+        time.sleep(_PRINTING)
+        with open(self.stacks_file, errors="replace") as file:
+            return file.read().rstrip()
+
     def ended(self, code: int) -> None:
         """Record the exit code of the process, and remove its files."""
         self.pid, self.memory, self.kill_at, self.last_exit = None, None, NEVER, code
-        for path in (self.socket, f"{self.socket}.memory"):
+        for path in (self.socket, f"{self.socket}.memory", self.stacks_file):
             with suppress(FileNotFoundError):
                 os.unlink(path)

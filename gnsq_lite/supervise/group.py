@@ -67,9 +67,23 @@ class GroupPages:
             document = json.loads(body) if status == 200 else _absent(child, body)
             document["processes"][0] |= {"number": child.number, "restarts": max(0, child.restarts.starts - 1)}
             for handler in document["handlers"]:
-                handler["errors"] = [{**error, "process": child.number} for error in handler["errors"]]
+                for name in ("errors", "running"):
+                    handler[name] = [{**each, "process": child.number} for each in handler[name]]
             documents.append(document)
         return {**merge(__version__, time.time(), documents), "draining": self._supervisor.is_stopping}
+
+    def running(self) -> dict[str, Any]:
+        """Return the running calls of all processes, and the stacks of processes that do not answer."""
+        children = [child for child in self._supervisor.all_children() if child.is_loaded]
+        calls: list[Document] = []
+        silent: list[Document] = []
+        for child, (status, body) in zip(children, self._answers(children, "/api/running"), strict=True):
+            if status == 200:
+                calls += [{**call, "process": child.number} for call in json.loads(body)["calls"]]
+            elif child.memory is not None:
+                named = {"process": child.number, "pid": child.pid, "last_message": child.memory.begun}
+                silent.append({**named, "stacks": child.stacks()})
+        return {"calls": sorted(calls, key=lambda call: -call["seconds"]), "silent": silent}
 
     def _fetch_all(self, page: str) -> dict[int, tuple[int, bytes]]:
         children: tuple[Child, ...] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 from typing import Any, Literal
 
@@ -86,8 +87,27 @@ class BriefFormatter(TextFormatter):
 _FORMATTERS = {"text": TextFormatter, "json": JSONFormatter, "brief": BriefFormatter}
 
 
+class MessageFilter(logging.Filter):
+    """Adds topic, channel, message_id and attempt to the records that a handler's own code logs.
+
+    For a configuration of the program's own, add this filter to a logging handler, for example in Django's LOGGING.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields that the record does not have, and return True."""
+        calls = sys.modules.get("gnsq_lite.consume.calls")  # a process that has not imported it runs no handler
+        message = None if calls is None else calls.current_message()
+        if message is not None:
+            id = message.id.decode("ascii", "replace")
+            named = {"topic": message.topic, "channel": message.channel, "message_id": id, "attempt": message.attempts}
+            for name, value in named.items():
+                vars(record).setdefault(name, value)
+        return True
+
+
 def configure(format: Literal["text", "json", "brief"], level: str, process: str) -> None:
     """Write all log records of this process to standard error.  *process* is the process's number or "main"."""
     handler = logging.StreamHandler()
+    handler.addFilter(MessageFilter())
     handler.setFormatter(_FORMATTERS[format](process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -18,6 +18,8 @@ _COMBINE: dict[str, Callable[[Iterable[Any]], Any]] = {"sum": sum, "highest": ma
 _STATES = ("blocked", "backoff", "connecting", "paused", "closing", "closed", "starting", "connected")
 #: Number of latest errors that the live page shows for each handler.
 ERRORS = 10
+#: Number of oldest running calls that the live page shows for each handler.
+CALLS = 5
 
 
 def empty(version: str, at: float) -> Document:
@@ -69,6 +71,7 @@ def _nsqd(group: list[Document]) -> Document:
 def _handler(group: list[Document]) -> Document:
     states = {each["state"] for each in group}
     errors = sorted((error for each in group for error in each["errors"]), key=lambda error: -error["at"])
+    running = sorted((call for each in group for call in each["running"]), key=lambda call: -call["seconds"])
     return {
         **{name: group[0][name] for name in ("topic", "channel", "name")},
         "state": next((state for state in _STATES if state in states), group[0]["state"]),
@@ -76,4 +79,5 @@ def _handler(group: list[Document]) -> Document:
         "paused": all(each["paused"] for each in group),
         "oldest_handler": max(each["oldest_handler"] for each in group),
         "errors": errors[:ERRORS],
+        "running": running[:CALLS],
     }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.supervise.children import NEVER, PRINT_STACKS, Child
+from gnsq_lite.supervise.children import NEVER, PRINT_AND_END, Child
 from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.supervise.notify import Notifier
 from gnsq_lite.supervise.restarts import Restarts
@@ -28,8 +28,6 @@ GRACE = 10.0
 READY_TIMEOUT = 60.0
 #: Seconds between two checks while a process starts, and while all processes run.
 _CHECK_STARTING, _CHECK_EVERY = 0.05, 0.5
-#: Seconds in which a process that hangs can print its stacks before it is killed.
-_PRINTING = 0.5
 #: Seconds without a check after which the supervisor reports itself as stuck.
 _STUCK = 30.0
 _ENDING, _PAUSING = (signal.SIGTERM, signal.SIGINT), (signal.SIGUSR1, signal.SIGUSR2)
@@ -97,7 +95,8 @@ class Supervisor:
         """Whether the supervisor is stopping."""
         return self._stops > 0
 
-    def _all(self) -> list[Child]:
+    def all_children(self) -> list[Child]:
+        """Return the processes, those that drain, and the new one that will replace another."""
         new = self._rolling.replacement
         return [*self.children, *self._draining, *([] if new is None else [new])]
 
@@ -120,7 +119,7 @@ class Supervisor:
         self._start_others(now)
         if self._is_up and not self._stops:
             self._continue_replacing(now)
-        for child in self._all():
+        for child in self.all_children():
             if child.pid is None and child.start_at <= now:
                 self._start(child)
             elif child.pid is not None and child.kill_at <= now:
@@ -130,9 +129,9 @@ class Supervisor:
             elif child.memory is not None and (seconds := child.memory.hangs_for(now)):
                 self._kill_hung(child, child.memory, seconds)
         self._announce()
-        if self._stops and all(child.pid is None for child in self._all()):
+        if self._stops and all(child.pid is None for child in self.all_children()):
             return False
-        due = min(child.start_at if child.pid is None else child.kill_at for child in self._all())
+        due = min(child.start_at if child.pid is None else child.kill_at for child in self.all_children())
         is_calm = self._stops or (self._is_up and self._rolling.replacement is None)
         longest = min(_CHECK_EVERY if is_calm else _CHECK_STARTING, self.notifier.due - now)
         try:
@@ -144,11 +143,13 @@ class Supervisor:
 
     def _kill_hung(self, child: Child, memory: ProcessMemory, seconds: float) -> None:
         text = "process %d hangs: its I/O loop has not run for %.0f s; killing it; last message begun: %s"
-        begun = memory.begun
-        log.error(text, child.number, seconds, begun or "unknown", extra={**child.extra, "begun": begun})
+        begun, arguments = memory.begun, (child.number, seconds, memory.begun or "unknown")
+        extra, stacks = {**child.extra, "begun": begun}, child.stacks(PRINT_AND_END) or None
+        log.handle(
+            log.makeRecord(log.name, logging.ERROR, "", 0, text, arguments, None, extra=extra, sinfo=stacks)
+        )  # Logger.error() takes no stack of another process
         self.hung, memory.hang_timeout = self.hung + 1, 0
-        child.send(PRINT_STACKS)
-        child.kill_at = self.clock.now() + _PRINTING
+        child.send(signal.SIGKILL)
 
     def _start_others(self, now: float) -> None:
         """After the first process has loaded the Worker, start the others.  So a load error is printed only once."""
@@ -182,7 +183,7 @@ class Supervisor:
         """Report the state to the service manager."""
         self.notifier.alive()
         if self._stops:
-            count = sum(child.pid is not None for child in self._all())
+            count = sum(child.pid is not None for child in self.all_children())
             self.notifier.status(f"stopping: {count} processes are running")
             return
         ready = sum(child.is_ready for child in self.children)
@@ -221,7 +222,7 @@ class Supervisor:
 
     def _stop(self) -> None:
         self._stops += 1
-        for child in self._all():
+        for child in self.all_children():
             child.start_at = NEVER
         if self._stops == 1:
             log.info("stopping; a second signal stops at once")
@@ -232,7 +233,7 @@ class Supervisor:
             self._signal_all(signal.SIGQUIT)
 
     def _signal_all(self, number: int) -> None:
-        for child in self._all():
+        for child in self.all_children():
             child.stop(number, self.clock.now(), self.grace)
 
     def _start(self, child: Child) -> None:
@@ -253,7 +254,7 @@ class Supervisor:
                 return
             if not pid:
                 return
-            for child in self._all():  # if the supervisor is PID 1, *pid* may also be an inherited orphan
+            for child in self.all_children():  # if the supervisor is PID 1, *pid* may also be an inherited orphan
                 if child.pid == pid:
                     self._ended(child, os.waitstatus_to_exitcode(status))
 

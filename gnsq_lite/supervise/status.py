@@ -49,6 +49,9 @@ _PRIVATE = {
     "X-Frame-Options": "DENY",
 }
 
+#: Paths of the live page and its data.
+_PAGES = ("/", "/api/status", "/api/running")
+
 #: Content type and body.
 Page = tuple[str, bytes]
 #: Whether a check passed, and its details.
@@ -70,6 +73,9 @@ class Pages(Protocol):
 
     def live(self, brief: bool) -> dict[str, Any]:
         """Return the document for the live page.  A *brief* document has no depths."""
+
+    def running(self) -> dict[str, Any]:
+        """Return the running handler calls, with their stacks."""
 
 
 class CachedPage:
@@ -115,6 +121,7 @@ def _cached(pages: Pages) -> dict[str, CachedPage]:
     made: dict[str, Callable[[], _Answer]] = {
         "/metrics": lambda: (HTTPStatus.OK, *pages.metrics()),
         "/readyz": lambda: _verdict(pages.ready()),
+        "/api/running": lambda: (HTTPStatus.OK, JSON, json.dumps(pages.running()).encode() + b"\n"),
         "/api/status": functools.partial(live, False),
         "/api/status?brief": functools.partial(live, True),
     }
@@ -156,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        headers = dict(_PRIVATE) if path in ("/", "/api/status") else {}
+        headers = dict(_PRIVATE) if path in _PAGES else {}
         if path == "/":
             headers["Content-Security-Policy"] = live_page()[1]
         status, kind, body = self._page(path, query)
@@ -174,8 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
             return _answered(lambda: _verdict(self.server.pages.health()))
         if path in ("/metrics", "/readyz"):
             return self.server.cached[path].get()
-        if path not in ("/", "/api/status"):
-            return HTTPStatus.NOT_FOUND, TEXT, b"/ /api/status /metrics /healthz /readyz\n"
+        if path not in _PAGES:
+            return HTTPStatus.NOT_FOUND, TEXT, b"/ /api/status /api/running /metrics /healthz /readyz\n"
         if self.server.is_loopback and not is_local_name(self.headers.get("Host")):
             # Otherwise a site whose name resolves to 127.0.0.1 (DNS rebinding) could read the page in a browser.
             text = b"on a loopback address, open the live page by IP address or as localhost: see --metrics-host\n"

@@ -134,12 +134,13 @@ class Launch:
         """Run *worker* in this process.  *slot* is None if no supervisor started the process."""
         from gnsq_lite.net.os_threads import start_hub_thread
         from gnsq_lite.worker.depths import Depths
+        from gnsq_lite.worker.hung import HungCalls
         from gnsq_lite.worker.live import LastErrors, WorkerPages
         from gnsq_lite.worker.specs import Supervision
-        from gnsq_lite.worker.supervised import Supervised
+        from gnsq_lite.worker.supervised import TIMEOUT, Supervised
 
         errors, depths = LastErrors(), Depths(worker).look
-        checks: list[Callable[[], object]] = []
+        checks: list[Callable[[], object]] = [HungCalls(worker, depths, TIMEOUT).check]
         page: Callable[[], Page] = lambda: ("text/plain; charset=utf-8", b"")  # noqa: E731
         if self.metrics_port is not None:
             page = metrics(worker, depths if self.metrics_depth else None)
@@ -152,7 +153,7 @@ class Launch:
             election = Election(os.path.join(os.path.dirname(slot.socket), "schedules"))
             supervision = Supervision(self.processes, election, supervised.known_of, supervised.is_paused)
             StatusServer(pages, slot.socket, start_hub_thread).start()
-            checks = [supervised.check]
+            checks.append(supervised.check)
             if self.reload:
                 watch = SourceWatch()
                 checks.append(lambda: supervised.source_changed() if _has_changed(watch) else None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.message import Message, Requeue
 from gnsq_lite.net.os_threads import native_lock
 from gnsq_lite.stats import COMBINED, ReaderStats
-from gnsq_lite.supervise.merged import ERRORS, Document, empty, merge
+from gnsq_lite.supervise.merged import CALLS, ERRORS, Document, empty, merge
 from gnsq_lite.supervise.status import Page, Verdict
 from gnsq_lite.text import printable
 from gnsq_lite.version import __version__
@@ -125,7 +126,8 @@ class WorkerPages:
         """Return the document of ``/api/status`` for this process.  A *brief* document has no depths."""
         is_up = self._refresh()
         depths = {} if brief else self._depths(self._last)
-        handlers = [self._handler(each, is_up) for each in self._last]
+        calls = self.running()["calls"]
+        handlers = [self._handler(each, is_up, calls) for each in self._last]
         handlers += [_starting(each) for each in self._worker.handlers[len(handlers) :]]
         draining = self._worker.stages.drain.done()
         process = {
@@ -153,6 +155,12 @@ class WorkerPages:
         }
         return merge(alone["version"], alone["at"], [alone])
 
+    def running(self) -> Document:
+        """Return the document of ``/api/running`` for this process.  It does not wait for the I/O loop."""
+        calls = [asdict(call) for reader in self._worker.readers for call in reader.running()]
+        calls.sort(key=lambda call: -call["seconds"])
+        return {"calls": [{**call, "process": 0, "pid": os.getpid()} for call in calls], "silent": []}
+
     def _refresh(self) -> bool:
         """Refresh the state of the Readers.  If the loop does not answer, keep the last state and return False."""
         try:
@@ -161,7 +169,7 @@ class WorkerPages:
             return False
         return True
 
-    def _handler(self, stats: ReaderStats, is_up: bool) -> Document:
+    def _handler(self, stats: ReaderStats, is_up: bool, calls: list[Document]) -> Document:
         key = (stats.topic, stats.channel)
         handler = next(each for each in self._worker.handlers if (each.topic, each.channel) == key)
         return {
@@ -172,6 +180,7 @@ class WorkerPages:
             "state": stats.state if is_up else "blocked",
             "paused": stats.state == "paused",
             "errors": self._errors.of(key)[::-1],
+            "running": [call for call in calls if (call["topic"], call["channel"]) == key][:CALLS],
         }
 
 
@@ -187,6 +196,7 @@ def _starting(handler: Handler) -> Document:
         "paused": False,
         "oldest_handler": 0.0,
         "errors": [],
+        "running": [],
     }
 
 

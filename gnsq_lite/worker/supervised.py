@@ -17,7 +17,7 @@ from gnsq_lite.net.loop import sleep
 from gnsq_lite.net.waiting import run_in_loop
 from gnsq_lite.options import ConnectionOptions, RetryOptions
 from gnsq_lite.stats import ReaderStats
-from gnsq_lite.supervise.children import PRINT_STACKS
+from gnsq_lite.supervise.children import PRINT_AND_END, PRINT_STACKS
 from gnsq_lite.supervise.shared_memory import TICK, GroupMemory, ProcessMemory
 from gnsq_lite.supervise.slots import Slot
 from gnsq_lite.worker.app import Middleware, Worker
@@ -48,8 +48,10 @@ class Supervised(Middleware[Any]):
 
     def started(self, worker: Worker) -> None:
         """Start to count ticks in the I/O loop."""
-        with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):  # no stderr
-            faulthandler.register(PRINT_STACKS, file=2, all_threads=True, chain=True)  # chain: then end
+        with contextlib.suppress(OSError):  # without the file, the supervisor does not send the signal
+            self._stacks = open(f"{self._slot.socket}.stacks", "ab")  # noqa: SIM115 - open while the process runs
+            faulthandler.register(PRINT_STACKS, file=self._stacks, all_threads=True, chain=False)
+            faulthandler.register(PRINT_AND_END, file=self._stacks, all_threads=True, chain=True)
         self._own.hang_timeout = hang_timeout(worker)
         loop = io_loop()
         run_in_loop(loop, loop.spawn, "ticks", self._tick)

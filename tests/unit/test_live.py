@@ -34,6 +34,7 @@ class FakeWorker:
         self.stages = SimpleNamespace(drain=Completion())
         self.defaults: dict[str, Any] = {"lookupd_http_addresses": "lookupd:4161"}
         self.now: tuple[ReaderStats, ...] | None = ()
+        self.readers: list[Any] = []
 
     def stats(self, timeout: float) -> tuple[ReaderStats, ...]:
         if self.now is None:

@@ -1,0 +1,85 @@
+"""Reports the running handler calls of this process.
+
+Nothing is recorded when a call begins or ends: these functions read the pools' tables of workers.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from gnsq_lite import stacks
+from gnsq_lite.consume.pools import Pool, ThreadPool, messages_of, pools
+from gnsq_lite.message import Message
+from gnsq_lite.net.loop import current_greenlet
+from gnsq_lite.net.os_threads import native_ident
+
+#: Seconds after which a call counts as hung if messages wait.
+HUNG = 30.0
+
+
+def current_message() -> Message | None:
+    """Return the message that the calling thread or greenlet handles, or None outside a handler.
+
+    With ``batch_size``, return the first message of the list.  A thread or greenlet that a handler has started handles
+    no message.
+    """
+    thread, greenlet = native_ident(), current_greenlet()
+    for pool in pools.members():
+        me = thread if isinstance(pool, ThreadPool) else greenlet
+        for worker in tuple(pool.workers):
+            if worker[0] == me and worker[1] is not None:
+                return messages_of(worker[1])[0]
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningCall:
+    """A running handler call.  ``seconds`` is exact to about a second."""
+
+    seconds: float
+    topic: str
+    channel: str
+    #: The message's id as text.  With ``batch_size``, that of the first message.
+    id: str
+    attempt: int
+    #: Number of messages of the call.
+    messages: int
+    #: "thread NUMBER" or "greenlet NUMBER".
+    thread: str
+    #: Where the call stands, as one line without the library's frames.
+    stack: str
+
+
+def running_calls(pool: Pool, loop_thread: int, now: float, checked_at: float, at_least: float) -> list[RunningCall]:
+    """Return the calls of *pool* that have run for *at_least* seconds, oldest first.  Thread-safe.
+
+    *checked_at* is the time of the last check by TimeLimits.  A call that this check has not seen began after it.
+    """
+    found, frames = list[RunningCall](), sys._current_frames()
+    for worker in tuple(pool.workers):
+        job = worker[1]
+        seconds = max(0.0, now - (worker.since if worker.seen is job else checked_at))
+        if job is not None and seconds >= at_least:
+            first, count = messages_of(job)[0], len(messages_of(job))
+            is_thread = isinstance(pool, ThreadPool)
+            call = RunningCall(
+                seconds=round(seconds, 1),
+                topic=first.topic,
+                channel=first.channel,
+                id=first.id.decode("ascii", "replace"),
+                attempt=first.attempts,
+                messages=count,
+                thread=f"thread {worker[0]}" if is_thread else f"greenlet {id(worker[0])}",
+                stack=stacks.of_frame(_frame(worker[0], frames, loop_thread)),
+            )
+            found.append(call)
+    return sorted(found, key=lambda call: -call.seconds)
+
+
+def _frame(ident: Any, frames: dict[int, Any], loop_thread: int) -> Any:
+    """Return the innermost frame of a thread or greenlet.  The running greenlet has the frame of the loop's thread."""
+    if isinstance(ident, int):
+        return frames.get(ident)
+    return ident.gr_frame or frames.get(loop_thread)
