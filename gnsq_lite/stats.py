@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from gnsq_lite.wire.identify import AuthReply, Negotiated
 
 
+#: Seconds after which a running handler call counts as hung.
+HUNG = 30.0
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """State of one nsqlookupd."""
@@ -111,6 +115,7 @@ class ReaderStats:
     reconnects: int = measured("Attempts to reconnect to nsqds given by address", "gnsq_reconnects_total")
     queued: int = measured("Messages (or full batches) that wait for a handler", "gnsq_queued", combined="sum")
     handlers_running: int = measured("Running handlers", "gnsq_handlers_running", combined="sum")
+    concurrency: int = measured("Maximum running handlers", "gnsq_concurrency", combined="sum")
     handlers_overdue: int = measured("Running handlers in threads that exceeded time_limit", "gnsq_handlers_overdue")
     handlers_abandoned: int = measured("Handlers that were still running at the end of close()'s timeout")
     oldest_handler: float = measured(

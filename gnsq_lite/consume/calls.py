@@ -15,9 +15,6 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.loop import current_greenlet
 from gnsq_lite.net.os_threads import native_ident
 
-#: Seconds after which a call counts as hung if messages wait.
-HUNG = 30.0
-
 
 def current_message() -> Message | None:
     """Return the message that the calling thread or greenlet handles, or None outside a handler.

@@ -73,7 +73,7 @@ class Consumer:
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
         self.tries = Tries(settings.retry.max_attempts)
         self.outcomes = HandlerOutcomes(loop, settings, self.tries, self.hooks, on_exit=self.fail)
-        self._concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
+        self.concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         # Hooks that run in greenlets of the loop count as handlers, so that close() waits for on_failure.
         self.end = Closing(clock, busy=lambda: self.limits.busy() + self.hooks.left)
         self._loss_log, self._refusal_log = ErrorLog(log, clock), ErrorLog(log, clock)
@@ -96,8 +96,8 @@ class Consumer:
         settings, loop = self.settings, self.loop
         make = make_batch_runner if settings.batch_size else make_runner
         run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
-        self.pool = make_pool(settings.pool, loop, run, self._concurrency, self.outcomes.on_exit)
-        self.limits = TimeLimits(loop, settings, self.clock, self.pool, self._concurrency, self.outcomes)
+        self.pool = make_pool(settings.pool, loop, run, self.concurrency, self.outcomes.on_exit)
+        self.limits = TimeLimits(loop, settings, self.clock, self.pool, self.concurrency, self.outcomes)
         self.losses = Losses()
         #: Partitions whose leader may have moved.  If there are any, discovery polls the nsqlookupds more often.
         self._lost: set[int | None] = set()
@@ -233,8 +233,8 @@ class Consumer:
             if late:
                 self._on_late(connection, late)
         self.pool.retry_threads()
-        self.limits.enforce()
-        return not self.queue.queued() and self.limits.busy() < self._concurrency
+        self.limits.check()
+        return not self.queue.queued() and self.limits.busy() < self.concurrency
 
     def _on_late(self, connection: SubscribedConnection, late: list[Message]) -> None:
         """Drop the queued messages that expired.  If there are any, lower the maximum RDY of *connection*."""
@@ -291,8 +291,8 @@ class Consumer:
         """Change max_in_flight (RDY-8), and the number of handlers if the option ``concurrency`` is None."""
         self.flow.set_max_in_flight(count)
         if self.settings.concurrency is None:
-            self._concurrency = default_concurrency(self.settings.pool, count)
-            self.limits.set_concurrency(self._concurrency)
+            self.concurrency = default_concurrency(self.settings.pool, count)
+            self.limits.set_concurrency(self.concurrency)
 
     # -- the end (CLOSE-1)
 

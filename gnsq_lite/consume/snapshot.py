@@ -42,6 +42,7 @@ def reader_stats(core: Consumer) -> ReaderStats:
         reconnects=core.reconnects,
         queued=core.queue.queued(),
         handlers_running=core.pool.busy(),
+        concurrency=core.concurrency,
         handlers_abandoned=core.end.abandoned,
         backoff_level=max(each.level for each in core.flow.backoffs.values()),
         backoff_for=max(each.left() for each in core.flow.backoffs.values()),

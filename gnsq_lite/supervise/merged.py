@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gnsq_lite.stats import COMBINED
+from gnsq_lite.stats import COMBINED, HUNG
 
 Document = dict[str, Any]
 
@@ -44,7 +44,18 @@ def merge(version: str, at: float, documents: Sequence[Document]) -> Document:
             depths[key] = depths.get(key, 0) + nsqd["depth"]
     for handler in merged["handlers"]:
         handler["depth"] = depths.get((handler["topic"], handler["channel"]))
+        handler["hung"] = _hung(handler)
     return merged
+
+
+def _hung(handler: Document) -> str:
+    """Return "warn" if a call is older than HUNG, "bad" if messages wait too or no place is free, or ""."""
+    if handler["oldest_handler"] < HUNG:
+        return ""
+    waits = handler["queued"] or handler["depth"]
+    places = (("handlers_running", "concurrency"), ("in_flight", "max_in_flight"))
+    is_full = any(0 < handler[most] <= handler[taken] for taken, most in places)
+    return "bad" if waits or is_full else "warn"
 
 
 def _all(documents: Iterable[Document], name: str) -> list[Document]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from gnsq_lite.consume.calls import HUNG
-from gnsq_lite.stats import ReaderStats
+from gnsq_lite.stats import HUNG, ReaderStats
 from gnsq_lite.worker.app import Worker
 
 log = logging.getLogger("gnsq_lite.worker")

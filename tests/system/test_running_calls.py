@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gnsq_lite import Message, Reader, current_message
-from gnsq_lite.consume.calls import HUNG, RunningCall
-from gnsq_lite.stats import ReaderStats
+from gnsq_lite.consume.calls import RunningCall
+from gnsq_lite.stats import HUNG, ReaderStats
 from gnsq_lite.supervise.logs import JSONFormatter, MessageFilter, TextFormatter
 from gnsq_lite.worker.hung import HungCalls
 from tests.programs import STARTING, running, wait_for

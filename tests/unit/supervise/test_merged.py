@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gnsq_lite.supervise.merged import ERRORS, empty, merge
 from tests.livedata import document, handler, nsqd, process
 
@@ -54,3 +56,39 @@ def test_a_merged_document_can_be_merged_again() -> None:
     one = document(handlers=[handler("t", finished=1)], processes=[process(0)], nsqds=[nsqd("a:1", "t", 5)])
     assert together(together(one)) == together(one)
     assert together() == empty("1.0", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("process_of_16", "others", "depth", "hung"),
+    [
+        ({"handlers_running": 1, "in_flight": 1, "oldest_handler": 29.0}, {}, 320, ""),
+        ({"handlers_running": 1, "in_flight": 1, "oldest_handler": 45.0}, {}, 0, "warn"),
+        ({"handlers_running": 1, "in_flight": 1, "oldest_handler": 45.0}, {}, None, "warn"),
+        ({"handlers_running": 1, "in_flight": 1, "oldest_handler": 45.0}, {}, 320, "bad"),
+        ({"handlers_running": 4, "in_flight": 5, "oldest_handler": 45.0, "queued": 1}, {}, None, "bad"),
+        ({"handlers_running": 4, "in_flight": 4, "oldest_handler": 45.0}, {}, 0, "warn"),
+        (
+            {"handlers_running": 4, "in_flight": 4, "oldest_handler": 45.0},
+            {"handlers_running": 4, "in_flight": 4},
+            0,
+            "bad",
+        ),
+    ],
+)
+def test_a_hung_call_is_amber_and_red_if_messages_wait_or_no_place_is_free(
+    process_of_16: dict[str, Any], others: dict[str, Any], depth: int | None, hung: str
+) -> None:
+    places: dict[str, Any] = {"concurrency": 4, "max_in_flight": 4}
+    documents = [document(handlers=[handler("t", **places, **process_of_16)], nsqds=[nsqd("a:1", "t", depth)])]
+    documents += [document(handlers=[handler("t", **places, **others)]) for _ in range(3)]
+    assert together(*documents)["handlers"][0]["hung"] == hung
+
+
+def test_the_oldest_calls_of_all_processes_are_shown() -> None:
+    def calls(*seconds: float) -> list[dict[str, Any]]:
+        return [{"seconds": each, "id": "a" * 16} for each in seconds]
+
+    one = document(handlers=[handler("t", running=calls(9.0, 3.0, 1.0))])
+    two = document(handlers=[handler("t", running=calls(40.0, 8.0, 7.0))])
+    found = together(one, two)["handlers"][0]["running"]
+    assert [call["seconds"] for call in found] == [40.0, 9.0, 8.0, 7.0, 3.0]
