@@ -110,6 +110,7 @@ class _Reader(_Shared, total=False):
     on_failure: Callable[[Message, BaseException], None] | None
     on_backoff: Callable[[float], None] | None
     time_limit: float | None
+    touch: bool
     rate_limit: str | None
     max_attempts: int
     requeue_delay: float

@@ -2,7 +2,8 @@
 
 The Reader finishes a message when its handler returns, and requeues or gives up the message when the handler raises
 (MSG-1).  A handler may also answer its message itself.  After :meth:`Message.enable_async` any thread or greenlet may
-answer the message, also when the handler has returned (MSG-2).  The library itself never sends TOUCH (MSG-3).
+answer the message, also when the handler has returned (MSG-2).  The library itself sends TOUCH only if the option
+``touch`` asks for it (MSG-3).
 
 An answer deletes the message's token, its attribute ``_token``.  Of several threads that delete a token with
 swap_token(), one succeeds, so a message has only one answer.  Only this file and the C part (see

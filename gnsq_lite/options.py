@@ -90,12 +90,19 @@ class HandlerOptions:
     """Limits of a Reader's handler."""
 
     time_limit: float | None = duration(None, 0.1, 86400.0, "how long a handler may run until its message fails")
+    touch: bool = documented(
+        False,
+        "send TOUCH at half of msg_timeout while a handler runs, until 5 s after time_limit, which is required;"
+        " max_in_flight is then at most the number of places",
+    )
     rate_limit: str | None = documented(
         None, "maximum average rate of received messages", unit="messages", span="such as '5/s', '5/m', '5/h'"
     )
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.touch and self.time_limit is None:
+            raise OptionError("touch", True, "needs time_limit, or a handler that hangs would keep its message forever")
         per_second("rate_limit", self.rate_limit)
 
     @property

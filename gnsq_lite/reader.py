@@ -15,6 +15,7 @@ from gnsq_lite.consume.consumer import Consumer, close_all
 from gnsq_lite.consume.pools import pool_kind
 from gnsq_lite.consume.settings import ConsumerSettings, ReaderOptions, message_fields
 from gnsq_lite.consume.snapshot import reader_stats
+from gnsq_lite.consume.time_limits import SHORTEST
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.dialects import make_dialect
 from gnsq_lite.errors import ClosedError, OptionError
@@ -142,6 +143,12 @@ class Reader:
             lookup=lookup,
             hooks=hooks,
         )
+        if limits.touch and self._settings.pool == "inline":
+            raise OptionError(
+                "touch", True, "needs handler_pool='thread' or 'greenlet': inline handlers block the loop"
+            )
+        if limits.touch and connection.msg_timeout is not None and connection.msg_timeout < SHORTEST:
+            raise OptionError("touch", True, f"needs msg_timeout of at least {SHORTEST:g} s: it acts once a second")
         self._warn()
         self._core: Consumer | None = None
         self._loop: Loop | None = None

@@ -23,7 +23,7 @@ from gnsq_lite.consume.pools import Pool, Worker, default_concurrency, make_pool
 from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import SubscribedConnection
-from gnsq_lite.consume.time_limits import TimeLimits
+from gnsq_lite.consume.time_limits import AFTER_LIMIT, TimeLimits
 from gnsq_lite.consume.unconfirmed import Unconfirmed
 from gnsq_lite.dialect import Endpoint
 from gnsq_lite.errors import (
@@ -102,6 +102,7 @@ class Consumer:
         #: Partitions whose leader may have moved.  If there are any, discovery polls the nsqlookupds more often.
         self._lost: set[int | None] = set()
         self.flow = FlowControl(settings, self.clock, self.rng, partial(self.hooks.call, "on_backoff"))
+        self.flow.set_max_in_flight(self._without_waiting(settings.max_in_flight))
         #: The messages that no handler has begun.
         self.queue: Pool | BatchFeeder = self.pool
         if settings.batch_size:
@@ -200,6 +201,10 @@ class Consumer:
         said, settings = "%s: connected, subscribed to %s/%s", self.settings
         fields = settings.log_fields(endpoint)
         log_safely(log, logging.INFO, said, endpoint, settings.topic, settings.channel, extra=fields)
+        limits, most = settings.limits, connection.max_msg_timeout
+        if limits.touch and limits.time_limit is not None and most < limits.time_limit + AFTER_LIMIT:
+            said = "%s: max-msg-timeout is %g s, so nsqd sends a message again before its handler reaches time_limit"
+            log_safely(log, logging.WARNING, said, endpoint, most, extra=fields)
         self.hooks.call("on_connected", connection.address)
 
     def on_disconnected(self, connection: SubscribedConnection) -> None:
@@ -233,7 +238,7 @@ class Consumer:
             if late:
                 self._on_late(connection, late)
         self.pool.retry_threads()
-        self.limits.check()
+        self.limits.enforce()
         return not self.queue.queued() and self.limits.busy() < self.concurrency
 
     def _on_late(self, connection: SubscribedConnection, late: list[Message]) -> None:
@@ -289,10 +294,15 @@ class Consumer:
 
     def set_max_in_flight(self, count: int) -> None:
         """Change max_in_flight (RDY-8), and the number of handlers if the option ``concurrency`` is None."""
-        self.flow.set_max_in_flight(count)
         if self.settings.concurrency is None:
             self.concurrency = default_concurrency(self.settings.pool, count)
             self.limits.set_concurrency(self.concurrency)
+        self.flow.set_max_in_flight(self._without_waiting(count))
+
+    def _without_waiting(self, count: int) -> int:
+        """Return *count*, with ``touch`` at most the messages of all places: a waiting message would not be touched."""
+        places = self.concurrency * (self.settings.batch_size or 1)
+        return min(count, places) if self.settings.limits.touch else count
 
     # -- the end (CLOSE-1)
 

@@ -19,13 +19,18 @@ from gnsq_lite.consume.calls import RunningCall, running_calls
 from gnsq_lite.consume.pools import Pool, Worker, messages_of
 from gnsq_lite.consume.run_handler import HandlerOutcomes, HandlerRaised
 from gnsq_lite.consume.settings import ConsumerSettings, message_fields
-from gnsq_lite.message import TimeLimitExceeded
+from gnsq_lite.message import TimeLimitExceeded, is_open, unless_answered
 from gnsq_lite.net.io_thread import enter_thread, leave_thread
 from gnsq_lite.net.loop import Loop
 from gnsq_lite.net.os_threads import start_native_thread
 from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
+
+#: Seconds from time_limit to nsqd's deadline after the last TOUCH.  A limit acts at most two seconds late.
+AFTER_LIMIT = 5.0
+#: Shortest msg_timeout with ``touch``, in seconds.  A TOUCH may be a second late, as each check.
+SHORTEST = 2.0
 
 
 class TimeLimits:
@@ -71,6 +76,8 @@ class TimeLimits:
                 worker.see(job, now)
             if job is not None:
                 self._act(worker, job, now - worker.since)
+                if self._settings.limits.touch and self._limit is not None and not worker.is_over:
+                    self._touch(job, now, worker.since + self._limit + AFTER_LIMIT)
                 overdue += worker.is_over
         if overdue != self.overdue and self._settings.pool == "thread":
             self.overdue = overdue
@@ -88,6 +95,15 @@ class TimeLimits:
                 self._answer_in_thread(job)
             else:
                 self._loop.soon(self._interrupt, worker, job)
+
+    def _touch(self, job: Any, now: float, until: float) -> None:
+        """Send TOUCH for each open message of *job* whose nsqd's deadline is near, and is to be extended to *until*."""
+        for message in messages_of(job):
+            connection, deadline = message._connection, message.deadline
+            ends = min(until, message._received_at + connection.max_msg_timeout)
+            due = min(deadline - max(connection.msg_timeout / 2, SHORTEST * 0.75), ends - connection.msg_timeout)
+            if is_open(message) and due <= now and deadline < ends:
+                unless_answered(message.touch)
 
     def _interrupt(self, worker: Worker, job: Any) -> None:
         """Raise TimeLimitExceeded in the handler.  Called in the hub, so the handler is waiting."""
