@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+from gnsq_lite import stacks
 from gnsq_lite.consume.calls import RunningCall
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT
 from gnsq_lite.consume.consumer import Consumer, close_all
@@ -43,24 +45,17 @@ from gnsq_lite.wire.names import check_channel, check_topic
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gnsq_lite.arguments import InBatches, OneByOne, ReaderArguments
+from gnsq_lite.arguments import InBatches, OneByOne, ReaderArguments
 
 log = logging.getLogger("gnsq_lite.reader")
 
 
 def log_give_up(message: Message) -> None:
     """Log, as an error, the metadata of a message that the Reader gives up.  The default of ``on_give_up`` (MSG-4)."""
-    log_safely(
-        log,
-        logging.ERROR,
-        "giving up message %r of %s/%s after %d attempts (%d bytes)",
-        message.id,
-        message.topic,
-        message.channel,
-        message.attempts,
-        len(message.raw_body),
-        extra=message_fields(message),
-    )
+    said, error = "giving up message %r of %s/%s after %d attempts (%d bytes)%s", sys.exc_info()[1]
+    named = (message.id, message.topic, message.channel, message.attempts, len(message.raw_body))
+    why = "" if error is None else f": {stacks.text_of(error)}"
+    log_safely(log, logging.ERROR, said, *named, why, extra=message_fields(message))
 
 
 class Reader:

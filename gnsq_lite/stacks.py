@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from types import FrameType
+from types import FrameType, TracebackType
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 #: Maximum number of frames of a stack.  The outermost frames are left out.
@@ -25,3 +25,37 @@ def of_frame(frame: FrameType | None) -> str:
 
 def _short(path: str) -> str:
     return os.sep.join(path.split(os.sep)[-2:])
+
+
+def text_of(error: BaseException) -> str:
+    """Return the class, the text and the notes of *error* as one text."""
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text and the notes of *error* as one text."""
+    try:
+        return ": ".join([str(error), *getattr(error, "__notes__", ())])
+    except Exception:  # raised by the __str__ of *error*
+        return "(the text of this error cannot be shown)"
+
+
+def exc_info_of(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """Return ``exc_info`` for a log record, whose traceback begins at the first frame that is not the library's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return type(error), error, trace or error.__traceback__
+
+
+def of_error(error: BaseException) -> str:
+    """Return the traceback of *error* and of its causes without the library's frames, unless all are the library's."""
+    found = traceback.TracebackException.from_exception(error)
+    waiting: list[traceback.TracebackException | None] = [found]
+    while waiting:
+        each = waiting.pop()
+        if each is not None:
+            users = [frame for frame in each.stack if not frame.filename.startswith(_OURS)]
+            each.stack = traceback.StackSummary.from_list(users or each.stack)
+            waiting += [each.__cause__, each.__context__]
+    return "".join(found.format())

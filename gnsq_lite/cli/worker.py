@@ -29,7 +29,7 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
             settings["type"] = click.Choice(data["choices"])
         else:
             settings["type"] = kinds.get(data["kind"], str)
-        default = "text" if each.name == "log_format" else each.default
+        default = {"log_format": "text", "log_level": "info"}.get(each.name, each.default)
         name = "--" + each.name.replace("_", "-")
         shown = default not in (None, False, ())
         decorate = click.option(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol
 
+from gnsq_lite import stacks
 from gnsq_lite._core import Runner, all_new
 from gnsq_lite.consume.settings import ConsumerSettings, message_fields
 from gnsq_lite.message import (
@@ -197,17 +198,10 @@ class HandlerOutcomes:
 
     def _report(self, message: Message, error: BaseException) -> None:
         self.failures.add()
-        log_safely(
-            log,
-            logging.WARNING,
-            "handler failed on %r (attempt %d): %s: %s",
-            message.id,
-            message.attempts,
-            type(error).__name__,
-            error,
-            exc_info=error,
-            extra=message_fields(message),
-        )
+        said, named = "handler failed on %r (attempt %d): %s", (message.id, message.attempts, stacks.text_of(error))
+        is_planned = isinstance(error, GiveUp)  # on_give_up logs its reason
+        level, shown = (logging.DEBUG, None) if is_planned else (logging.WARNING, stacks.exc_info_of(error))
+        log_safely(log, level, said, *named, exc_info=shown, extra=message_fields(message))
         self._hooks.call("on_failure", message, error)
 
     def gave_up(self, message: Message) -> bool:

@@ -30,7 +30,7 @@ _MOST, _PERIOD = 100, 60.0
 def log_safely(log: logging.Logger, level: int, text: str, *args: Any, **keywords: Any) -> None:
     """Log from any thread or greenlet.  Exceptions of the user's logging handlers are printed to standard error.
 
-    ``exc_info`` must be an exception, not True, because the line may be logged after the except block.
+    ``exc_info`` must be an exception or a tuple, not True, because the line may be logged after the except block.
     """
     loop = loop_for_hooks()
     if loop is None:

@@ -12,6 +12,7 @@ import sys
 import time
 from typing import Any, Literal
 
+from gnsq_lite import stacks
 from gnsq_lite.errors import NSQError
 from gnsq_lite.text import cut, printable
 
@@ -24,6 +25,10 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 def extra_of(record: logging.LogRecord) -> dict[str, Any]:
     """Return the fields that the caller passed as ``extra``."""
     return {name: value for name, value in vars(record).items() if name not in _OWN}
+
+
+def _traceback(exc_info: Any) -> str:
+    return "" if exc_info[1] is None else stacks.of_error(exc_info[1]).removesuffix("\n")
 
 
 def _stamp(record: logging.LogRecord) -> str:
@@ -49,7 +54,7 @@ class JSONFormatter(logging.Formatter):
         for name, value in extra_of(record).items():
             fields.setdefault(name, cut(value) if isinstance(value, str) else value)
         if record.exc_info:
-            fields["exception"] = cut(self.formatException(record.exc_info), _MAX_TRACEBACK)
+            fields["exception"] = cut(_traceback(record.exc_info), _MAX_TRACEBACK)
         if record.stack_info:
             fields["stack"] = cut(record.stack_info, _MAX_TRACEBACK)
         return json.dumps(fields, default=str)
@@ -66,7 +71,7 @@ class TextFormatter(logging.Formatter):
         """Return the line."""
         line = f"{_stamp(record)} {record.levelname} {record.name}[{self._process}] {printable(record.getMessage())}"
         line += "".join(printable(f" {name}={value}") for name, value in extra_of(record).items())
-        for part in (self.formatException(record.exc_info) if record.exc_info else "", record.stack_info or ""):
+        for part in (_traceback(record.exc_info) if record.exc_info else "", record.stack_info or ""):
             line += "".join(f"\n  {printable(each)}" for each in cut(part, _MAX_TRACEBACK).splitlines())
         return line
 

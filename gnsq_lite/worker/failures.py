@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import OptionError
@@ -21,11 +22,14 @@ class Failures:
 
     Args:
         max_attempts: Number of attempts after which a message is given up for any exception, or 0 for no limit.
+        jitter: Largest random share by which a delay of *retry_delay* is shortened.
     Raises:
         OptionError
     """
 
-    def __init__(self, give_up_on: GiveUpOn | None, retry_delay: RetryDelay | None, max_attempts: int) -> None:
+    def __init__(
+        self, give_up_on: GiveUpOn | None, retry_delay: RetryDelay | None, max_attempts: int, jitter: float = 0.0
+    ) -> None:
         if isinstance(give_up_on, (type, str)):
             raise OptionError("give_up_on", give_up_on, "must be a tuple of exception classes, or a dict")
         if not isinstance(give_up_on, Mapping):
@@ -41,6 +45,7 @@ class Failures:
             if delay is not None and not callable(delay):
                 check_number("retry_delay", delay, 0, 1_000_000)
         self._give_up_on, self._delays, self.max_attempts = give_up_on, delays, max_attempts
+        self.jitter, self.rng = jitter, Random()
         self._is_delay_by_class = isinstance(retry_delay, Mapping)
 
     def judge(self, message: Message, error: BaseException) -> BaseException:
@@ -54,7 +59,10 @@ class Failures:
             return GiveUp(f"the last of {self.max_attempts} attempts failed", backoff=True)
         delay = _by_class(self._delays, error)
         try:
-            return error if delay is None else Requeue(delay(error, message.attempts) if callable(delay) else delay)
+            seconds = delay(error, message.attempts) if callable(delay) else delay
+            if seconds is not None and self.jitter:
+                seconds *= 1.0 - self.jitter * self.rng.random()
+            return error if delay is None else Requeue(seconds)
         except Exception:  # raised by the user's function, or by Requeue for an invalid delay
             log.exception("retry_delay failed on %s; using the default delay", type(error).__name__)
             return error

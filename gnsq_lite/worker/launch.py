@@ -54,7 +54,7 @@ class Launch:
     max_memory: int | None = _flag(int, "Replace a process that uses this many MiB.", low=1)
     no_schedules: bool = _flag(bool, "Publish no scheduled messages; set this on all machines but one.", False)
     log_format: Literal["text", "json"] | None = _flag(str, "Format of log lines.", choices=("text", "json"))
-    log_level: str = _flag(str, "Minimum level to log.", "info", choices=("debug", "info", "warning", "error"))
+    log_level: str | None = _flag(str, "Minimum level to log.", choices=("debug", "info", "warning", "error"))
     no_supervise: bool = _flag(bool, "Run without a supervisor, for a debugger.", False)
 
     def run(
@@ -87,7 +87,9 @@ class Launch:
         if log_format is None and not logging.getLogger("gnsq_lite").hasHandlers():
             log_format = "text"  # without a logging configuration a worker would print no log lines
         if log_format is not None:
-            logs.configure(log_format, self.log_level, str(slot.number) if slot else "main")
+            logs.configure(log_format, self.log_level or "info", str(slot.number) if slot else "main")
+        elif self.log_level is not None:  # the program's configuration writes the records
+            logging.getLogger("gnsq_lite").setLevel(self.log_level.upper())
         if slot is None and not self.no_supervise:
             return self._supervise(merge)
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gnsq_lite import stacks
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.message import Message, Requeue
 from gnsq_lite.net.os_threads import native_lock
@@ -56,7 +57,7 @@ class LastErrors(Middleware[Any]):
         first = message[0] if isinstance(message, list) else message
         more = f" and {len(message) - 1} more" if isinstance(message, list) and len(message) > 1 else ""
         where = f"{first.id.decode('ascii', 'replace')} of {first.nsqd_address}, attempt {first.attempts}{more}"
-        found = {"type": type(error).__name__, "text": _text(error), "process": 0}
+        found = {"type": type(error).__name__, "text": stacks.message_of(error)[:_LONGEST], "process": 0}
         with self._lock:
             same = next(
                 (each for each in kept if each["type"] == found["type"] and each["text"] == found["text"]), None
@@ -65,13 +66,6 @@ class LastErrors(Middleware[Any]):
                 kept.remove(same)
             count = 1 if same is None else same["count"] + 1
             kept.append({**found, "at": self._clock.wall(), "count": count, "message": printable(where)})
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:_LONGEST]
-    except Exception:
-        return "(the text of this error cannot be shown)"
 
 
 class WorkerPages:

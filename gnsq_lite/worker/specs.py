@@ -82,7 +82,8 @@ def split(merged: Mapping[str, Any]) -> tuple[dict[str, Any], Failures, Callable
         raise OptionError("decode", decode, "cannot be combined with batch_size: decode the bodies in the handler")
     reader = {name: value for name, value in merged.items() if name not in OWN}
     limit = merged.get("max_attempts", RetryOptions.max_attempts)
-    return reader, Failures(merged.get("give_up_on"), merged.get("retry_delay"), limit), decode
+    jitter = merged.get("requeue_jitter", RetryOptions.requeue_jitter)
+    return reader, Failures(merged.get("give_up_on"), merged.get("retry_delay"), limit, jitter), decode
 
 
 def decoding(function: Any, decode: Callable[[bytes], Any]) -> Callable[[Message], Any]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import hashlib
+import logging
 import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
-from gnsq_lite.message import Message, is_open
+from gnsq_lite.message import Message, Requeue, is_open
 from gnsq_lite.net.io_thread import io_loop
 from gnsq_lite.net.loop import sleep
-from gnsq_lite.net.waiting import run_in_loop
+from gnsq_lite.net.waiting import run_in_loop, wait_any
 from gnsq_lite.options import ConnectionOptions, RetryOptions
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.supervise.children import PRINT_AND_END, PRINT_STACKS
@@ -23,11 +25,18 @@ from gnsq_lite.supervise.slots import Slot
 from gnsq_lite.worker.app import Middleware, Worker
 from gnsq_lite.worker.specs import Handler
 
+log = logging.getLogger("gnsq_lite.worker")
+
 #: Time limit in seconds of Worker.stats(), because in a monkey-patched process a handler may block the I/O loop.
 TIMEOUT = 2.0
 _MIB = 1024 * 1024
 #: Seconds that the default hang_timeout adds to the longest time limit, or to two heartbeats if these are longer.
 _SPARE = 30.0
+#: Share of max_memory from which on a process gets no messages.
+_MOST_OVER = 1.25
+#: Seconds for which a handler call waits until the process drains.  Without this wait, nsqd would send the requeued
+#: message here again before it knows RDY 0, and the message would use up its attempts.
+_HOLD = 30.0
 
 
 class Supervised(Middleware[Any]):
@@ -43,6 +52,9 @@ class Supervised(Middleware[Any]):
         self._max_messages, self._max_memory = max_messages, max_memory
         self._own, self._group = ProcessMemory(slot.socket), GroupMemory(os.path.dirname(slot.socket))
         self._own.drain_timeout = worker.drain_timeout
+        #: Memory in MiB from which on handlers get no messages, or infinity.
+        self._too_much = inf if max_memory is None or resident() >= max_memory else max_memory * _MOST_OVER
+        self._is_full = False
         #: Whether the Readers are paused, or will start paused.
         self.is_paused = self._group.is_paused
 
@@ -72,6 +84,8 @@ class Supervised(Middleware[Any]):
 
         def begin(given: Any) -> object:
             messages = given if isinstance(given, list) else (given,)
+            if self._is_full or (self._too_much < inf and resident() >= self._too_much):
+                self._wait_for_replacement()
             record(where + messages[0].id)
             again = [(message, number(message)) for message in messages if message.attempts >= counted_from]
             for _, each in again:
@@ -84,6 +98,16 @@ class Supervised(Middleware[Any]):
 
         return begin
 
+    def _wait_for_replacement(self) -> None:
+        """Pause the Readers, wait until this process drains, and requeue the caller's message for another process."""
+        if not self._is_full:
+            self._is_full, self._own.has_changed = True, 1
+            log.warning("the process uses %.0f MiB; it gets no messages until it is replaced", resident())
+            for reader in self._worker.readers:
+                reader.pause()
+        wait_any([self._worker.stages.drain], _HOLD)
+        raise Requeue(0.0, backoff=False)
+
     def known_of(self, message: Message) -> tuple[int, int]:
         """Return the number of unfinished handler calls of *message*, and the number of ended processes."""
         return self._group.count(number(message)), self._group.ended
@@ -94,7 +118,7 @@ class Supervised(Middleware[Any]):
 
     def check(self) -> bool:
         """Pause or resume as the supervisor requests, and report to it.  Return whether the supervisor has ended."""
-        if self._group.is_paused != self.is_paused:
+        if self._group.is_paused != self.is_paused and not self._is_full:
             self.is_paused = not self.is_paused
             for reader in self._worker.readers:
                 (reader.pause if self.is_paused else reader.resume)()

@@ -66,3 +66,15 @@ def test_from_outbox_to_inbox_each_effect_is_there_once_through_kills(shop: Outb
         program.ends()
     assert sorted(map(int, shop.select("SELECT name FROM effects"))) == list(range(count))
     assert len(shop.select("SELECT message FROM gnsq_lite_inboxmessage")) == count
+
+
+def test_the_worker_refuses_to_start_while_the_table_of_once_is_missing(shop: OutboxShop) -> None:
+    with (shop.folder / "shop/nsq.py").open("a", encoding="utf-8") as file:
+        file.write(HANDLER)
+    shop.script("from django.db import connection; connection.cursor().execute('DROP TABLE gnsq_lite_inboxmessage')")
+    with shop.manage("nsq_worker") as program:
+        assert program.ends() == 2
+        assert "gnsq_lite_inboxmessage is missing in the database 'default'. You have unapplied migrations. Run" in (
+            program.output
+        )
+        assert "connected" not in program.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -126,6 +127,7 @@ def test_the_worker_runs_tasks_of_committed_transactions_only(shop: TaskShop, ou
         program.signal(signal.SIGTERM)
         assert program.ends() == 0
         assert "added 20" not in program.output
+        assert "worker runs" not in program.output  # --log-level also applies to a logging configuration of the project
         assert program.output.count("task_finished fail") == 2
         assert program.output.index("mailed ann") < program.output.index("mailed later")
 
@@ -219,7 +221,11 @@ def test_a_message_without_a_valid_task_is_given_up(shop: TaskShop) -> None:
         wait_for(lambda: folder.is_dir() and len(list(folder.glob("*.json"))) == 3, STARTING)
         program.signal(signal.SIGTERM)
         assert program.ends() == 0
+        assert re.search(r"handler failed on .*ImportError: .*: in the task shop.tasks.none", program.output)
+        assert "django.tasks.queue default handles tasks.default/tasks" in program.output
+        assert 'gnsq_lite/consume/run_handler.py", line' not in program.output
     letters = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    assert any(each["error"].endswith(": in the task shop.tasks.none") for each in letters)
     assert sorted((each["attempts"], each["error"].partition(":")[0]) for each in letters) == [
         (1, "cannot decode the body"),
         (1, "os.getcwd is not a Django task"),

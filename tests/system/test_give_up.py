@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gnsq_lite import Message, Reader, Requeue, Writer, errors
+from gnsq_lite import GiveUp, Message, Reader, Requeue, Worker, Writer, errors
 from gnsq_lite.contrib import give_up
 from gnsq_lite.worker.dead import Topic, open_stores, to_stores
 from tests.programs import wait_for
@@ -145,3 +146,28 @@ def test_give_up_callbacks_from_text(tmp_path: Path) -> None:
             give_up.by_words(wrong, no_writer)
     with pytest.raises(errors.InvalidName):
         give_up.by_words("topic:a b", no_writer)
+
+
+@pytest.mark.parametrize("store", ["log", "directory"])
+def test_a_message_that_is_given_up_by_give_up_is_one_line_of_the_log(
+    broker: ServerHandle, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, store: str
+) -> None:
+    worker = Worker(
+        nsqd_tcp_addresses=broker.tcp_address, on_give_up="log" if store == "log" else f"directory:{tmp_path}/dead"
+    )
+
+    @worker.handler(topic, "ch", decode=json.loads)
+    def handle(value: Any, message: Message) -> None:
+        raise GiveUp("sold out")
+
+    caplog.set_level("INFO")
+    broker.prepare(topic, "ch")
+    broker.publish(topic, b"1", b"{")
+    worker.start()
+    wait_for(lambda: worker.stats()[0].given_up == 2)
+    assert worker.close()
+    about = [each for each in caplog.records if hasattr(each, "message_id")]
+    assert len(about) == 2
+    assert not any(each.exc_info for each in about)
+    texts = sorted(each.getMessage().partition("GiveUp: ")[2].partition(":")[0] for each in about)
+    assert texts == ["cannot decode the body", "sold out"]

@@ -207,6 +207,31 @@ def test_max_messages_replaces_a_process_and_loses_and_repeats_no_message(nsqd: 
         assert program.ends() == 0
 
 
+LEAKS = """
+import os
+from gnsq_lite import Worker
+
+worker, kept = Worker(concurrency=2, max_attempts=3), []
+
+@worker.handler("t", "ch")
+def handle(message):
+    kept.append(b"x" * (10 << 20))
+    resident = int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+    os.write(1, f"handled {message.body.decode()} {resident}\\n".encode())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_max_memory_bounds_the_memory_of_handlers_that_leak(nsqd: Broker, tmp_path: Path) -> None:
+    with worker(tmp_path, nsqd.nsqd_tcp_address, "--max-memory", "160", "--processes", "2", app=LEAKS) as program:
+        program.says("connected", times=2)
+        publish(nsqd, *[b"%d" % number for number in range(40)])
+        wait_for(lambda: len(set(re.findall(r"handled (\d+) ", program.output))) == 40, timeout=STARTING)
+        assert max(map(int, re.findall(r"handled \d+ (\d+)", program.output))) < 1.5 * 160
+        assert "it gets no messages until it is replaced" in program.output
+        assert "giving up" not in program.output
+
+
 def test_max_memory_replaces_a_process_with_growing_delays(nsqd: Broker, tmp_path: Path) -> None:
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--max-memory", "1") as program:
         program.says("is to be replaced in 0.5 s: it uses ")

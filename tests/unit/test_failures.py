@@ -85,3 +85,16 @@ def test_deliver_finishes_a_message_that_is_given_up() -> None:
         raise GiveUp("no such customer")
 
     assert deliver(handle, make_message()) == ("finish",)
+
+
+@pytest.mark.parametrize("delay", [10.0, lambda error, attempts: 10.0, {Declined: 10.0}])
+def test_requeue_jitter_shortens_a_retry_delay_too(delay: Any) -> None:
+    failures = Failures(None, delay, 5, 0.9)
+    failures.rng.seed(1)
+    found = [judged(failures, Declined()).delay for _ in range(100)]
+    assert 1.0 <= min(found) < 2.0
+    assert 9.0 < max(found) <= 10.0
+
+
+def test_a_retry_delay_that_returns_none_is_the_readers_delay_with_jitter_too() -> None:
+    assert judged(Failures(None, lambda error, attempts: None, 5, 0.9), Declined()).delay is None  # type: ignore[return-value, arg-type]

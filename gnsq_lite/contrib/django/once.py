@@ -46,6 +46,7 @@ def once(
             duplicates[consumer] += 1
             log.info(HANDLED_BEFORE, name, consumer)
 
+        vars(handle)["nsq_inbox"] = using  # nsq_worker checks that the table is there
         return handle
 
     return decorate

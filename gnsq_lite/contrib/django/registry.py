@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 from django.conf import settings
-from django.db import connections, reset_queries
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections, reset_queries, router
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
@@ -113,6 +114,34 @@ def make_worker() -> Worker:
     if has_tasks():
         import_string("gnsq_lite.contrib.django.tasks.add_handlers")(worker)
     return worker
+
+
+def check_tables(worker: Worker) -> None:
+    """Raise ImproperlyConfigured if a handler needs a missing table of this app.  Ignore a database that is down.
+
+    Handlers need the tables of :func:`once`, of the outbox, and of the store "django" of ``on_give_up``.
+    """
+    from gnsq_lite.contrib.django.models import DeadMessage, InboxMessage, OutboxMessage
+
+    needed = {(alias, OutboxMessage) for alias in outbox_databases()}
+    for each in worker.handlers:
+        if hasattr(each.function, "nsq_inbox"):
+            needed.add((each.function.nsq_inbox or router.db_for_write(InboxMessage), InboxMessage))
+        if "django" in str(each.merged(worker.defaults).get("on_give_up")).split(","):
+            needed.add((router.db_for_write(DeadMessage), DeadMessage))
+    for alias, model in needed:
+        try:
+            is_missing = model._meta.db_table not in connections[alias].introspection.table_names()
+        except DatabaseError:  # the handlers wait for the database too
+            continue
+        finally:
+            connections[alias].close()
+        if is_missing:
+            why = (
+                f"the table {model._meta.db_table} is missing in the database {alias!r}. You have unapplied migrations."
+            )
+            hint = f"Run 'python manage.py migrate --database {alias}' to apply them."
+            raise ImproperlyConfigured(f"{why} {hint}")
 
 
 def has_tasks() -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -23,6 +22,7 @@ from django.db import DEFAULT_DB_ALIAS
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from gnsq_lite import stacks
 from gnsq_lite.contrib.django.conf import nsq_settings
 from gnsq_lite.contrib.django.outbox import outbox_databases
 from gnsq_lite.contrib.django.publishing import outbox, writer
@@ -111,7 +111,9 @@ class NSQBackend(BaseTaskBackend):
         for queue in sorted(self.queues):
             options = {**self._reader, "decode": json.loads}
             _, failures, _ = split(Handler("", "", print, options).merged(defaults))
-            yield Handler(self._prefix + queue, CHANNEL, _running(self.alias, failures), options)
+            run_task = _running(self.alias, failures)
+            run_task.__module__, run_task.__qualname__ = "django.tasks", f"queue {queue}"  # the handler's name in logs
+            yield Handler(self._prefix + queue, CHANNEL, run_task, options)
 
     def check(self, **kwargs: Any) -> list[Error]:
         """Return an error if an option is invalid."""
@@ -136,6 +138,13 @@ def _running(alias: str, failures: Failures) -> Callable[[Any, Message], None]:
     worker_id = f"{os.uname().nodename}-{os.getpid()}"
 
     def run_task(job: Any, message: Message) -> None:
+        try:
+            run(job, message)
+        except BaseException as error:
+            vars(error).setdefault("__notes__", []).append(f"in the task {job['task']}")  # add_note() of Python 3.11
+            raise
+
+    def run(job: Any, message: Message) -> None:
         task = import_string(job["task"])
         if not isinstance(task, Task):
             raise GiveUp(f"{job['task']} is not a Django task")
@@ -151,7 +160,7 @@ def _running(alias: str, failures: Failures) -> Callable[[Any, Message], None]:
         except BaseException as error:
             if isinstance(failures.judge(message, error), GiveUp):
                 kind = f"{type(error).__module__}.{type(error).__qualname__}"
-                trace = "".join(traceback.format_exception(error))
+                trace = stacks.of_error(error)
                 result.errors.append(TaskError(exception_class_path=kind, traceback=trace))
                 _set(result, finished_at=timezone.now(), status=TaskResultStatus.FAILED)
                 task_finished.send(NSQBackend, task_result=result)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from gnsq_lite import Message, Worker
 from gnsq_lite.errors import HTTPConnectError
 from gnsq_lite.supervise.logs import BriefFormatter, JSONFormatter, TextFormatter, extra_of
 from gnsq_lite.supervise.restarts import FIRST, LONGEST, WELL_AFTER, Restarts
@@ -166,3 +168,24 @@ def test_a_brief_line_has_the_error_of_a_server_or_disk_without_traceback(error:
     assert line.endswith(f"it failed: {error} topic=t")
     assert "Traceback" in BriefFormatter("main").format(record("it failed", error=True))
     assert BriefFormatter("main").format(record("fine")).endswith("fine")
+
+
+def test_a_traceback_leaves_out_the_frames_of_the_library_in_each_cause() -> None:
+    worker = Worker(nsqd_tcp_addresses="127.0.0.1:1")
+
+    @worker.handler("t", "ch", decode=number_of)
+    def handle(value: int, message: Message) -> None:
+        raise KeyError("x")
+
+    for body, frames in ((b"1", [" in handle"]), (b"x", [" in number_of"])):
+        error = worker.deliver(handle, body, raises=False).error
+        line = TextFormatter("0").format(logging.makeLogRecord({"exc_info": (type(error), error, None)}))
+        found = re.findall(r'File "(.*)", line \d+( in .*|, in .*)', line)
+        users = [name.removeprefix(",") for path, name in found if "gnsq_lite" not in Path(path).parts]
+        assert [name for name in users if name in frames] == frames
+        if body == b"1":
+            assert "gnsq_lite/worker" not in line
+
+
+def number_of(body: bytes) -> int:
+    return int(body)

@@ -11,7 +11,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
-from gnsq_lite.contrib.django.registry import make_worker
+from gnsq_lite.contrib.django.registry import check_tables, make_worker
 from gnsq_lite.contrib.prometheus_merge import merge, worker_page
 from gnsq_lite.errors import InvalidName, NSQError, OptionError
 from gnsq_lite.supervise.exit_codes import ExitCode
@@ -51,7 +51,9 @@ class Command(BaseCommand):
 
 def _load() -> Worker:
     try:
-        return make_worker()
+        worker = make_worker()
+        check_tables(worker)
+        return worker
     except (OptionError, InvalidName, ImproperlyConfigured) as error:
         raise LoadError(str(error)) from error
     except (Exception, SystemExit) as error:
