@@ -7,7 +7,8 @@ options in :mod:`gnsq_lite.options` and the settings modules, and a test checks 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypedDict, TypeVar
 
 from gnsq_lite.consume.settings import DeliveryMode
@@ -19,11 +20,12 @@ from gnsq_lite.net.settings import AddressMap
 from gnsq_lite.options import BackoffOptions, Compression, DialectName, HandlerPool, TLSOptions
 from gnsq_lite.publish.middleware import PublishMiddleware
 
-#: Types of handlers.  A handler must return None: only an exception makes a message fail, and no code awaits the
-#: coroutine of an ``async def``.
-OneByOne = Callable[[Message], None]
-InBatches = Callable[[list[Message]], None]
-WithValue = Callable[[Any, Message], None]
+#: Types of handlers.  A handler must return None, or be an ``async def`` that does: only an exception makes a message
+#: fail.
+Returned = Coroutine[Any, Any, None] | None
+OneByOne = Callable[[Message], Returned]
+InBatches = Callable[[list[Message]], Returned]
+WithValue = Callable[[Any, Message], Returned]
 
 #: Exception classes that give up a message at once, or a mapping from each class to the attempt that gives it up.
 GiveUpOn = Collection[type[BaseException]] | Mapping[type[BaseException], int]
@@ -97,6 +99,7 @@ class _Reader(_Shared, total=False):
     max_in_flight: int
     concurrency: int | None
     handler_pool: HandlerPool
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
     delivery: DeliveryMode
     backoff: BackoffOptions | bool | None
     partitions: Collection[int] | None

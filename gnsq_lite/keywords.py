@@ -112,11 +112,19 @@ def check_callables(**given: Any) -> None:
         check_runs(name, value)
 
 
-def check_runs(option: str, function: Callable[..., Any]) -> None:
-    """Raise OptionError for an ``async def`` or a generator function, because a call does not run its body."""
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether *function* is an ``async def``, or an object with ``async def __call__``."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+def check_runs(option: str, function: Callable[..., Any], *, awaits: bool = False) -> None:
+    """Raise OptionError for a function whose call does not run its body.
+
+    These are generator functions, and unless the caller *awaits* the result, ``async def``.
+    """
     for one in (function, type(function).__call__):
-        if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
-            why = "is an async def, which the library does not await: pass a function that calls asyncio.run()"
+        if (inspect.iscoroutinefunction(one) and not awaits) or inspect.isasyncgenfunction(one):
+            why = "is an async def, which the library does not await here: pass a function that calls asyncio.run()"
         elif inspect.isgeneratorfunction(one):
             why = "is a generator function (it contains yield): calling it does not run its body"
         else:

@@ -14,7 +14,7 @@ from gnsq_lite import stacks
 from gnsq_lite.consume.calls import RunningCall
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT
 from gnsq_lite.consume.consumer import Consumer, close_all
-from gnsq_lite.consume.pools import pool_kind
+from gnsq_lite.consume.pool_kinds import pool_kind
 from gnsq_lite.consume.settings import ConsumerSettings, ReaderOptions, message_fields
 from gnsq_lite.consume.snapshot import reader_stats
 from gnsq_lite.consume.time_limits import SHORTEST
@@ -101,7 +101,7 @@ class Reader:
         check_channel(channel)
         if not callable(handler):
             raise OptionError("handler", handler, "must be callable with one argument, the message")
-        check_runs("handler", handler)
+        check_runs("handler", handler, awaits=True)
         own, hooks, connection, limits, retry, reconnect, lookup = split(
             options,
             Reader,
@@ -130,7 +130,7 @@ class Reader:
             handler=handler,
             endpoints=chosen.named_endpoints([Endpoint(host, port) for host, port in endpoints]),
             lookupds=url_list(lookupds),
-            pool=pool_kind(own.handler_pool),
+            pool=pool_kind(own.handler_pool, handler),
             connection=connection,
             limits=limits,
             retry=retry,
@@ -138,6 +138,8 @@ class Reader:
             lookup=lookup,
             hooks=hooks,
         )
+        if own.lifespan is not None and self._settings.pool != "async":
+            raise OptionError("lifespan", own.lifespan, "needs a handler that is an async def")
         if limits.touch and self._settings.pool == "inline":
             raise OptionError(
                 "touch", True, "needs handler_pool='thread' or 'greenlet': inline handlers block the loop"

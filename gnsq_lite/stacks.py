@@ -12,11 +12,16 @@ _MOST = 20
 
 
 def of_frame(frame: FrameType | None) -> str:
-    """Return the stack of *frame* as one line, such as ``shop/tasks.py:12 charge > http/ssl.py:125 recv``, or "".
+    """Return the stack of *frame* as one line, such as ``shop/tasks.py:12 charge > http/ssl.py:125 recv``, or ""."""
+    return of_frames([each for each, _ in traceback.walk_stack(frame)] if frame is not None else [])
+
+
+def of_frames(frames: list[FrameType]) -> str:
+    """Return a stack, whose innermost frame is the first, as one line.
 
     The stack begins after the outermost frame of the library, so the start of a thread is left out too.
     """
-    found = [each for each, _ in traceback.walk_stack(frame)][::-1] if frame is not None else []
+    found = frames[::-1]
     ours = [each.f_code.co_filename.startswith(_OURS) for each in found]
     start = ours.index(True) if True in ours else 0
     shown = [each for each, is_ours in zip(found[start:], ours[start:], strict=True) if not is_ours][-_MOST:]

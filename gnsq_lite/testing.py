@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
-from gnsq_lite.consume.run_handler import HandlerRaised, make_batch_runner, make_runner
+from gnsq_lite.consume.run_handler import BatchCalls, HandlerCalls, HandlerRaised
 from gnsq_lite.errors import AlreadyAnswered, BodyTypeError, OptionError
+from gnsq_lite.keywords import is_async
 from gnsq_lite.message import GiveUp, Message, Requeue
 from gnsq_lite.options import RetryOptions
 from gnsq_lite.policy.attempts import Tries, requeue_delay
@@ -117,6 +119,19 @@ def make_message(
     return RecordedMessage(recorder, stamp, attempts, b"%016x" % next(_ids) if id is None else id, body)
 
 
+def blocking(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return *handler*, or for an ``async def`` a function that runs it in a new event loop."""
+    if not is_async(handler):
+        return handler
+
+    def run(job: Any) -> Any:
+        import asyncio
+
+        return asyncio.run(handler(job))
+
+    return run
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a Worker does with a message after it has called the handler.
@@ -148,9 +163,9 @@ class _Rehearsal:
         rules, most = self._rules, self._most
         try:
             if rules is not None and rules.is_batch:
-                make_batch_runner(rules.call, self, most).run(messages)
+                BatchCalls(blocking(rules.call), self, most).run(messages)
             else:
-                make_runner(handler if rules is None else rules.call, self, most).run(messages[0])
+                HandlerCalls(blocking(handler if rules is None else rules.call), self, most).run(messages[0])
         except HandlerRaised as raised:
             raise raised.__cause__ or raised from None
 

@@ -14,7 +14,7 @@ from gnsq_lite.errors import ClosedError, NotSent, NSQError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_bytes, split, url_list, with_environment
 from gnsq_lite.net.io_thread import forget_on_fork, io_loop, own_process, reset_after_fork
 from gnsq_lite.net.loop import current_greenlet
-from gnsq_lite.net.os_threads import is_plain_thread
+from gnsq_lite.net.os_threads import in_event_loop, is_plain_thread
 from gnsq_lite.net.settings import check_connection, without_credentials
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
 from gnsq_lite.option_fields import check_number
@@ -319,6 +319,8 @@ class Writer:
 
     def _carry_and_wait(self, publish: Publish) -> Any:
         """Do a checked publish; return its receipt or raise its error."""
+        if in_event_loop():
+            raise NotSent("a publish would block the event loop of async handlers: await writer.publish_nowait(...)")
         core = self._core
         if core is None and not (self._uses_threads(None) and not self._closed):
             core = self._running_core(publish.timeout)

@@ -86,7 +86,7 @@ OWNERS: dict[str, set[str]] = {
     "google": {"contrib"},
     "cronsim": {"contrib"},
     "pytest": {"contrib", "testing"},
-    "asyncio": set(),
+    "asyncio": {"consume", "publish", "testing", "worker"},
 }
 #: The only modules of net, consume and publish that may use gevent: another loop would replace these.
 EDGE = {"net/loop.py", "net/os_threads.py", "net/waiting.py"}

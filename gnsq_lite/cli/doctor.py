@@ -194,8 +194,6 @@ class Program:
         return bool(name) and (name in self._handlers or name == "process_message" or is_connected)
 
     def _of_handler(self, node: ast.AST) -> Iterator[tuple[int, str]]:
-        if isinstance(node, ast.AsyncFunctionDef):
-            yield node.lineno, "an async def: a handler must be a plain function; it may call asyncio.run()"
         taken = node.args.args if isinstance(node, _FUNCTIONS) else []
         arguments = [each.arg for each in taken if each.arg not in ("self", "cls")]
         if len(arguments) == 2 and "gnsq" in self.libraries:
@@ -204,8 +202,8 @@ class Program:
         for part in ast.walk(node):
             if isinstance(part, ast.Return):
                 yield from _of_return(part, self.libraries)
-            elif isinstance(part, (ast.Yield, ast.YieldFrom, ast.Await)):
-                yield part.lineno, "a coroutine: a handler must be a plain function; it may block"
+            elif isinstance(part, (ast.Yield, ast.YieldFrom)):
+                yield part.lineno, "a generator: a handler must be a plain function, which may block, or an async def"
             elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == message:
                 if part.attr in rules.MESSAGE:
                     yield part.lineno, _labelled(f"message.{part.attr}", rules.MESSAGE[part.attr])

@@ -10,21 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnsq_lite import stacks
-from gnsq_lite.consume.pools import Pool, ThreadPool, messages_of, pools
+from gnsq_lite.consume.pools import Pool, messages_of, pools
 from gnsq_lite.message import Message
-from gnsq_lite.net.loop import current_greenlet
-from gnsq_lite.net.os_threads import native_ident
 
 
 def current_message() -> Message | None:
-    """Return the message that the calling thread or greenlet handles, or None outside a handler.
+    """Return the message that the calling thread, greenlet or task handles, or None outside a handler.
 
-    With ``batch_size``, return the first message of the list.  A thread or greenlet that a handler has started handles
-    no message.
+    With ``batch_size``, return the first message of the list.  A thread, greenlet or task that a handler has started
+    handles no message.
     """
-    thread, greenlet = native_ident(), current_greenlet()
     for pool in pools.members():
-        me = thread if isinstance(pool, ThreadPool) else greenlet
+        me = pool.me()
         for worker in tuple(pool.workers):
             if worker[0] == me and worker[1] is not None:
                 return messages_of(worker[1])[0]
@@ -43,7 +40,7 @@ class RunningCall:
     attempt: int
     #: Number of messages of the call.
     messages: int
-    #: "thread NUMBER" or "greenlet NUMBER".
+    #: "thread NUMBER", "greenlet NUMBER" or "task NUMBER".
     thread: str
     #: Where the call stands, as one line without the library's frames.
     stack: str
@@ -60,7 +57,6 @@ def running_calls(pool: Pool, loop_thread: int, now: float, checked_at: float, a
         seconds = max(0.0, now - (worker.since if worker.seen is job else checked_at))
         if job is not None and seconds >= at_least:
             first, count = messages_of(job)[0], len(messages_of(job))
-            is_thread = isinstance(pool, ThreadPool)
             call = RunningCall(
                 seconds=round(seconds, 1),
                 topic=first.topic,
@@ -68,15 +64,16 @@ def running_calls(pool: Pool, loop_thread: int, now: float, checked_at: float, a
                 id=first.id.decode("ascii", "replace"),
                 attempt=first.attempts,
                 messages=count,
-                thread=f"thread {worker[0]}" if is_thread else f"greenlet {id(worker[0])}",
-                stack=stacks.of_frame(_frame(worker[0], frames, loop_thread)),
+                thread=f"{pool.unit} {worker[0] if isinstance(worker[0], int) else id(worker[0])}",
+                stack=_stack(worker[0], frames, getattr(pool, "thread_ident", loop_thread)),
             )
             found.append(call)
     return sorted(found, key=lambda call: -call.seconds)
 
 
-def _frame(ident: Any, frames: dict[int, Any], loop_thread: int) -> Any:
-    """Return the innermost frame of a thread or greenlet.  The running greenlet has the frame of the loop's thread."""
+def _stack(ident: Any, frames: dict[int, Any], loop_thread: int) -> str:
+    """Return where a thread, greenlet or task stands.  A running task has the frame of its event loop's thread."""
     if isinstance(ident, int):
-        return frames.get(ident)
-    return ident.gr_frame or frames.get(loop_thread)
+        return stacks.of_frame(frames.get(ident))
+    waits: list[Any] = getattr(ident, "frames", list)()  # of a task
+    return stacks.of_frames(waits) or stacks.of_frame(getattr(ident, "gr_frame", None) or frames.get(loop_thread))

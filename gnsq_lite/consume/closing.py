@@ -64,6 +64,10 @@ class Closing:
             connection.shut_down()
         self._wait_until(lambda: all(map(self._is_gone, connections)), lambda: lingers)
 
+    def wait_for(self, done: Callable[[], bool]) -> None:
+        """Wait until *done* returns true, at most until the time limit."""
+        self._wait_until(done, lambda: self._close_by)
+
     def _are_done(self, connections: list[SubscribedConnection]) -> bool:
         """Return whether all messages are answered and no more messages are expected."""
         now = self._clock.now()

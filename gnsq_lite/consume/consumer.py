@@ -19,8 +19,9 @@ from gnsq_lite.consume.closing import CLOSE_TIMEOUT, Closing
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.losses import Losses
 from gnsq_lite.consume.ordered import OrderedConnection
-from gnsq_lite.consume.pools import Pool, Worker, default_concurrency, make_pool
-from gnsq_lite.consume.run_handler import HandlerOutcomes, key_of, make_batch_runner, make_runner
+from gnsq_lite.consume.pool_kinds import default_concurrency, make_pool
+from gnsq_lite.consume.pools import Pool, Worker
+from gnsq_lite.consume.run_handler import BatchCalls, HandlerCalls, HandlerOutcomes, key_of
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import SubscribedConnection
 from gnsq_lite.consume.time_limits import AFTER_LIMIT, TimeLimits
@@ -94,9 +95,9 @@ class Consumer:
     def _make_parts(self) -> None:
         """Create the parts that an unexpected exception may leave inconsistent; reset() replaces them."""
         settings, loop = self.settings, self.loop
-        make = make_batch_runner if settings.batch_size else make_runner
-        run = make(settings.handler, self.outcomes, settings.retry.max_attempts)
-        self.pool = make_pool(settings.pool, loop, run, self.concurrency, self.outcomes.on_exit)
+        kind = BatchCalls if settings.batch_size else HandlerCalls
+        calls = kind(settings.handler, self.outcomes, settings.retry.max_attempts)
+        self.pool = make_pool(settings.pool, loop, calls, self.concurrency, self.outcomes.on_exit, settings.lifespan)
         self.limits = TimeLimits(loop, settings, self.clock, self.pool, self.concurrency, self.outcomes)
         self.losses = Losses()
         #: Partitions whose leader may have moved.  If there are any, discovery polls the nsqlookupds more often.
@@ -338,6 +339,8 @@ class Consumer:
                 connection.send_close()
             send_back(self.queue.take_queued())
             self.end.drain(connections)
+            self.pool.close()
+            self.end.wait_for(self.pool.has_ended)
         finally:
             self._end()
 
@@ -459,6 +462,6 @@ class Subscription:
             sequence = OrderedPartition(owner.clock)
             unconfirmed = owner.unconfirmed.setdefault(self.endpoint.partition, Unconfirmed(owner.clock))
             return OrderedConnection(sequence, unconfirmed, *given, reads_in_hub=pool != "inline")
-        prompt, in_threads = settings.is_prompt, pool == "thread"
+        prompt, in_threads = settings.is_prompt, pool in ("thread", "async")
         reads_in_hub = prompt and pool != "inline"
         return SubscribedConnection(*given, is_prompt=prompt, reads_in_hub=reads_in_hub, writes_fins=in_threads)

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from gnsq_lite._core import Runner, drain
 from gnsq_lite.clock import SYSTEM_CLOCK
@@ -21,7 +21,6 @@ from gnsq_lite.net.io_thread import enter_thread, exit_forked_handler, leave_thr
 from gnsq_lite.net.loop import SLICE, Loop, current_greenlet, let_io
 from gnsq_lite.net.os_threads import (
     WeakGroup,
-    is_patched,
     native_held_lock,
     native_ident,
     native_rlock,
@@ -31,9 +30,6 @@ from gnsq_lite.net.user_hooks import log_safely
 
 log = logging.getLogger("gnsq_lite.reader")
 
-#: Default concurrency of a GreenletPool and of a ThreadPool.
-DEFAULT_GREENLETS = 100
-DEFAULT_THREADS = 8
 #: Seconds until the next attempt to start a thread, if the system could not start one.
 _RETRY_AFTER = 1.0
 #: Handlers are short if a thread has run all queued jobs within this many seconds.
@@ -59,9 +55,10 @@ class Worker(list[Any]):
     Attributes:
         seen, since: The job at the last check by TimeLimits, and the time of the first check that saw the job.
         is_over: Whether the handler has exceeded its time limit for that job.
+        is_hung: Whether it runs on although its messages are answered, so that another worker takes its place.
     """
 
-    __slots__ = ("is_over", "seen", "since")
+    __slots__ = ("is_hung", "is_over", "seen", "since")
 
     def __init__(self, ident: object) -> None:
         super().__init__((ident, None))
@@ -69,15 +66,19 @@ class Worker(list[Any]):
 
     def see(self, job: Any, now: float) -> None:
         """Record a job that began after the last check."""
-        self.seen, self.since, self.is_over = job, now, False
+        self.seen, self.since, self.is_over, self.is_hung = job, now, False, False
 
 
 class Pool:
     """Runs handlers for jobs.  A job is a message or a list of messages.
 
+    ``unit`` names what a worker is.
+
     Args:
         on_exit: Called with the error of a handler if the error is not an Exception, for example SystemExit.
     """
+
+    unit = "greenlet"
 
     def __init__(self, runner: Runner, on_exit: Callable[[BaseException], None]) -> None:
         self._runner, self._on_exit = runner, on_exit
@@ -86,6 +87,14 @@ class Pool:
         self.workers: list[Worker] = []
         self._closed = False
         pools.add(self)
+
+    def me(self) -> object:
+        """Return the caller as a worker names it: a greenlet, the ident of a thread, or a task."""
+        return current_greenlet()
+
+    def has_ended(self) -> bool:
+        """Return whether nothing of the pool runs any more that a closing Reader must wait for."""
+        return True
 
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs* for the workers.  Call it in the loop's thread.  Only InlinePool blocks."""
@@ -291,6 +300,8 @@ class ThreadPool(Pool):
     GIL while Python exits, it crashes the process.
     """
 
+    unit = "thread"
+
     def __init__(self, loop: Loop, runner: Runner, concurrency: int, on_exit: Callable[[BaseException], None]) -> None:
         super().__init__(runner, on_exit)
         self._loop, self._concurrency = loop, concurrency
@@ -306,6 +317,10 @@ class ThreadPool(Pool):
         self._is_short = self._will_check = False
         #: Time before which no thread is started, because the system could not start one.
         self._start_at = 0.0
+
+    def me(self) -> object:
+        """Return the ident of the calling thread."""
+        return native_ident()
 
     def submit(self, jobs: list[Any]) -> None:
         """Queue *jobs* and wake a thread, unless a wake-up is under way."""
@@ -463,29 +478,3 @@ class ThreadPool(Pool):
         """Drop the parent's jobs in a forked child."""
         self._lock = native_rlock()  # a thread of the parent may hold the old lock
         super().abandon()
-
-
-def pool_kind(asked: Literal["auto", "greenlet", "thread", "inline"]) -> Literal["greenlet", "thread", "inline"]:
-    """Return the kind of pool for the option ``handler_pool``.  "auto" depends on whether the process is patched."""
-    if asked == "auto":
-        return "greenlet" if is_patched() else "thread"
-    return asked
-
-
-def make_pool(
-    kind: Literal["greenlet", "thread", "inline"],
-    loop: Loop,
-    runner: Runner,
-    concurrency: int,
-    on_exit: Callable[[BaseException], None],
-) -> Pool:
-    """Return a new pool."""
-    if kind == "inline":
-        return InlinePool(runner, on_exit)
-    return (GreenletPool if kind == "greenlet" else ThreadPool)(loop, runner, concurrency, on_exit)
-
-
-def default_concurrency(kind: str, max_in_flight: int) -> int:
-    """Return the default concurrency of a pool, at most *max_in_flight*."""
-    most = DEFAULT_GREENLETS if kind == "greenlet" else DEFAULT_THREADS
-    return 1 if kind == "inline" else max(1, min(max_in_flight, most))

@@ -63,46 +63,71 @@ def refuse_unrun(returned: object, by: str = "the handler") -> None:
         raise TypeError(f"{by} returned a {type(returned).__name__}, which is never run")
 
 
-def _failed(failures: Failures, job: Any, error: BaseException) -> None:
-    failures.on_exception(job, error)
-    if not isinstance(error, Exception):
-        raise HandlerRaised from error
-
-
-def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attempts: int) -> Runner:
-    """Return a Runner that handles messages one by one and answers them (MSG-1, MSG-2, MSG-4).
+class HandlerCalls:
+    """What happens before and after each call of *handler* with a message (MSG-1, MSG-2, MSG-4).
 
     The message fails if the handler raises.  If the error is not an Exception, but for example KeyboardInterrupt,
-    SystemExit, GreenletExit or gevent.Timeout, the Runner also raises HandlerRaised.
+    SystemExit, GreenletExit or gevent.Timeout, the methods also raise HandlerRaised.
     """
-    most = max_attempts or 65536
 
-    def run(message: Message) -> None:
+    def __init__(self, handler: Callable[[Any], Any], failures: Failures, max_attempts: int) -> None:
+        self.handler, self._failures, self._most = handler, failures, max_attempts or 65536
+
+    def runner(self) -> Runner:
+        """Return the Runner for ``drain()``."""
+        return Runner(self.handler, self._most, self.run, self.raise_and_fail, self.returned)
+
+    def run(self, message: Message) -> None:
+        """Call the handler and answer the message."""
+        if self.begin(message) is None:
+            return
+        try:
+            value = self.handler(message)
+        except BaseException as error:
+            self.failed(message, error)
+            return
+        self.returned(message, value)
+
+    def may_give_up(self, message: Message) -> bool:
+        """Return whether :meth:`begin` may give up the message, which may block."""
+        return message.attempts > self._most
+
+    def begin(self, message: Message) -> Message | None:
+        """Return the message if the handler must be called with it."""
         if not is_open(message):  # it timed out in the queue, or the Reader has requeued it
             if is_expired(message):
                 message._connection.skipped(message)
-            return
+            return None
         try:
-            if message.attempts > most and failures.gave_up(message):
-                return
-            value = handler(message)
+            if message.attempts > self._most and self._failures.gave_up(message):
+                return None
+        except HandlerRaised:
+            raise
         except BaseException as error:
-            _failed(failures, message, error)
-            return
-        returned(message, value)
+            self.failed(message, error)
+            return None
+        return message
 
-    def failed(message: Message, error: BaseException) -> None:
+    def failed(self, job: Any, error: BaseException) -> None:
+        """Requeue or give up a message, or the messages of a list, whose handler raised."""
+        self._failures.on_exception(job, error)
+        if not isinstance(error, Exception):
+            raise HandlerRaised from error
+
+    def raise_and_fail(self, message: Message, error: BaseException) -> None:
+        """Do the same for C, with *error* in sys.exc_info(), as hooks and logging expect it."""
         try:
-            raise error  # so that sys.exc_info() in hooks and logging is the error
+            raise error
         except BaseException:
-            _failed(failures, message, error)
+            self.failed(message, error)
 
-    def returned(message: Message, value: object) -> None:
+    def returned(self, message: Message, value: object) -> None:
+        """Finish a message whose handler returned."""
         if value is not None:
             try:
                 refuse_unrun(value)
             except Exception as error:
-                failures.on_exception(message, error)
+                self._failures.on_exception(message, error)
                 return
         if finish_new(message):
             return
@@ -111,14 +136,37 @@ def make_runner(handler: Callable[[Message], Any], failures: Failures, max_attem
         elif not message.has_responded:
             message._connection.handler_returned_unanswered(message)
 
-    return Runner(handler, most, run, failed, returned)
 
+class BatchCalls(HandlerCalls):
+    """The same for lists of messages: finishes or fails the unanswered messages of a list."""
 
-def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failures, max_attempts: int) -> Runner:
-    """Return a Runner that handles lists of messages, and finishes or fails the unanswered messages of a list."""
-    most = max_attempts or 65536
+    def runner(self) -> Runner:
+        """Return the Runner for ``drain()``, which calls :meth:`run` only, because a list is no message."""
+        return Runner(self.handler, self._most, self.run, lambda batch, error: None, lambda batch, value: None)
 
-    def answerable(batch: list[Message]) -> list[Message]:
+    def run(self, batch: Any) -> None:
+        """Call the handler and answer the messages."""
+        live = self.begin(batch)
+        if live is None:
+            return
+        try:
+            value = self.handler(live)
+            if value is not None:
+                refuse_unrun(value)
+        except BaseException as error:
+            self.failed(live, error)
+            return
+        finish_all_new(live)
+
+    def may_give_up(self, batch: Any) -> bool:
+        """Return whether :meth:`begin` may give up a message of the list."""
+        return any(message.attempts > self._most for message in batch)
+
+    def begin(self, batch: Any) -> Any:
+        """Return a list of the messages with which the handler must be called, or None if there are none."""
+        return (batch.copy() if all_new(batch, self._most) else self._answerable(batch)) or None
+
+    def _answerable(self, batch: list[Message]) -> list[Message]:
         live = []
         for message in batch:
             if not is_open(message):
@@ -126,28 +174,23 @@ def make_batch_runner(handler: Callable[[list[Message]], Any], failures: Failure
                     message._connection.skipped(message)
                 continue
             try:
-                if message.attempts <= most or not failures.gave_up(message):
+                if message.attempts <= self._most or not self._failures.gave_up(message):
                     live.append(message)
             except HandlerRaised as raised:  # on_give_up raised: the worker ends, so requeue the other messages
                 cause: Any = raised.__cause__
-                failures.on_exception([each for each in batch if not each.has_responded], cause)
+                self._failures.on_exception([each for each in batch if not each.has_responded], cause)
                 raise
         return live
 
-    def run(batch: list[Message]) -> None:
-        live = batch.copy() if all_new(batch, most) else answerable(batch)
-        if not live:
-            return
-        try:
-            returned = handler(live)
-            if returned is not None:
-                refuse_unrun(returned)
-        except BaseException as error:
-            _failed(failures, live, error)
-            return
-        finish_all_new(live)
-
-    return Runner(handler, most, run, lambda batch, error: None, lambda batch, value: None)
+    def returned(self, batch: Any, value: object) -> None:
+        """Finish the unanswered messages of a list whose handler returned."""
+        if value is not None:
+            try:
+                refuse_unrun(value)
+            except Exception as error:
+                self._failures.on_exception(batch, error)
+                return
+        finish_all_new(batch)
 
 
 def key_of(message: Message) -> tuple[str, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -38,6 +39,11 @@ class ReaderOptions(SharedOptions):
         "auto",
         "'greenlet', 'thread' or 'inline' (in the greenlet that reads; fast, but a slow handler delays heartbeats);"
         " 'auto': greenlets in a monkey-patched process, else threads",
+    )
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = documented(
+        None,
+        "function that returns an async context manager, which is open while the async handlers of this process run,"
+        " for example with a pool of connections",
     )
     delivery: DeliveryMode = documented(
         "auto",
@@ -76,6 +82,8 @@ class ReaderOptions(SharedOptions):
         super().__post_init__()
         check_callables(on_give_up=self.on_give_up)
         check_choice("handler_pool", self.handler_pool, "auto", "greenlet", "thread", "inline")
+        if self.lifespan is not None and not callable(self.lifespan):
+            raise OptionError("lifespan", self.lifespan, "must be a function that returns an async context manager")
         check_choice("delivery", self.delivery, "auto", "prompt", "bulk")
         if self.backoff is not None and not isinstance(self.backoff, (bool, BackoffOptions)):
             raise OptionError("backoff", self.backoff, "must be BackoffOptions, None, True or False")
@@ -97,7 +105,7 @@ class ConsumerSettings(CoreSettings, ReaderOptions):
     topic: str
     channel: str
     handler: Callable[[Any], Any]
-    pool: Literal["greenlet", "thread", "inline"]
+    pool: Literal["greenlet", "thread", "inline", "async"]
     limits: HandlerOptions
     retry: RetryOptions
     backoff: BackoffOptions

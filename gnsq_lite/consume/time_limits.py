@@ -29,6 +29,8 @@ log = logging.getLogger("gnsq_lite.reader")
 
 #: Seconds from time_limit to nsqd's deadline after the last TOUCH.  A limit acts at most two seconds late.
 AFTER_LIMIT = 5.0
+#: Seconds from time_limit until an async handler that runs on after its cancellation counts as hung.
+_CANCELLED = 2.0
 #: Shortest msg_timeout with ``touch``, in seconds.  A TOUCH may be a second late, as each check.
 SHORTEST = 2.0
 
@@ -50,7 +52,7 @@ class TimeLimits:
         self._limit = settings.limits.time_limit
         #: Time of the last check.
         self._checked_at = clock.now()
-        #: Number of threads whose handler has exceeded the time limit and still runs.
+        #: Number of threads or tasks whose handler has exceeded the time limit and still runs.
         self.overdue = 0
 
     def busy(self) -> int:
@@ -78,8 +80,8 @@ class TimeLimits:
                 self._act(worker, job, now - worker.since)
                 if self._settings.limits.touch and self._limit is not None and not worker.is_over:
                     self._touch(job, now, worker.since + self._limit + AFTER_LIMIT)
-                overdue += worker.is_over
-        if overdue != self.overdue and self._settings.pool == "thread":
+                overdue += worker.is_hung
+        if overdue != self.overdue:
             self.overdue = overdue
             self.set_concurrency(self._concurrency)
 
@@ -89,12 +91,16 @@ class TimeLimits:
         return max((now - w.since for w in tuple(self._pool.workers) if w.seen is w[1] is not None), default=0.0)
 
     def _act(self, worker: Worker, job: Any, age: float) -> None:
-        if self._limit is not None and age >= self._limit and not worker.is_over:
-            worker.is_over = True
-            if self._settings.pool == "thread":
+        if self._limit is None or age < self._limit:
+            return
+        is_interrupted, worker.is_over = worker.is_over, True
+        kind = self._settings.pool
+        if kind == "thread" or (kind == "async" and age >= self._limit + _CANCELLED):
+            if not worker.is_hung:
+                worker.is_hung = True
                 self._answer_in_thread(job)
-            else:
-                self._loop.soon(self._interrupt, worker, job)
+        elif not is_interrupted:
+            self._loop.soon(self._interrupt, worker, job)
 
     def _touch(self, job: Any, now: float, until: float) -> None:
         """Send TOUCH for each open message of *job* whose nsqd's deadline is near, and is to be extended to *until*."""
@@ -114,8 +120,16 @@ class TimeLimits:
         """Answer the messages of *job* in a new thread, because on_give_up may block."""
         where = next((call.stack for call in self.running() if call.id.encode() == messages_of(job)[0].id), "")
         for message in messages_of(job):
-            said = "the handler of %r exceeded its time limit and still runs at %s; another thread is started instead"
-            log_safely(log, logging.ERROR, said, message.id, where or "(unknown)", extra=message_fields(message))
+            said = "the handler of %r exceeded its time limit and still runs at %s; another %s is started instead"
+            log_safely(
+                log,
+                logging.ERROR,
+                said,
+                message.id,
+                where or "(unknown)",
+                self._pool.unit,
+                extra=message_fields(message),
+            )
         try:
             start_native_thread("gnsq_lite-time-limit", partial(self._answer, job))
         except RuntimeError as reason:  # the system starts no thread

@@ -26,6 +26,7 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.contrib.databases import check_table, driver_of, is_sqlite
 from gnsq_lite.errors import OptionError
+from gnsq_lite.keywords import check_runs
 from gnsq_lite.message import Message
 from gnsq_lite.option_fields import check_number
 
@@ -89,6 +90,8 @@ class Inbox:
         """
 
         def decorate(function: Callable[..., Any]) -> Callable[..., None]:
+            check_runs("handler", function)  # a transaction belongs to one thread, and cannot wait for an event loop
+
             @functools.wraps(function)
             def handle(*given: Any) -> None:
                 self._handle(function, consumer_of(given[-1]), checked_key(key(*given)), given)

@@ -58,9 +58,18 @@ def check_process() -> None:
         raise OptionError("GEVENT_LOOP", "libuv-cffi", why)
 
 
+#: The idents of the threads that run the event loop of async handlers, in which no call may block.
+event_loop_threads: set[int] = set()
+
+
+def in_event_loop() -> bool:
+    """Return whether the calling thread runs the event loop of async handlers."""
+    return bool(event_loop_threads) and native_ident() in event_loop_threads
+
+
 def is_plain_thread() -> bool:
-    """Return whether the calling thread has no gevent hub and gevent has patched no module of the process."""
-    return not saved and get_hub_if_exists() is None
+    """Return whether the caller may block: the thread has no hub or event loop, and gevent has patched no module."""
+    return not saved and get_hub_if_exists() is None and not in_event_loop()
 
 
 #: The first versions of Python and greenlet with which the library runs without the GIL.

@@ -16,7 +16,7 @@ from greenlet import getcurrent
 from gnsq_lite.errors import ClosedError, NSQError
 from gnsq_lite.net.io_thread import reset_after_fork
 from gnsq_lite.net.loop import Loop, loop_here
-from gnsq_lite.net.os_threads import native_held_lock
+from gnsq_lite.net.os_threads import in_event_loop, native_held_lock
 
 #: Maximum seconds of a single wait.
 _LONG = 1e9
@@ -75,6 +75,8 @@ def wait_any(completions: Sequence[Completion], timeout: float | None = None) ->
     If none is set and the caller is gevent's hub, which must not block, raises ClosedError.
     """
     reset_after_fork()
+    if in_event_loop():
+        raise ClosedError("a blocking call was made in the event loop of async handlers: await asyncio.to_thread(...)")
     limit = _LONG if timeout is None else max(0.0, min(timeout, _LONG))
     wake, park = _parking(limit) if get_hub_if_exists() is None else _greenlet_parking(loop_here(), limit)
     for each in completions:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -469,6 +470,25 @@ class Publication:
         """
         value: PublishReceipt | None = self._publish.result(timeout)
         return value
+
+    def __await__(self) -> Generator[Any, None, PublishReceipt | None]:
+        """Wait for the outcome in an asyncio event loop; return the receipt or raise the error."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        outcome: Any = loop.create_future()
+
+        def settle() -> None:
+            if not outcome.done():
+                outcome.set_result(None)
+
+        def report(publication: Publication) -> None:
+            with suppress(RuntimeError):  # the event loop has ended
+                loop.call_soon_threadsafe(settle)
+
+        self.add_done_callback(report)
+        yield from outcome
+        return self.result()
 
     def add_done_callback(self, callback: Callable[[Publication], object]) -> None:
         """Call *callback* once, with this publication, when the outcome is set.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT
 from gnsq_lite.consume.run_handler import refuse_unrun
 from gnsq_lite.errors import ClosedError, OptionError
+from gnsq_lite.keywords import is_async
 from gnsq_lite.message import Message
 from gnsq_lite.net.signals import Stages, in_main_thread, run_in_thread
 from gnsq_lite.net.waiting import Completion, wait_any
@@ -537,7 +538,12 @@ class Middleware(Generic[Given]):
 
         return wrapped
 
+    def _replaces_wrap(self) -> bool:
+        """Return whether the subclass has its own :meth:`wrap`."""
+        return type(self).wrap is not Middleware.wrap
+
     def _overridden(self, name: str) -> Callable[..., Any] | None:
+        """Return the subclass's hook, or None if the subclass does not override it."""
         return None if getattr(type(self), name) is getattr(Middleware, name) else getattr(self, name)
 
 
@@ -546,6 +552,10 @@ def wrapped(
 ) -> Callable[[Any], Any]:
     """Wrap the handler's function in all *middleware*.  The first middleware is the outermost."""
     function: Any = handler.function
+    if is_async(function):
+        from gnsq_lite.worker.async_handlers import wrapped_async  # here, because asyncio takes long to import
+
+        return wrapped_async(handler, middleware, decode)
     call: Callable[[Any], Any] = function if decode is None else decoding(function, decode)
     for each in reversed(list(middleware)):
         call = each.wrap(call, handler)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.keywords import is_async
 from gnsq_lite.message import GiveUp, Message
 from gnsq_lite.net.os_threads import WeakGroup
 from gnsq_lite.net.settings import SharedOptions
@@ -92,14 +93,19 @@ def decoding(function: Any, decode: Callable[[bytes], Any]) -> Callable[[Message
     If *decode* raises, the message is given up at once, because a retry would fail in the same way.
     """
 
-    def decoded(message: Message) -> Any:
+    def value_of(message: Message) -> Any:
         try:
-            value = decode(message.body)
+            return decode(message.body)
         except Exception as error:
             raise GiveUp(f"cannot decode the body: {type(error).__name__}: {error}") from error
-        return function(value, message)
 
-    return decoded
+    if is_async(function):
+
+        async def decoded_async(message: Message) -> Any:
+            return await function(value_of(message), message)
+
+        return decoded_async
+    return lambda message: function(value_of(message), message)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,6 @@ def line_of(source: str, part: str) -> int:
         (PYNSQ, "return False", "[silent] return False"),
         (PYNSQ, "time_ms", "[silent] requeue"),
         (PYNSQ, "return age", "[silent] the return value is ignored"),
-        (PYNSQ, "async def", "plain function"),
         (PYNSQ, "reader = ", "[silent] several handlers run"),
         (PYNSQ, "reader = ", "max_attempts="),
         (PYNSQ, "msg_timeout", "[silent] msg_timeout="),

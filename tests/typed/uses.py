@@ -64,8 +64,8 @@ Reader("clicks", "log", one, backoff=False, max_attempts=0, requeue_delay=0.5, m
 Reader("clicks", "log", one, backoff=BackoffOptions(longest=10.0), tls=TLSOptions(ca_file="ca.pem"), tls_=None)  # wrong
 Reader("clicks", "log", one, on_give_up=to_directory("dead"), on_error=print, on_failure=lambda message, error: None)
 Reader("clicks", "log", one, extra_identify={"desired_tag": "blue"}, allowed_addresses=lambda host, port: port == 4150)
-Reader("clicks", "log", awaited)  # wrong
-Reader("clicks", "log", awaited_batch, batch_size=10)  # wrong
+Reader("clicks", "log", awaited)
+Reader("clicks", "log", awaited_batch, batch_size=10)
 Reader("clicks", "log", judged)  # wrong
 Reader("clicks", "log", batch)  # wrong
 Reader("clicks", "log", one, batch_size=10)  # wrong
@@ -112,7 +112,7 @@ def answers(message: Message) -> None:
 
 
 assert_type(deliver(one, make_message(b"x")), "tuple[str | float | bool | None, ...] | None")
-deliver(awaited, make_message(b"x"))  # wrong
+deliver(awaited, make_message(b"x"))
 make_message("x")  # wrong
 
 # -- Writers
@@ -198,8 +198,8 @@ worker.handler("clicks", "a")(one)
 worker.handler("clicks", "a", batch_size=5)(batch)
 worker.handler("clicks", "a")(batch)  # wrong
 worker.handler("clicks", "a", batch_size=5)(one)  # wrong
-worker.handler("clicks", "a")(awaited)  # wrong
-worker.handler("clicks", "a", batch_size=5)(awaited_batch)  # wrong
+worker.handler("clicks", "a")(awaited)
+worker.handler("clicks", "a", batch_size=5)(awaited_batch)
 worker.handler("clicks", "a")(judged)  # wrong
 worker.handler("clicks", "a", batch_wait=5.0)  # wrong
 bill("x")  # wrong
@@ -229,4 +229,4 @@ worker.handler("clicks", "a", decode=number)(named)  # wrong
 worker.handler("clicks", "a", decode=number)(one)  # wrong
 worker.handler("clicks", "a", decode=number, batch_size=5)  # wrong
 worker.add(Handler("clicks", "b", one, {"max_attempts": 3}))
-worker.add(Handler("clicks", "b", awaited))  # wrong
+worker.add(Handler("clicks", "b", awaited))

@@ -13,7 +13,7 @@ import pytest
 from gnsq_lite import _core
 from gnsq_lite._core import Fins, Runner, twin
 from gnsq_lite.consume import run_handler
-from gnsq_lite.consume.run_handler import make_runner
+from gnsq_lite.consume.run_handler import HandlerCalls
 from gnsq_lite.message import Message, Requeue
 
 
@@ -100,4 +100,4 @@ def queue_of(connection: Any, count: int) -> deque[Any]:
 def a_runner(runner: Any, handler: Callable[[Any], Any], outcomes: Any = None) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_handler, "Runner", runner)
-        return make_runner(handler, outcomes or FakeOutcomes(), 0)
+        return HandlerCalls(handler, outcomes or FakeOutcomes(), 0).runner()

@@ -21,7 +21,7 @@ from gnsq_lite import _core
 from gnsq_lite._core import Fins
 from gnsq_lite.consume import pools, run_handler
 from gnsq_lite.consume.pools import GreenletPool, InlinePool
-from gnsq_lite.consume.run_handler import make_batch_runner, make_runner
+from gnsq_lite.consume.run_handler import BatchCalls, HandlerCalls
 from gnsq_lite.message import EXPIRED, Message, Requeue
 from gnsq_lite.net.loop import loop_here
 from tests.unit.runners import (
@@ -94,7 +94,7 @@ def play(runner: Any, fins: Any, script: list[tuple[str, int, bool, bool]]) -> l
         patch.setattr(run_handler, "Runner", runner)
         acts = iter([ACTS[act] for act, attempts, expired, _slow in script if attempts != MOST + 1 and not expired])
         outcomes = FakeOutcomes()
-        made = make_runner(lambda message: next(acts)(message), outcomes, MOST)  # noqa: PLW0108 - it takes the next each time
+        made = HandlerCalls(lambda message: next(acts)(message), outcomes, MOST).runner()  # noqa: PLW0108 - it takes the next each time
     connections = [FakeConnection(fins, slow) for slow in (False, True)]
     queue: deque[Any] = deque()
     for number, (_act, attempts, expired, slow) in enumerate(script):
@@ -287,7 +287,7 @@ def test_a_thread_writes_held_fins_before_it_waits_and_before_another_connection
         Message(each, 0, 1, b"%016d" % number, body)
         for number, (each, body) in enumerate([(first, b"a"), (first, b"b"), (second, b"b"), (second, b"b")])
     ]
-    made = make_runner(handle, FakeOutcomes(), MOST)
+    made = HandlerCalls(handle, FakeOutcomes(), MOST).runner()
     made.writes_fins = writes
     _core.drain(made, deque(messages), [None, None])
     assert acts == told
@@ -376,7 +376,7 @@ def test_a_batch_is_handled_as_one_job(runner: Any, fins: Any) -> None:
     seen: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_handler, "Runner", runner)
-        made = make_batch_runner(lambda batch: seen.append(len(batch)), FakeOutcomes(), 0)
+        made = BatchCalls(lambda batch: seen.append(len(batch)), FakeOutcomes(), 0).runner()
     connection = FakeConnection(fins)
     messages = list(queue_of(connection, 5))
     messages[1].finish()

@@ -13,6 +13,7 @@ from django.db import connections, router, transaction
 from django.utils import timezone
 
 from gnsq_lite.contrib.inbox import CLEAN_EVERY, HANDLED_BEFORE, RETENTION, checked_key, consumer_of
+from gnsq_lite.keywords import check_runs
 
 log = logging.getLogger("gnsq_lite.django")
 
@@ -36,6 +37,8 @@ def once(
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., None]:
+        check_runs("handler", function)  # a transaction belongs to one thread, and cannot wait for an event loop
+
         @functools.wraps(function)
         def handle(*given: Any) -> None:
             consumer, name = consumer_of(given[-1]), checked_key(key(*given))

@@ -56,7 +56,7 @@ def test_a_message_that_expires_after_its_handler_kept_it_open_is_not_finished_w
         given.enable_async()
         assert flight.expire() == [given]
 
-    run_handler.make_runner(handler, FakeOutcomes(), 5).run(message)
+    run_handler.HandlerCalls(handler, FakeOutcomes(), 5).run(message)
     assert b"FIN" not in flight.turn()
     message.requeue()
     assert flight.turn() == commands.requeue(message.id, 0)
@@ -114,8 +114,8 @@ def test_a_message_that_was_sent_back_before_a_handler_began_it_is_not_handled()
     messages = [Message(connection, 1, 1, b"%016d" % n, b"") for n in range(2)]
     outcomes, handled = FakeOutcomes(), list[Any]()
     messages[0].requeue(0.0, backoff=False)
-    run_handler.make_runner(handled.append, outcomes, 5).run(messages[0])
-    run_handler.make_batch_runner(handled.extend, outcomes, 5).run(messages)
+    run_handler.HandlerCalls(handled.append, outcomes, 5).run(messages[0])
+    run_handler.BatchCalls(handled.extend, outcomes, 5).run(messages)
     assert handled == messages[1:]
     assert outcomes.told == []
     assert connection.told == [("requeue", messages[0].id, 0.0, False), "wake"]

@@ -21,7 +21,7 @@ def test_an_exception_in_the_check_of_a_message_is_not_a_handlers_failure(monkey
 
     outcomes, connection = FakeOutcomes(), FakeConnection(Fins)
     handled: list[Any] = []
-    runner = run_handler.make_runner(handled.append, outcomes, 5)
+    runner = run_handler.HandlerCalls(handled.append, outcomes, 5).runner()
     message = Message(connection, 1, 1, b"i" * 16, b"x")
     message._token = EXPIRED
     queue = deque([message, message])

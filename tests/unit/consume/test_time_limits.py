@@ -30,7 +30,7 @@ class FakePool:
     """A pool whose workers run nothing, with time limits.  It is also the greenlet and the outcomes of each job."""
 
     def __init__(self, pool: str, **limits: float) -> None:
-        self.loop, self.workers = FakeLoop(), list[Worker]()
+        self.loop, self.workers, self.unit = FakeLoop(), list[Worker](), "thread"
         self.clock = self.loop.clock
         self.concurrency = 1
         self.acts: list[tuple[float, str]] = []
