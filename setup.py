@@ -23,7 +23,7 @@ setup(
     package_data={
         "gnsq_lite": ["py.typed"],
         "gnsq_lite._core": ["*.pyi"],
-        "gnsq_lite.contrib": ["*.json"],
+        "gnsq_lite.contrib": ["*.json", "*.yaml"],
         "gnsq_lite.supervise": ["*.html"],
     },
     # Where no compiler is, the install goes on without: twin.py has the same in Python.

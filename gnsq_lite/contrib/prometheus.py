@@ -46,8 +46,8 @@ TIMEOUT = 2.0
 #: Upper bounds of the buckets in seconds.  The highest exceeds nsqd's default message timeout.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-#: Additional bounds of the histogram of message ages: an hour and a day, in seconds.
-_OLD = (3600.0, 86400.0)
+#: Upper bounds of the buckets of message ages: 1, 2, 5, 10, 30 s; 1, 2, 5, 10, 30 min; 1, 3, 12 h; 1, 3, 7 days.
+AGES = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 10_800, 43_200, 86_400, 259_200, 604_800)
 
 _collectors: WeakSet[Collector] = WeakSet()
 
@@ -201,9 +201,8 @@ class HandlerSeconds(Middleware[Any]):
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, buckets: Iterable[float] = BUCKETS) -> None:
-        bounds = tuple(buckets)
-        self._histogram = _histogram(registry, *_HANDLER_SECONDS, bounds)
-        self._age = _histogram(registry, *_MESSAGE_AGE, tuple(sorted({*bounds, *_OLD})))
+        self._histogram = _histogram(registry, *_HANDLER_SECONDS, tuple(buckets))
+        self._age = _histogram(registry, *_MESSAGE_AGE, AGES)
 
     def wrap(self, call: Any, handler: Handler) -> Any:
         """Wrap *call* to time it."""

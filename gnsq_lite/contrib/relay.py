@@ -229,6 +229,7 @@ class RelayInWorker(Middleware[Any]):
     def started(self, worker: Worker) -> None:
         """Start a relay thread for each outbox."""
         writer = worker.writer() if self._writer is None else self._writer()
+        self._over, self._threads, self.relays = Completion(), [], []  # a copy of the Worker may have run before
         for source in self._sources:
             relay = Relay(source, writer, schedules=not worker.no_schedules)
             self.relays.append(relay)

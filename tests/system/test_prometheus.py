@@ -25,7 +25,7 @@ from tests.system.worker_programs import get, pages_at, worker
 prometheus_client = pytest.importorskip("prometheus_client")
 
 from gnsq_lite.contrib.outbox import Outbox  # noqa: E402
-from gnsq_lite.contrib.prometheus import Collector, HandlerSeconds, PublishSeconds, page, show  # noqa: E402
+from gnsq_lite.contrib.prometheus import AGES, Collector, HandlerSeconds, PublishSeconds, page, show  # noqa: E402
 from gnsq_lite.contrib.prometheus_merge import merge  # noqa: E402
 from gnsq_lite.contrib.relay import RelayInWorker  # noqa: E402
 
@@ -177,12 +177,13 @@ def names_in_use() -> set[str]:
 
 
 def test_the_dashboard_names_only_metrics_that_exist() -> None:
+    of_supervisor = {"gnsq_worker_hung_processes_total", "gnsq_worker_process_starts_total"}
     dashboard = json.loads((CONTRIB / "grafana-dashboard.json").read_text(encoding="utf-8"))
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     expressions += [each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
     shown = {name for expression in expressions for name in _NAME.findall(expression)}
     assert len(shown) > 15
-    assert shown - names_in_use() == set()
+    assert shown - names_in_use() - of_supervisor == set()
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
@@ -258,6 +259,62 @@ def test_the_pages_of_workers_are_valid(broker: ServerHandle, tmp_path: Path, fl
         text = get(address, "/metrics")[1]
     check_page(text)
     assert ("gnsq_worker_hung_processes_total" in text) == (flag != "--no-supervise")
+
+
+QUERIED = (
+    APP
+    + """
+from gnsq_lite import Writer
+timed = []
+
+@worker.handler("u", "ch")
+def publish(message):
+    timed.append(timed[0] if timed else Writer(message.nsqd_address, middleware=[PublishSeconds()]))
+    timed[0].publish("t", b"x")
+worker.every(1, "u", b"tick")
+"""
+)
+
+
+def queries() -> dict[str, list[str]]:
+    """Return the queries of each panel of the dashboard and of each alert rule."""
+    dashboard = json.loads((CONTRIB / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    found = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in dashboard["panels"]}
+    rules = (CONTRIB / "prometheus-alerts.yaml").read_text(encoding="utf-8")
+    alerts = re.findall(r"- alert: (\w+)\n +expr: (.*)\n", rules)
+    assert len(alerts) == rules.count("alert:") == rules.count("summary:") == 6
+    return {**found, **{name: [expression] for name, expression in alerts}}
+
+
+@pytest.mark.program
+def test_a_running_worker_has_what_each_panel_and_each_alert_queries(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(QUERIED, encoding="utf-8")
+    with (
+        Broker() as nsqd,
+        running(
+            [
+                *("-m", "gnsq_lite", "worker", "app", "--metrics-depth", "--metrics-port", "0"),
+                *("--lookupd-http-address", nsqd.lookupd_http_address),
+            ],
+            tmp_path,
+        ) as program,
+    ):
+        address = pages_at(program)
+
+        def missing() -> dict[str, set[str]]:
+            samples = {line.partition("{")[0].partition(" ")[0] for line in get(address, "/metrics")[1].splitlines()}
+            wanted = {
+                title: {name for each in found for name in _NAME.findall(each)} for title, found in queries().items()
+            }
+            return {title: names - samples for title, names in wanted.items() if names - samples}
+
+        wait_for(lambda: not missing(), timeout=60)
+        assert re.search(r'gnsq_publishes_total{.*outcome="published".*} [1-9]', get(address, "/metrics")[1])
+
+
+def test_the_ages_of_messages_reach_from_a_second_to_a_week() -> None:
+    assert len(AGES) == 16
+    assert (AGES[0], AGES[-1], list(AGES)) == (1, 7 * 86400, sorted(AGES))
 
 
 def test_the_page_of_a_reader_is_valid(nsqd: Broker) -> None:
