@@ -121,9 +121,9 @@ def check_tables(worker: Worker) -> None:
 
     Handlers need the tables of :func:`once`, of the outbox, and of the store "django" of ``on_give_up``.
     """
-    from gnsq_lite.contrib.django.models import DeadMessage, InboxMessage, OutboxMessage
+    from gnsq_lite.contrib.django.models import DeadMessage, InboxMessage, OutboxMessage, OutboxSchedule
 
-    needed = {(alias, OutboxMessage) for alias in outbox_databases()}
+    needed = {(alias, model) for alias in outbox_databases() for model in (OutboxMessage, OutboxSchedule)}
     for each in worker.handlers:
         if hasattr(each.function, "nsq_inbox"):
             needed.add((each.function.nsq_inbox or router.db_for_write(InboxMessage), InboxMessage))
