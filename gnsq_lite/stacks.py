@@ -62,5 +62,5 @@ def of_error(error: BaseException) -> str:
         if each is not None:
             users = [frame for frame in each.stack if not frame.filename.startswith(_OURS)]
             each.stack = traceback.StackSummary.from_list(users or each.stack)
-            waiting += [each.__cause__, each.__context__]
+            waiting += [each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ())]
     return "".join(found.format())

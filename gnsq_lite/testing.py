@@ -149,7 +149,7 @@ class Outcome:
     error: BaseException | None = None
 
 
-class _Rehearsal:
+class _TestDelivery:
     """Answers messages as a Worker does whose handler has *rules*.  Without *rules*, answers them as a Reader does."""
 
     def __init__(self, rules: Rules | None) -> None:
@@ -232,7 +232,7 @@ def deliver(handler: OneByOne | InBatches | WithValue, message: RecordedMessage)
             f"deliver: message {message.id!r} has already been answered; nsqd sends it again as a new message: "
             f"make_message(body, attempts={message.attempts + 1}, id=message.id)"
         )
-    _Rehearsal(_rules_of(handler, message)).run(handler, [message])
+    _TestDelivery(_rules_of(handler, message)).run(handler, [message])
     return message.answers[-1] if message.has_responded else None
 
 
@@ -246,16 +246,16 @@ def _rules_of(function: Any, message: Message) -> Rules | None:
     return rules
 
 
-def rehearse(owner: Any, handler: Handler, body: Any, attempts: int, id: bytes | None, raises: bool) -> Any:
+def deliver_for(owner: Any, handler: Handler, body: Any, attempts: int, id: bytes | None, raises: bool) -> Any:
     """Do the work of :meth:`gnsq_lite.Worker.deliver` for the Worker *owner*."""
     rules: Rules = owner.rules(handler)
     bodies = body if rules.is_batch else [body]
     if not isinstance(bodies, list):
         raise OptionError("body", body, "must be a list of bodies, because the handler has batch_size")
     messages = [make_message(each, attempts, topic=handler.topic, channel=handler.channel, id=id) for each in bodies]
-    rehearsal = _Rehearsal(rules)
-    rehearsal.run(rules.call, messages)
-    if raises and rehearsal.error is not None and not rules.failures.names(rehearsal.error):
-        raise rehearsal.error
-    found = [rehearsal.outcome(each, rules.retry) for each in messages]
+    delivery = _TestDelivery(rules)
+    delivery.run(rules.call, messages)
+    if raises and delivery.error is not None and not rules.failures.names(delivery.error):
+        raise delivery.error
+    found = [delivery.outcome(each, rules.retry) for each in messages]
     return found if rules.is_batch else found[0]

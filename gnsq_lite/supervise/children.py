@@ -116,11 +116,13 @@ class Child:
         """Send *number*, and return the Python stacks of the process, or "".  Takes half a second."""
         if self.memory is None or not self.memory.ticks or not os.path.exists(self.stacks_file):
             return ""  # the signal would end the process
-        os.truncate(self.stacks_file, 0)
-        self.send(number)
-        time.sleep(_PRINTING)
-        with open(self.stacks_file, errors="replace") as file:
-            return file.read().rstrip()
+        with suppress(OSError):  # the process may end meanwhile
+            os.truncate(self.stacks_file, 0)
+            self.send(number)
+            time.sleep(_PRINTING)
+            with open(self.stacks_file, errors="replace") as file:
+                return file.read().rstrip()
+        return ""
 
     def ended(self, code: int) -> None:
         """Record the exit code of the process, and remove its files."""

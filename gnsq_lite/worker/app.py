@@ -278,7 +278,7 @@ class Worker:
         """
         from gnsq_lite import testing
 
-        return testing.rehearse(self, self._handler_of(handler), body, attempts, id, raises)
+        return testing.deliver_for(self, self._handler_of(handler), body, attempts, id, raises)
 
     def _handler_of(self, function: Any) -> Handler:
         found = [each for each in self._handlers if each is function or each.function == function]

@@ -31,6 +31,13 @@ class HungCalls:
 
     def check(self) -> bool:
         """Log the calls.  Return False: the Worker goes on."""
+        try:
+            self._log_new()
+        except Exception:  # for example, the system cannot start a thread that polls depths
+            log.exception("the check for hung calls failed")
+        return False
+
+    def _log_new(self) -> None:
         calls = [call for reader in self._worker.readers for call in reader.running(HUNG)]
         found = {(call.topic, call.channel, call.id, call.thread): call for call in calls}
         self._logged &= found.keys()
@@ -43,7 +50,6 @@ class HungCalls:
                 text = "%s/%s: the call for message %s, attempt %d, has run for %.0f s, and %s; it is at %s"
                 named = (call.topic, call.channel, call.id, call.attempt, call.seconds, waits, call.stack)
                 log.warning(text, *named, extra={**fields, "message_id": call.id})
-        return False
 
     def _waiting(self) -> dict[tuple[str, str], str]:
         """Return how many messages wait in the process and in nsqds, by (topic, channel), without idle channels.

@@ -155,6 +155,18 @@ def test_a_call_that_runs_for_30_s_while_messages_wait_is_logged_once(
     hung.check()
 
 
+def test_a_check_for_hung_calls_that_fails_does_not_end_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    made: Any = HungWorker()
+    values: dict[str, Any] = {"topic": "t", "channel": "ch", "id": "a" * 16, "attempt": 2, "messages": 1}
+    made.calls = [RunningCall(seconds=HUNG, thread="thread 1", stack="", **values)]
+
+    def no_thread(stats: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    assert not HungCalls(made, no_thread, 2.0).check()
+    assert "the check for hung calls failed" in caplog.messages
+
+
 APP = """
 import ctypes, os, time
 from gnsq_lite import Worker
