@@ -89,6 +89,7 @@ def _handler(group: list[Document]) -> Document:
         **{name: _COMBINE[how](each[name] for each in group) for name, how in COMBINED.items()},
         "paused": all(each["paused"] for each in group),
         "oldest_handler": max(each["oldest_handler"] for each in group),
+        "kept_in": group[0].get("kept_in", ""),
         "errors": errors[:ERRORS],
         "running": running[:CALLS],
     }

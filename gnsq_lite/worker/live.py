@@ -166,8 +166,10 @@ class WorkerPages:
     def _handler(self, stats: ReaderStats, is_up: bool, calls: list[Document]) -> Document:
         key = (stats.topic, stats.channel)
         handler = next(each for each in self._worker.handlers if (each.topic, each.channel) == key)
+        store = handler.merged(self._worker.defaults).get("on_give_up")
         return {
             **_starting(handler),
+            "kept_in": store if isinstance(store, str) else "",
             **{name: getattr(stats, name) for name in COMBINED},
             "connections": len(stats.connections),
             "oldest_handler": round(stats.oldest_handler, 1),

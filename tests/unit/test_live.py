@@ -53,6 +53,14 @@ def test_a_brief_document_has_no_depths() -> None:
     assert pages_of(worker, clock).live(brief=True)["handlers"][0]["depth"] is None
 
 
+def test_the_store_of_messages_that_are_given_up_is_shown_unless_it_is_a_function() -> None:
+    clock, worker = FakeClock(), FakeWorker("t")
+    worker.now = (stats(),)
+    for store, shown in (("topic:dead,log", "topic:dead,log"), (print, ""), (None, "")):
+        worker.defaults["on_give_up"] = store
+        assert pages_of(worker, clock).live(brief=True)["handlers"][0]["kept_in"] == shown
+
+
 def test_a_blocked_loop_shows_the_last_known_state() -> None:
     clock, worker = FakeClock(), FakeWorker("t", "u")
     pages = pages_of(worker, clock)
