@@ -15,12 +15,13 @@ from typing import Any
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from gnsq_lite import Writer
 from gnsq_lite.cli import flags
 from gnsq_lite.cli.output import console, echo, errors, visible
 from gnsq_lite.cli.params import Command, Duration
-from gnsq_lite.errors import ConnectError, NotSent, NSQConnectionError, NSQError
+from gnsq_lite.errors import ConnectError, NotSent, NSQConnectionError, NSQError, escape
 from gnsq_lite.option_fields import per_second
 from gnsq_lite.worker.dead import DeadLetter, Store, open_stores
 
@@ -138,7 +139,7 @@ def _when(letter: DeadLetter) -> str:
 
 
 def _one_line(letter: DeadLetter) -> str:
-    return visible(f"{letter.error_type}: {letter.error}".removeprefix(": ").partition("\n")[0])[:120]
+    return f"{letter.error_type}: {letter.error}".removeprefix(": ").partition("\n")[0][:120]
 
 
 @command.command("list", cls=Command, example="dead list dead --group-by error")
@@ -159,7 +160,7 @@ def list_(store: str, group_by: str | None, as_json: bool, **given: Any) -> None
             table = _table("letter id", "topic/channel", "attempts", "given up", "error")
             for letter in letters:
                 where = f"{letter.topic}/{letter.channel}"
-                table.add_row(letter.key, where, str(letter.attempts), _when(letter), _one_line(letter))
+                _add_row(table, letter.key, where, str(letter.attempts), _when(letter), _one_line(letter))
             console.print(table)
 
 
@@ -168,6 +169,11 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, no_wrap="error" not in column)
     return table
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    """Add a row of one line, whatever the cells contain: markup, line feeds, escape sequences."""
+    table.add_row(*(Text(escape(cell)) for cell in cells))
 
 
 def _print_groups(group_by: str, letters: Iterator[DeadLetter], as_json: bool) -> None:
@@ -182,7 +188,7 @@ def _print_groups(group_by: str, letters: Iterator[DeadLetter], as_json: bool) -
         return
     table = _table("letters", group_by, "last given up", "last letter id", "last error")
     for key, count in counts.most_common():
-        table.add_row(f"{count:,}", visible(key), _when(last[key]), last[key].key, _one_line(last[key]))
+        _add_row(table, f"{count:,}", key, _when(last[key]), last[key].key, _one_line(last[key]))
     console.print(table)
 
 
@@ -316,6 +322,6 @@ def drop(store: str, drop_all: bool, dry_run: bool, **given: Any) -> None:
 
 def _print_counts(done: str, counts: Counter[str]) -> None:
     for topic, count in sorted(counts.items()):
-        echo(f"{topic}: {count} letters {done}")
+        echo(f"{escape(topic)}: {count} letters {done}")
     if not counts:
         echo(f"0 letters {done}")

@@ -11,9 +11,10 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.os_threads import native_ident
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.reader import log_give_up
-from gnsq_lite.text import cut
+from gnsq_lite.text import cut, escape
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.worker.dead_topic import TopicLetters
 from gnsq_lite.writer import Writer
@@ -66,7 +67,7 @@ class DeadLetter:
     error_type: str = ""
     error: str = ""
     traceback: str = ""
-    #: Name under which a store has yielded the letter, or "".  Not part of the letter's JSON.
+    #: Name under which a store has yielded the letter, or "".  Not part of the letter's JSON, hence the last field.
     stored: str = field(default="", compare=False, repr=False)
 
     @property
@@ -78,7 +79,7 @@ class DeadLetter:
     @property
     def key(self) -> str:
         """Return the letter's id in the ``dead`` commands, a hash of the name.  It is not the message id."""
-        return hashlib.blake2b(self.name.encode(), digest_size=5).hexdigest()
+        return hashlib.blake2b(self.name.encode(errors="surrogatepass"), digest_size=5).hexdigest()
 
     def to_json(self) -> bytes:
         """Return the letter as JSON, with the body in base64 and the message id in hex."""
@@ -87,12 +88,26 @@ class DeadLetter:
         return json.dumps({"version": VERSION, **values}).encode("ascii")
 
 
+#: Name of a letter's field -> its type, and its maximum if it is a number.  Times end with the year 9999.
+_LAST_SECOND = 253_402_300_799
+_TYPES = {"str": str, "bytes": bytes, "int": int, "float": (int, float)}
+_MAXIMA = {"timestamp_ns": _LAST_SECOND * 10**9, "given_up_at": _LAST_SECOND, "attempts": 65_535}
+_FIELDS: dict[str, tuple[Any, int | None]] = {
+    spec.name: (_TYPES[str(spec.type)], _MAXIMA.get(spec.name)) for spec in fields(DeadLetter)[:-1]
+}
+
+
 def from_json(data: bytes) -> DeadLetter:
     """Return the letter of a JSON text made by :meth:`DeadLetter.to_json`.  Raises ValueError for other data."""
     try:
         found = json.loads(data)
         version = found.pop("version")
-        values = {**found, "id": bytes.fromhex(found["id"]), "body": base64.b64decode(found["body"])}
+        body = base64.b64decode(found["body"], validate=True)
+        values = {**found, "id": bytes.fromhex(found["id"]), "body": body}
+        for name, value in values.items():
+            kind, most = _FIELDS[name]
+            if not isinstance(value, kind) or not (most is None or 0 <= value <= most):
+                raise ValueError(f"{name} cannot be {cut(repr(value), 100)}")
         letter = DeadLetter(**values)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"this is not a dead letter: {type(error).__name__}: {error}") from None
@@ -147,7 +162,8 @@ class Store(Protocol):
 class Directory:
     """A store that writes a JSON file (mode 0600) for each letter.  It creates a missing directory with mode 0700.
 
-    A file is written under another name, synced and renamed, so it is never incomplete.
+    A file is written under another name, synced and renamed, so it is never incomplete.  People may edit the files: a
+    letter keeps its file's name, and only regular files of the directory itself are read, replaced or removed.
 
     Args:
         most: Maximum number of letters, accurate to about a thousand.  At the limit, :meth:`keep` raises OSError.
@@ -178,11 +194,11 @@ class Directory:
         """Yield the letters in the order of their names.  Log each file that is not a letter."""
         for file in sorted(self._folder.glob("*.json")):
             try:
-                yield from_json(file.read_bytes())
+                yield replace(from_json(_read_regular(file)), stored=file.name.removesuffix(".json"))
             except FileNotFoundError:
                 continue
-            except ValueError as error:
-                log.warning("%s: %s", file, error)
+            except (OSError, ValueError) as error:
+                log.warning("%s", escape(f"{file.name}: {getattr(error, 'strerror', None) or error}"))
 
     def remove(self, letter: DeadLetter) -> None:
         """Remove the file."""
@@ -311,11 +327,20 @@ def by_words(words: str, writer: Callable[[], Writer]) -> OnGiveUp:
     return log_give_up if words == "log" else to_stores(*open_stores(words, writer))
 
 
+def _read_regular(file: Path) -> bytes:
+    """Return the content of a file.  Raises ValueError for a link, a directory or a FIFO."""
+    if not stat.S_ISREG(file.lstat().st_mode):
+        raise ValueError("this is not a regular file")
+    with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+        return opened.read()
+
+
 def _write_atomically(folder: Path, name: str, data: bytes) -> None:
     # The name is unique.  tempfile is not used, because its locks may block a native thread (docs/handlers).
     temporary = folder / f".{name}.{os.getpid()}.{native_ident()}.part"
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        temporary.unlink(missing_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

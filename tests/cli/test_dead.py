@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -188,6 +189,66 @@ def letter(number: int, nsqd_address: str) -> DeadLetter:
         attempts=3,
         nsqd_address=nsqd_address,
     )
+
+
+def edit(file: Path, **fields: object) -> None:
+    """Change fields of a letter, as a person with an editor would."""
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), **fields}), encoding="utf-8")
+
+
+def test_a_letter_whose_topic_was_corrected_is_published_once_and_removed(nsqd: Broker, tmp_path: Path) -> None:
+    store = Directory(tmp_path / "letters")
+    for number in range(2):
+        store.keep(letter(number, nsqd.nsqd_tcp_address))
+    file = min((tmp_path / "letters").iterdir())
+    key = next(store.letters()).key
+    edit(file, topic="repaired")
+    assert next(store.letters()).key == key
+    assert dead(tmp_path, nsqd, "retry", "letters") == "orders: 1 letters published\nrepaired: 1 letters published\n"
+    assert dead(tmp_path, nsqd, "retry", "letters") == "0 letters published\n"
+    assert list((tmp_path / "letters").iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["list", "show", "retry", "drop"])
+def test_files_that_are_no_letters_cost_one_line_each_and_stay(
+    nsqd: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture, command: str
+) -> None:
+    folder, outside = tmp_path / "letters", tmp_path / "outside.json"
+    store = Directory(folder)
+    for number in range(9):
+        store.keep(letter(number, nsqd.nsqd_tcp_address))
+    files = sorted(folder.iterdir())
+    outside.write_bytes(files[0].read_bytes())
+    wrong: dict[str, object] = {
+        "topic": 5,
+        "channel": ["x"],
+        "attempts": "many",
+        "given_up_at": float("nan"),
+        "more": 1,
+    }
+    for file, (name, value) in zip(files, [*wrong.items(), ("given_up_at", 1e30), ("\x1b[2J", 1)], strict=False):
+        edit(file, **{name: value})
+    (folder / "folder.json").mkdir()
+    os.mkfifo(folder / "fifo.json")
+    (folder / "link.json").symlink_to(outside)
+    (folder / "loop.json").symlink_to("loop.json")
+    (folder / "\x1b[31mdeep.json").write_bytes(b"[" * 200_000)
+    edit(files[8], topic="[/red]\x1b[2J\n", error="[/x] \x9b", host="\ud800")
+    key = {file: each.key for each in store.letters() for file in files if file.stem == each.stored}[files[8]]
+    before = set(folder.iterdir())
+    words = {"list": ["list", str(folder)], "show": ["show", str(folder), key], "drop": ["drop", str(folder), "--all"]}
+    caplog.clear()
+    code, out, err = call("dead", *words.get(command, ["retry", str(folder)]))
+    lines = caplog.messages
+    assert not any(ord(character) < 32 and character != "\n" for character in out + err + "".join(lines))
+    assert (err == "") == (command != "retry")
+    gone = {"retry": {files[7]}, "drop": {files[7], files[8]}}.get(command, set())
+    assert (set(folder.iterdir()), outside.exists()) == (before - gone, True)
+    if command != "show":  # it ends at the letter
+        assert sum(".json: this is not" in line for line in lines) == len(lines) == 12
+    if command == "list":
+        assert len(out.splitlines()) == 3
+    assert code == (command == "retry")  # the topic "[/red]..." cannot exist
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from gnsq_lite.cli.dead import ReturnedLetters
 from gnsq_lite.testing import make_message
+from gnsq_lite.worker import dead
 from gnsq_lite.worker.dead import DeadLetter, Directory, from_json, letter_of, to_stores
 
 
@@ -84,6 +86,33 @@ def test_a_file_that_is_no_letter_is_logged_and_left_out(tmp_path: Path, caplog:
     (tmp_path / "a.json").write_text("{", encoding="utf-8")
     assert len(list(store.letters())) == 1
     assert "this is not a dead letter" in caplog.text
+
+
+def test_a_letter_is_stored_beside_links_that_have_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    letter, outside = failing(ValueError()), tmp_path / "outside"
+    outside.write_bytes(b"data")
+    folder = tmp_path / "dead"
+    store = Directory(folder)
+    monkeypatch.setattr(dead, "native_ident", lambda: 7)
+    for name in (f"{letter.name}.json", f".{letter.name}.json.{os.getpid()}.7.part"):
+        (folder / name).symlink_to(outside)
+    store.keep(letter)
+    assert list(store.letters()) == [letter]
+    assert (outside.read_bytes(), [file.is_symlink() for file in folder.iterdir()]) == (b"data", [False])
+
+
+def test_a_removal_stays_in_the_directory_whatever_the_letter_says(tmp_path: Path) -> None:
+    store = Directory(tmp_path / "dead")
+    (tmp_path / "dead" / "x.json").write_bytes(failing(ValueError()).to_json())
+    forged = json.loads(failing(ValueError()).to_json()) | {"topic": "../orders", "channel": "../../c"}
+    outside = from_json(json.dumps(forged).encode())
+    (tmp_path / f"{outside.topic[3:]}.json").write_bytes(b"data")
+    store.remove(outside)
+    (letter,) = store.letters()
+    store.remove(letter)
+    assert [file.name for file in tmp_path.rglob("*.json")] == ["orders.json"]
+    with pytest.raises(ValueError, match="stored"):
+        from_json(json.dumps(forged | {"stored": "../orders"}).encode())
 
 
 class Broken:
