@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import click
@@ -19,15 +20,26 @@ from rich.text import Text
 
 from gnsq_lite import Writer
 from gnsq_lite.cli import flags
-from gnsq_lite.cli.output import console, echo, errors, visible
+from gnsq_lite.cli.output import Progress, console, echo, errors, visible
 from gnsq_lite.cli.params import Command, Duration
-from gnsq_lite.errors import ConnectError, NotSent, NSQConnectionError, NSQError, escape
-from gnsq_lite.option_fields import per_second
-from gnsq_lite.worker.dead import DeadLetter, Store, open_stores
+from gnsq_lite.errors import ConnectError, NSQError
+from gnsq_lite.text import escape
+from gnsq_lite.worker.dead import DeadLetter, Directory, Store, open_stores
+from gnsq_lite.worker.redrive import Redrive
+
+
+def _task(letter: DeadLetter) -> str:
+    """Return the full name of a Django task, or "" if the letter is of another message."""
+    try:
+        return str(json.loads(letter.body)["task"])
+    except (TypeError, KeyError, ValueError, RecursionError):
+        return ""
+
 
 #: Value of --group-by -> function that returns the group of a letter.
 _GROUPS: dict[str, Callable[[DeadLetter], str]] = {
     "error": lambda letter: letter.error_type or letter.error,
+    "task": _task,
     "topic": lambda letter: f"{letter.topic}/{letter.channel}",
     "nsqd": lambda letter: letter.nsqd_address,
     "host": lambda letter: letter.host,
@@ -52,7 +64,8 @@ def _selection(function: Callable[..., Any]) -> Callable[..., Any]:
     for add in (
         click.option("--topic", help="Only letters of this topic."),
         click.option("--channel", help="Only letters of this channel."),
-        click.option("--error", help="Only letters with this exception class."),
+        click.option("--error", help="Only letters with this exception class, with or without its module."),
+        click.option("--task", help="Only letters of this Django task, with or without its module."),
         click.option("--nsqd", help="Only letters from this nsqd, HOST:PORT."),
         click.option("--since", type=Duration(), help="Only letters given up less than this time ago, such as 2h."),
         click.option("--id", "keys", multiple=True, help="Only the letter with this letter id; repeatable."),
@@ -70,14 +83,32 @@ def _readable(store: Store, unread: list[NSQError]) -> Iterator[DeadLetter]:
         unread.append(error)
 
 
+def _is_same(found: str, wanted: str) -> bool:
+    """Return whether two names are equal, or one is the other without its module."""
+    return found == wanted or (found != "" and f".{found}".endswith(f".{wanted}")) or wanted.endswith(f".{found}")
+
+
+def _shown(store: Store, letters: Iterator[DeadLetter]) -> Iterator[DeadLetter]:
+    """Yield *letters*, and show their number on a terminal, with a bar if the store is a directory."""
+    if not errors.is_terminal:
+        yield from letters
+        return
+    total = store.count() if isinstance(store, Directory) else 0
+    with Progress("dead letters") as progress:
+        for number, letter in enumerate(letters, 1):
+            progress.show(part=number / total if total else None, read=number)
+            yield letter
+
+
 def _selected(store: Store, unread: list[NSQError], given: dict[str, Any]) -> Iterator[DeadLetter]:
     """Yield the letters that the flags select."""
     left = given["limit"] or float("inf")
-    for letter in _readable(store, unread):
+    for letter in _shown(store, _readable(store, unread)):
         if (
             given["topic"] in (None, letter.topic)
             and given["channel"] in (None, letter.channel)
-            and given["error"] in (None, letter.error_type)
+            and (given["error"] is None or _is_same(letter.error_type, given["error"]))
+            and (given["task"] is None or _is_same(_task(letter), given["task"]))
             and given["nsqd"] in (None, letter.nsqd_address)
             and (not given["keys"] or letter.key in given["keys"])
             and (given["since"] is None or letter.given_up_at >= time.time() - given["since"])
@@ -89,22 +120,13 @@ def _selected(store: Store, unread: list[NSQError], given: dict[str, Any]) -> It
 
 
 @contextmanager
-def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, Callable[[str], Writer], list[NSQError]]]:
-    """Yield the store, a function that returns the Writer for an nsqd, and a list of errors.
+def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, dict[str, Any], dict[str, Any], list[NSQError]]]:
+    """Yield the store, the addresses in flags, the other keywords of a Writer, and a list of errors.
 
-    Addresses in flags replace the nsqd of the Writer.  At the end, raises the first error of the list.
+    At the end, raises the first error of the list.
     """
     where = flags.where(given.pop("nsqds"), given.pop("lookupds"))
     options = flags.secured(given)
-    writers: dict[str, Writer] = {}
-
-    def writer(nsqd: str) -> Writer:
-        own = dict(where) if any(where.values()) else {"nsqd_tcp_addresses": nsqd or None}
-        key = "" if any(where.values()) else nsqd
-        if key not in writers:
-            writers[key] = Writer(**own, **options)
-        return writers[key]
-
     if os.path.isdir(word):
         word = f"directory:{word}"
     kind, _, path = word.partition(":")
@@ -114,14 +136,12 @@ def _opened(word: str, given: dict[str, Any]) -> Iterator[tuple[Store, Callable[
         raise click.UsageError(f"STORE {word!r} is not one of directory:PATH, topic:NAME, bodies:NAME and django")
     if kind == "django":
         _set_up_django()
-    (store,) = open_stores(word, lambda: writer(""), {**where, **options})
+    (store,) = open_stores(word, partial(Writer, **where, **options), {**where, **options})
     unread: list[NSQError] = []
     try:
-        yield store, writer, unread
+        yield store, where, options, unread
     finally:
         store.close()
-        for each in writers.values():
-            each.close()
     if unread:
         raise unread[0]
 
@@ -142,26 +162,54 @@ def _one_line(letter: DeadLetter) -> str:
     return f"{letter.error_type}: {letter.error}".removeprefix(": ").partition("\n")[0][:120]
 
 
+class _NewestFirst:
+    """Keeps lines in a temporary file, so that 100,000 letters need little memory, and prints the newest first."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - print() closes it
+        self._order: list[tuple[float, int]] = []
+
+    def add(self, letter: DeadLetter, line: str) -> None:
+        """Add a line about *letter*."""
+        self._order.append((-letter.given_up_at, self._file.tell()))
+        self._file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+
+    def print(self, most: int | None) -> None:
+        """Print at most *most* lines, and close the file."""
+        with self._file:
+            for _, at in sorted(self._order)[:most]:
+                self._file.seek(at)
+                print(self._file.readline().decode(), end="")
+        sys.stdout.flush()
+
+
 @command.command("list", cls=Command, example="dead list dead --group-by error")
 @_store
 @_selection
 @click.option("--group-by", type=click.Choice(list(_GROUPS)), help="Count the letters by this field.")
 @flags.as_json
 def list_(store: str, group_by: str | None, as_json: bool, **given: Any) -> None:
-    """List letters, or count them by error, topic, nsqd or host.  A letter id is not the message id."""
-    with _opened(store, given) as (opened, _, unread):
+    """List letters, newest first, or count them by error, task, topic, nsqd or host.
+
+    A letter id is not the message id.
+    """
+    most, given["limit"] = given["limit"], given["limit"] if group_by is not None else None
+    with _opened(store, given) as (opened, _, _, unread):
         letters = _selected(opened, unread, given)
         if group_by is not None:
             _print_groups(group_by, letters, as_json)
-        elif as_json:
-            for letter in letters:
-                echo(json.dumps({"letter_id": letter.key, **json.loads(letter.to_json())}))
-        else:
-            table = _table("letter id", "topic/channel", "attempts", "given up", "error")
-            for letter in letters:
-                where = f"{letter.topic}/{letter.channel}"
-                _add_row(table, letter.key, where, str(letter.attempts), _when(letter), _one_line(letter))
-            console.print(table)
+            return
+        lines = _NewestFirst()
+        for letter in letters:
+            if as_json:
+                line = json.dumps({"letter_id": letter.key, **json.loads(letter.to_json())})
+            else:
+                where = escape(f"{letter.topic}/{letter.channel}")
+                line = f"{letter.key:10}  {_when(letter):19}  {letter.attempts:8}  {where}  {escape(_one_line(letter))}"
+            lines.add(letter, line)
+        if not as_json:
+            echo(f"{'letter id':10}  {'given up':19}  {'attempts':8}  topic/channel  error")
+        lines.print(most)
 
 
 def _table(*columns: str) -> Table:
@@ -197,10 +245,12 @@ def _print_groups(group_by: str, letters: Iterator[DeadLetter], as_json: bool) -
 @click.argument("key", metavar="LETTER_ID")
 def show(store: str, key: str, **given: Any) -> int:
     """Print one letter with its topic, nsqd, error, traceback and body.  `dead list` prints the letter ids."""
-    with _opened(store, given) as (opened, _, _):
-        letter = next((each for each in opened.letters() if each.key == key), None)
+    with _opened(store, given) as (opened, _, _, unread):
+        letter = next((each for each in _readable(opened, unread) if each.key == key), None)
+        if letter is None:
+            said = f"gnsq-lite: no letter has the id {key!r}; dead list prints the ids"
+            errors.print(said, markup=False)
     if letter is None:
-        errors.print(f"gnsq-lite: no letter has the id {key!r}; dead list prints the ids", markup=False)
         return 1
     published = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(letter.timestamp_ns / 1e9))
     for title, value in (
@@ -216,27 +266,6 @@ def show(store: str, key: str, **given: Any) -> int:
     return 0
 
 
-class ReturnedLetters:
-    """Recognizes letters of messages that were published after a retry began at *began*, in seconds since 1970.
-
-    nsqd's clock may be SKEW seconds ahead or behind.  A younger message may therefore be older than the retry.  It
-    counts as returned only if the retry has already published the same body for the same topic.
-    """
-
-    SKEW = 300.0
-
-    def __init__(self, began: float) -> None:
-        self._oldest_ns, self._newest_ns = int((began - self.SKEW) * 1e9), int((began + self.SKEW) * 1e9)
-        self._seen: set[bytes] = set()
-
-    def is_return(self, letter: DeadLetter) -> bool:
-        """Return whether *letter* must stay in its store.  Otherwise remember the letter."""
-        key = hashlib.blake2b(letter.topic.encode() + b"\0" + letter.body, digest_size=16).digest()
-        is_known = key in self._seen
-        self._seen.add(key)
-        return letter.timestamp_ns > self._newest_ns or (is_known and letter.timestamp_ns >= self._oldest_ns)
-
-
 @command.command("retry", cls=Command, example="dead retry dead --error KeyError --rate 100/s")
 @_store
 @_selection
@@ -246,60 +275,36 @@ class ReturnedLetters:
 def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **given: Any) -> int:
     """Publish letters to their topic again, and remove each letter after nsqd's OK.
 
-    A letter is published to the nsqd that delivered its message, or to an nsqd given or found by flags.  Every channel
+    A letter is published to the nsqd that delivered its message, unless flags name other nsqds only.  Every channel
     of the topic receives the message again.  Letters of a topic that may be newer than
     this retry stay in the topic.
     """
-    per = per_second("rate", rate)
     kind, _, own_topic = store.partition(":")
     if kind not in ("topic", "bodies"):
         own_topic = ""
     if own_topic and own_topic == (to_topic or ("" if kind == "topic" else own_topic)):
         raise click.UsageError(f"{store} would retry its letters into itself: give --to another topic")
-    again, has_addresses = ReturnedLetters(time.time()), bool(given["nsqds"] or given["lookupds"])
-    counts, gone, failed, stayed = Counter[str](), Counter[str](), 0, 0
-    try:
-        with _opened(store, given) as (opened, writer, unread):
-            for letter in _selected(opened, unread, given):
-                topic = to_topic or letter.topic
-                if topic == own_topic:
-                    failed += 1
-                    said = (
-                        f"gnsq-lite: the letter {letter.key} names the store's topic {topic}: give --to another topic"
-                    )
-                    errors.print(said, markup=False)
-                    continue
-                if own_topic and again.is_return(letter):
-                    stayed += 1
-                    continue
-                nsqd = "" if has_addresses else letter.nsqd_address
-                if nsqd in gone:
-                    gone[nsqd] += 1
-                    continue
-                if not dry_run:
-                    try:
-                        writer(letter.nsqd_address).publish(topic, letter.body)
-                    except (NotSent, NSQConnectionError) as error:
-                        errors.print(f"gnsq-lite: {error}", markup=False)
-                        gone[nsqd] += 1
-                        continue
-                    except NSQError as error:
-                        failed += 1
-                        errors.print(f"gnsq-lite: cannot publish the letter {letter.key}: {error}", markup=False)
-                        continue
-                    opened.remove(letter)
-                    if per is not None:
-                        time.sleep(1.0 / per)
-                counts[topic] += 1
-    finally:
-        _print_counts("would be published" if dry_run else "published", counts)
-        if stayed:
-            echo(f"{stayed} letters stay, because they may be newer than this retry")
-        for nsqd, count in gone.items():
-            whose = f"of {nsqd} stay, because it cannot" if nsqd else "stay, because no nsqd can"
-            said = f"{count} letters {whose} be reached: --nsqd-tcp-address publishes them to another nsqd"
-            errors.print(f"gnsq-lite: {said}", markup=False)
-    return 1 if failed or gone else 0
+    with _opened(store, given) as (opened, where, options, unread):
+        redrive = Redrive(
+            *(options, where),
+            to_topic=to_topic,
+            own_topic=own_topic,
+            rate=rate,
+            only_count=dry_run,
+            report=lambda text: errors.print(f"gnsq-lite: {text}", markup=False),
+        )
+        try:
+            with redrive:
+                for letter in _selected(opened, unread, given):
+                    redrive.publish(opened, letter)
+        finally:
+            _print_counts("would be published" if dry_run else "published", redrive.published)
+            if redrive.returned:
+                echo(f"{redrive.returned} letters stay, because they may be newer than this retry")
+            for line in redrive.summary():
+                said = f"gnsq-lite: {line}: --nsqd-tcp-address publishes them to another nsqd"
+                errors.print(escape(said), markup=False)
+    return 1 if redrive.refused or redrive.unreachable else 0
 
 
 @command.command("drop", cls=Command, example="dead drop dead --topic orders")
@@ -309,14 +314,15 @@ def retry(store: str, to_topic: str | None, rate: str | None, dry_run: bool, **g
 @click.option("--dry-run", is_flag=True, help="Only print how many letters would be deleted.")
 def drop(store: str, drop_all: bool, dry_run: bool, **given: Any) -> None:
     """Delete letters."""
-    if not drop_all and not any(given[name] for name in ("topic", "channel", "error", "nsqd", "since", "keys")):
+    if not drop_all and not any(given[name] for name in ("topic", "channel", "error", "task", "nsqd", "since", "keys")):
         raise click.UsageError("select letters, or give --all")
     counts = Counter[str]()
-    with _opened(store, given) as (opened, _, unread):
+    with _opened(store, given) as (opened, _, _, unread):
         for letter in _selected(opened, unread, given):
-            if not dry_run:
-                opened.remove(letter)
-            counts[letter.topic] += 1
+            with nullcontext(True) if dry_run else opened.claim(letter) as is_stored:
+                if is_stored and not dry_run:
+                    opened.remove(letter)
+                counts[letter.topic] += is_stored
         _print_counts("would be deleted" if dry_run else "deleted", counts)
 
 

@@ -81,11 +81,10 @@ class Backlog:
         """
         self._recorder.check()
         now = self._clock.now()
-        if self.is_connected():
-            self._connected_since = now if self._connected_since is None else self._connected_since
+        if self.watch():
             if self._recorder.holds_backlog():
                 return False
-            is_quiet = now - max(self._connected_since, self._recorder.backlog_seen) >= self._idle
+            is_quiet = now - max(self._connected_since or now, self._recorder.backlog_seen) >= self._idle
             if is_quiet and self._skipped and not self._warns:
                 raise self._recorder.not_connected(self._patience)
             return is_quiet
@@ -99,6 +98,13 @@ class Backlog:
                 log.warning("%s; onMissingNsqd=warn: continuing without these nsqds", error)
             self._skipped |= set(self._recorder.missing())
         return False
+
+    def watch(self) -> bool:
+        """Note the time of the first call since which all nsqds are connected.  Return whether they are connected."""
+        is_connected = self.is_connected()
+        if is_connected and self._connected_since is None:
+            self._connected_since = self._clock.now()
+        return is_connected
 
     def is_connected(self) -> bool:
         """Return whether all nsqds are connected, except those that onMissingNsqd=warn has skipped."""

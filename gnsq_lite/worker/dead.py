@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import fcntl
 import hashlib
 import json
 import logging
@@ -14,6 +15,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -97,7 +99,7 @@ _FIELDS: dict[str, tuple[Any, int | None]] = {
 }
 
 
-def from_json(data: bytes) -> DeadLetter:
+def from_json(data: bytes, stored: str = "") -> DeadLetter:
     """Return the letter of a JSON text made by :meth:`DeadLetter.to_json`.  Raises ValueError for other data."""
     try:
         found = json.loads(data)
@@ -108,7 +110,7 @@ def from_json(data: bytes) -> DeadLetter:
             kind, most = _FIELDS[name]
             if not isinstance(value, kind) or not (most is None or 0 <= value <= most):
                 raise ValueError(f"{name} cannot be {cut(repr(value), 100)}")
-        letter = DeadLetter(**values)
+        letter = DeadLetter(**values, stored=stored)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"this is not a dead letter: {type(error).__name__}: {error}") from None
     if version != VERSION:
@@ -152,6 +154,9 @@ class Store(Protocol):
     def letters(self) -> Iterator[DeadLetter]:
         """Yield the letters.  The caller may remove the current letter."""
 
+    def claim(self, letter: DeadLetter) -> AbstractContextManager[bool]:
+        """Keep other commands from removing the letter in the ``with`` block.  The value is False if one has."""
+
     def remove(self, letter: DeadLetter) -> None:
         """Remove a letter that :meth:`letters` has yielded."""
 
@@ -192,17 +197,31 @@ class Directory:
 
     def letters(self) -> Iterator[DeadLetter]:
         """Yield the letters in the order of their names.  Log each file that is not a letter."""
-        for file in sorted(self._folder.glob("*.json")):
+        for name in sorted(name for name in os.listdir(self._folder) if name.endswith(".json")):
             try:
-                yield replace(from_json(_read_regular(file)), stored=file.name.removesuffix(".json"))
+                yield from_json(_read_regular(os.path.join(self._folder, name)), name.removesuffix(".json"))
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
-                log.warning("%s", escape(f"{file.name}: {getattr(error, 'strerror', None) or error}"))
+                log.warning("%s", escape(f"{name}: {getattr(error, 'strerror', None) or error}"))
+
+    @contextmanager
+    def claim(self, letter: DeadLetter) -> Iterator[bool]:
+        """Lock the directory, and yield whether the file exists."""
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield os.path.lexists(self._file(letter))
+        finally:
+            os.close(folder)
 
     def remove(self, letter: DeadLetter) -> None:
         """Remove the file."""
-        (self._folder / f"{letter.name}.json").unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self._file(letter))
+
+    def _file(self, letter: DeadLetter) -> str:
+        return os.path.join(self._folder, f"{letter.name}.json")
 
     def close(self) -> None:
         """Do nothing."""
@@ -242,15 +261,19 @@ class Topic:
         self._reading = TopicLetters(self._topic, self._options)
         try:
             for key, message in self._reading:
-                yield replace(self._letter(message), stored=key)
+                yield self._letter(message, key)
         finally:
             self.close()
 
-    def _letter(self, message: Message) -> DeadLetter:
+    def _letter(self, message: Message, key: str) -> DeadLetter:
         try:
-            return from_json(message.body)
+            return from_json(message.body, key)
         except ValueError:  # a *bare* store published only the body
-            return replace(letter_of(message, None), channel="", error="")
+            return replace(letter_of(message, None), channel="", error="", stored=key)
+
+    def claim(self, letter: DeadLetter) -> AbstractContextManager[bool]:
+        """Do nothing, because nsqd sends a message to one reader."""
+        return nullcontext(True)
 
     def remove(self, letter: DeadLetter) -> None:
         """Finish the message."""
@@ -327,9 +350,9 @@ def by_words(words: str, writer: Callable[[], Writer]) -> OnGiveUp:
     return log_give_up if words == "log" else to_stores(*open_stores(words, writer))
 
 
-def _read_regular(file: Path) -> bytes:
+def _read_regular(file: str) -> bytes:
     """Return the content of a file.  Raises ValueError for a link, a directory or a FIFO."""
-    if not stat.S_ISREG(file.lstat().st_mode):
+    if not stat.S_ISREG(os.lstat(file).st_mode):
         raise ValueError("this is not a regular file")
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
         return opened.read()

@@ -25,9 +25,9 @@ _CONNECT_TIMEOUT, _MOST_CONNECTIONS = 5.0, 100
 _CHECK_EVERY, _RENEW_EVERY = 0.05, 1.0
 #: Seconds within which a new Reader raises RDY from 1 to its share.
 _RAMP = 0.3
-#: Seconds without a message after which no message is in transit (nsqd's output buffer waits 0.25 s), and time limit in
-#: seconds for the answers of close().
-_IN_TRANSIT, _CLOSE_TIMEOUT = 0.3, 10.0
+#: Seconds without a message after which the topic is read, and after which no message is in transit: nsqd's output
+#: buffer waits 0.25 s.  Time limit in seconds for the answers of close().
+_QUIET, _IN_TRANSIT, _CLOSE_TIMEOUT = 1.0, 0.3, 10.0
 
 
 class TopicLetters:
@@ -50,6 +50,7 @@ class TopicLetters:
             client=given,
             max_in_flight=10_000,
             connect_timeout=check_number("connect_timeout", given["connect_timeout"], 0.01, 600.0),
+            idle_timeout=_QUIET,
             on_missing_nsqd="last",
         )
         self._margin = given["msg_timeout"] / 3
@@ -67,7 +68,7 @@ class TopicLetters:
         self._renew_at, self._add_at, self.backlog_seen = now + _RENEW_EVERY, now + _RAMP, now
 
     def __iter__(self) -> Iterator[tuple[str, Message]]:
-        """Yield (key, message) until every nsqd was connected, and sent no letter, for two seconds.
+        """Yield (key, message) until every nsqd was connected, and sent no letter, for a second.
 
         Raises ConnectError if an nsqd was unreachable for connect_timeout, after the letters of the other nsqds.
         """
@@ -75,7 +76,8 @@ class TopicLetters:
         backlog = Backlog(self, self._options, self._clock)
         while True:
             self._news.clear()
-            self._sort()
+            if self._sort():
+                backlog.watch()
             found = self._next()
             if found is not None:
                 key, message = found
@@ -92,8 +94,8 @@ class TopicLetters:
         self._arrived.extend(messages)
         self._news.set()
 
-    def _sort(self) -> None:
-        """Put each received message into ``_waiting`` or ``_held``, and renew held messages."""
+    def _sort(self) -> bool:
+        """Put received messages into ``_waiting`` or ``_held``.  Each second, renew held messages and return true."""
         now = self._clock.now()
         while self._arrived:
             message = self._arrived.popleft()
@@ -112,10 +114,12 @@ class TopicLetters:
                 self.backlog_seen = now
             else:
                 self._held[key] = message
-        if now >= self._renew_at:
-            self._renew_at = now + _RENEW_EVERY
-            for message in self._held.values():
-                self._renew(message)
+        if now < self._renew_at:
+            return False
+        self._renew_at = now + _RENEW_EVERY
+        for message in self._held.values():
+            self._renew(message)
+        return True
 
     def _renew(self, message: Message) -> bool:
         """Requeue *message* if less than a third of its msg_timeout is left.  Return whether it is requeued or late."""
@@ -164,7 +168,7 @@ class TopicLetters:
         """
         self._receiver.pause()
         self._news.clear()
-        while self._news.wait(_IN_TRANSIT):
+        while (self._held or self._waiting) and self._news.wait(_IN_TRANSIT):
             self._news.clear()
         send_back([*self._held.values(), *self._waiting.values(), *self._arrived])
         self._receiver.stop(_CLOSE_TIMEOUT)

@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -165,7 +166,7 @@ def test_an_nsqd_that_is_gone_is_named_and_the_letters_of_the_other_are_treated(
 def test_letters_whose_own_nsqd_is_gone_stay_and_are_counted(
     nsqd: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnsq_lite.cli.dead.Writer", partial(Writer, publish_timeout=1.0))
+    monkeypatch.setattr("gnsq_lite.worker.redrive.Writer", partial(Writer, publish_timeout=1.0))
     store = Directory(tmp_path / "letters")
     for number in range(6):
         store.keep(letter(number, GONE if number % 2 else nsqd.nsqd_tcp_address))
@@ -189,6 +190,37 @@ def letter(number: int, nsqd_address: str) -> DeadLetter:
         attempts=3,
         nsqd_address=nsqd_address,
     )
+
+
+def test_letters_are_listed_newest_first_and_selected_by_task_and_class(nsqd: Broker, tmp_path: Path) -> None:
+    store = Directory(tmp_path / "letters")
+    for number, error in enumerate(("KeyError", "Shop.PriceError", "KeyError", "")):
+        body = json.dumps({"task": f"shop.tasks.{'mail' if number % 2 else 'charge'}"}).encode()
+        given_up = 1e9 + (7 * number) % 4
+        own = replace(letter(number, GONE), body=body, error_type=error, given_up_at=given_up)
+        store.keep(own)
+
+    def ids(*words: str) -> list[int]:
+        lines = dead(tmp_path, nsqd, "list", "letters", "--json", *words).splitlines()
+        return [int(bytes.fromhex(json.loads(line)["id"])) for line in lines]
+
+    assert ids() == [1, 2, 3, 0]  # given up at 3, 2, 1 and 0 s
+    assert ids("--limit", "2") == [1, 2]
+    table = [line.split()[0] for line in dead(tmp_path, nsqd, "list", "letters", "--limit", "2").splitlines()[1:]]
+    assert table == [each.key for number in (1, 2) for each in store.letters() if int(each.id) == number]
+    for words, found in (
+        (["--error", "KeyError"], [2, 0]),
+        (["--error", "builtins.KeyError"], [2, 0]),
+        (["--error", "PriceError"], [1]),
+        (["--error", "Error"], []),
+        (["--task", "mail"], [1, 3]),
+        (["--task", "shop.tasks.charge"], [2, 0]),
+        (["--task", "arge"], []),
+        (["--task", "x.mail"], []),
+    ):
+        assert ids(*words) == found
+    groups = json.loads(dead(tmp_path, nsqd, "list", "letters", "--group-by", "task", "--json"))
+    assert groups == {"shop.tasks.charge": 2, "shop.tasks.mail": 2}
 
 
 def edit(file: Path, **fields: object) -> None:

@@ -6,15 +6,16 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gnsq_lite.cli.dead import ReturnedLetters
 from gnsq_lite.testing import make_message
 from gnsq_lite.worker import dead
 from gnsq_lite.worker.dead import DeadLetter, Directory, from_json, letter_of, to_stores
+from gnsq_lite.worker.redrive import ReturnedLetters
 
 
 class Unprintable(Exception):
@@ -123,6 +124,9 @@ class Broken:
 
     def letters(self) -> Iterator[DeadLetter]:
         return iter(())
+
+    def claim(self, letter: DeadLetter) -> AbstractContextManager[bool]:
+        raise AssertionError
 
     def remove(self, letter: DeadLetter) -> None:
         raise AssertionError

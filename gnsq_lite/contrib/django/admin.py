@@ -9,23 +9,26 @@ from typing import Any
 from django.contrib import admin, messages
 from django.utils.module_loading import autodiscover_modules
 
+from gnsq_lite.contrib.django.conf import nsq_settings
+from gnsq_lite.contrib.django.dead import Table
 from gnsq_lite.contrib.django.models import DeadMessage, OutboxSchedule
 from gnsq_lite.contrib.django.outbox import outbox_databases, schedules, source
-from gnsq_lite.contrib.django.publishing import direct_writer
-from gnsq_lite.errors import NSQError
+from gnsq_lite.worker.redrive import Redrive
 
 
 def _retry(page: Any, request: Any, queryset: Any) -> None:
-    """Publish each message to its topic, so that all channels receive it, and delete the row after nsqd's OK."""
-    count = 0
-    try:
-        for row in queryset:
-            direct_writer().publish(row.topic, bytes(row.body))
-            row.delete()
-            count += 1
-    except NSQError as error:
-        page.message_user(request, f"stopped: {error}", messages.ERROR)
-    page.message_user(request, f"{count} messages were published")
+    """Publish each message to its topic and nsqd, as ``gnsq-lite dead retry`` does, and delete the row after the OK."""
+
+    def warn(text: str) -> None:
+        page.message_user(request, text, messages.WARNING)
+
+    store = Table(queryset.db)
+    with Redrive(nsq_settings().get("WRITER", {}), report=warn) as redrive:
+        for letter in store.letters(queryset):
+            redrive.publish(store, letter)
+    for line in redrive.summary():
+        warn(line)
+    page.message_user(request, f"{redrive.published.total()} messages were published")
 
 
 class DeadMessageAdmin(admin.ModelAdmin):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
+
+from django.db import transaction
 
 from gnsq_lite.worker.dead import STORES, DeadLetter
 
@@ -28,12 +31,19 @@ class Table:
         values |= {"message_id": letter.id.hex(), "given_up": given_up}
         self._rows().update_or_create(name=letter.name, defaults=values)
 
-    def letters(self) -> Iterator[DeadLetter]:
-        """Yield the dead letters in the order in which their messages were given up."""
-        for key in list(self._rows().order_by("given_up").values_list("pk", flat=True)):
+    def letters(self, rows: Any = None) -> Iterator[DeadLetter]:
+        """Yield the letters of all rows, or of the queryset *rows*, in the order in which they were given up."""
+        rows = self._rows() if rows is None else rows
+        for key in list(rows.order_by("given_up").values_list("pk", flat=True)):
             row = self._rows().filter(pk=key).first()
             if row is not None:
                 yield letter_of_row(row)
+
+    @contextmanager
+    def claim(self, letter: DeadLetter) -> Iterator[bool]:
+        """Lock the row in a transaction, if the database can, and yield whether the row exists."""
+        with transaction.atomic(using=self._alias):
+            yield bool(self._rows().select_for_update().filter(name=letter.name).values_list("pk"))
 
     def remove(self, letter: DeadLetter) -> None:
         """Delete the row of a dead letter."""
@@ -60,6 +70,7 @@ def letter_of_row(row: Any) -> DeadLetter:
     """Convert a ``DeadMessage`` to a dead letter."""
     values = {name: getattr(row, name) for name in _COPIED}
     values |= {"id": bytes.fromhex(row.message_id), "given_up_at": row.given_up.timestamp(), "body": bytes(row.body)}
+    values["stored"] = row.name
     return DeadLetter(**values)
 
 
