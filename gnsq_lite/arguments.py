@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, TypedDict, TypeVar
 
 from gnsq_lite.consume.settings import DeliveryMode
@@ -102,6 +103,7 @@ class _Reader(_Shared, total=False):
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
     delivery: DeliveryMode
     backoff: BackoffOptions | bool | None
+    not_before: Callable[[Message], datetime | float | None] | None
     partitions: Collection[int] | None
     ordered: bool
     rdy_idle_timeout: float

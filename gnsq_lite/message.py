@@ -118,7 +118,8 @@ class Message:
     Attributes:
         body: The published bytes.
         id: The message's id, 16 bytes.
-        attempts: Number of times nsqd has sent the message, including this time; 1 to 65535.
+        attempts: Number of times nsqd has sent the message, including this time; 1 to 65535.  If ``not_before``
+            returned a time, only the times since then that this process remembers.
         timestamp_ns: Time of publishing by nsqd's clock, in nanoseconds since 1970.
         partition, trace_id, internal_id, headers: Values of Youzan's NSQ.  With plain NSQ they are None.
     """

@@ -188,7 +188,7 @@ class _TestDelivery:
         self.given_up[id(message)] = verdict
         message.finish()
 
-    def gave_up(self, message: Message) -> bool:
+    def skips(self, message: Message) -> bool:
         """Give up a message with so many attempts that a Worker does not call the handler any more."""
         if not Tries(self._most).gives_up(message.id, message.attempts):
             return False

@@ -21,7 +21,7 @@ from gnsq_lite.consume.losses import Losses
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.pool_kinds import default_concurrency, make_pool
 from gnsq_lite.consume.pools import Pool, Worker
-from gnsq_lite.consume.run_handler import BatchCalls, HandlerCalls, HandlerOutcomes, key_of
+from gnsq_lite.consume.run_handler import ASK_ALWAYS, BatchCalls, HandlerCalls, HandlerOutcomes, key_of
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import SubscribedConnection
 from gnsq_lite.consume.time_limits import AFTER_LIMIT, TimeLimits
@@ -72,8 +72,8 @@ class Consumer:
         self._subscriptions: dict[Endpoint, Subscription] = {}
         self._greenlets: list[Any] = []
         self.hooks = UserHooks(loop, settings.hooks, is_closing=lambda: self.closing, on_exit=self.fail)
-        self.tries = Tries(settings.retry.max_attempts)
-        self.outcomes = HandlerOutcomes(loop, settings, self.tries, self.hooks, on_exit=self.fail)
+        self.tries = Tries(settings.retry.max_attempts, remembers_all=settings.not_before is not None)
+        self.outcomes = HandlerOutcomes(loop, settings, self.tries, self.hooks, clock, on_exit=self.fail)
         self.concurrency = settings.concurrency or default_concurrency(settings.pool, settings.max_in_flight)
         # Hooks that run in greenlets of the loop count as handlers, so that close() waits for on_failure.
         self.end = Closing(clock, busy=lambda: self.limits.busy() + self.hooks.left)
@@ -96,7 +96,8 @@ class Consumer:
         """Create the parts that an unexpected exception may leave inconsistent; reset() replaces them."""
         settings, loop = self.settings, self.loop
         kind = BatchCalls if settings.batch_size else HandlerCalls
-        calls = kind(settings.handler, self.outcomes, settings.retry.max_attempts)
+        max_attempts = settings.retry.max_attempts if settings.not_before is None else ASK_ALWAYS
+        calls = kind(settings.handler, self.outcomes, max_attempts)
         self.pool = make_pool(settings.pool, loop, calls, self.concurrency, self.outcomes.on_exit, settings.lifespan)
         self.limits = TimeLimits(loop, settings, self.clock, self.pool, self.concurrency, self.outcomes)
         self.losses = Losses()

@@ -6,13 +6,16 @@ This code runs in the handler's thread or greenlet (MSG-1, MSG-2, MSG-4).
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable
+from datetime import datetime
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol
 
 from gnsq_lite import stacks
 from gnsq_lite._core import Runner, all_new
+from gnsq_lite.clock import Clock
 from gnsq_lite.consume.settings import ConsumerSettings, message_fields
 from gnsq_lite.message import (
     GiveUp,
@@ -32,6 +35,9 @@ from gnsq_lite.policy.attempts import Tries
 
 log = logging.getLogger("gnsq_lite.reader")
 
+#: The argument *max_attempts* of a runner that calls :meth:`Failures.skips` with each message.
+ASK_ALWAYS = -1
+
 
 class HandlerRaised(BaseException):
     """The handler or on_give_up raised ``__cause__``, which is not an Exception.  The message is already answered."""
@@ -43,8 +49,8 @@ class Failures(Protocol):
     def on_exception(self, job: Any, error: BaseException) -> None:
         """Requeue or give up the messages of a handler that raised."""
 
-    def gave_up(self, message: Message) -> bool:
-        """Give up a message with more than max_attempts, or return False: the caller then calls the handler."""
+    def skips(self, message: Message) -> bool:
+        """Answer a message that is early or has more than max_attempts, or return False: call the handler."""
 
 
 RETURNED_FALSE = "the handler returned False, but its message is finished anyway: raise Requeue() to requeue it"
@@ -89,7 +95,7 @@ class HandlerCalls:
         self.returned(message, value)
 
     def may_give_up(self, message: Message) -> bool:
-        """Return whether :meth:`begin` may give up the message, which may block."""
+        """Return whether :meth:`begin` may call not_before or give up the message, which may block."""
         return message.attempts > self._most
 
     def begin(self, message: Message) -> Message | None:
@@ -99,7 +105,7 @@ class HandlerCalls:
                 message._connection.skipped(message)
             return None
         try:
-            if message.attempts > self._most and self._failures.gave_up(message):
+            if message.attempts > self._most and self._failures.skips(message):
                 return None
         except HandlerRaised:
             raise
@@ -159,7 +165,7 @@ class BatchCalls(HandlerCalls):
         finish_all_new(live)
 
     def may_give_up(self, batch: Any) -> bool:
-        """Return whether :meth:`begin` may give up a message of the list."""
+        """Return whether :meth:`begin` may call not_before or give up a message of the list."""
         return any(message.attempts > self._most for message in batch)
 
     def begin(self, batch: Any) -> Any:
@@ -174,7 +180,7 @@ class BatchCalls(HandlerCalls):
                     message._connection.skipped(message)
                 continue
             try:
-                if message.attempts <= self._most or not self._failures.gave_up(message):
+                if message.attempts <= self._most or not self._failures.skips(message):
                     live.append(message)
             except HandlerRaised as raised:  # on_give_up raised: the worker ends, so requeue the other messages
                 cause: Any = raised.__cause__
@@ -198,6 +204,15 @@ def key_of(message: Message) -> tuple[str, bytes]:
     return message.nsqd_address, message.id
 
 
+def _seconds(value: object) -> float | None:
+    """Return the result of ``not_before`` as seconds since 1970.  Raises TypeError."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.timestamp()
+    if value is None or (isinstance(value, (int, float)) and math.isfinite(value)):
+        return value
+    raise TypeError(f"not_before returned {value!r}: it must return an aware datetime, seconds since 1970, or None")
+
+
 class HandlerOutcomes:
     """Requeues messages or gives them up, logs failures, and calls the hooks.
 
@@ -211,11 +226,12 @@ class HandlerOutcomes:
         settings: ConsumerSettings,
         tries: Tries,
         hooks: UserHooks,
+        clock: Clock,
         *,
         on_exit: Callable[[BaseException], None],
     ) -> None:
         self._loop, self._settings, self._tries, self._hooks = loop, settings, tries, hooks
-        self._on_exit = on_exit
+        self._clock, self._on_exit = clock, on_exit
         #: The give-ups that run now, by id() of the message.  After a time limit, two threads may give up one message.
         self._giving_up: dict[int, object] = {}
         self.failures, self.given_up = Count(), Count()
@@ -247,11 +263,42 @@ class HandlerOutcomes:
         log_safely(log, level, said, *named, exc_info=shown, extra=message_fields(message))
         self._hooks.call("on_failure", message, error)
 
-    def gave_up(self, message: Message) -> bool:
-        """Give up a message if Tries says so (MSG-4) or a handler has begun an unanswered earlier delivery."""
+    def skips(self, message: Message) -> bool:
+        """Requeue a message that is early.  Give up a message if Tries says so (MSG-4).  Otherwise return False.
+
+        A message is also given up if a handler has begun an unanswered earlier delivery.
+        """
+        if self._settings.not_before is not None:
+            try:
+                when = _seconds(self._settings.not_before(message))
+            except (Exception, TimeLimitExceeded) as error:
+                message.attempts = self._tries.remembered(key_of(message)) + 1
+                self.on_exception(message, error)
+                return True
+            if not is_open(message):  # not_before has answered it
+                return True
+            if when is not None:
+                return self._skips_timed(message, when - self._clock.wall())
         connection: Any = message._connection
         over = self._tries.gives_up(key_of(message), message.attempts, *self._settings.known_of(message))
         if not over and not connection.has_other_delivery(message):
+            return False
+        self._give_up_once(message)
+        return True
+
+    def _skips_timed(self, message: Message, rest: float) -> bool:
+        """Do the same for a message with a time *rest* seconds from now.
+
+        nsqd counts early deliveries as attempts.  So ``attempts`` is set to the number of deliveries after the time,
+        as far as this process remembers them.
+        """
+        remembered = self._tries.remembered(key_of(message))
+        if rest > 0:
+            message.attempts = remembered  # requeue() then records no further attempt
+            unless_answered(message.requeue, rest, False)
+            return True
+        message.attempts = remembered + 1
+        if not self._tries.gives_up_timed(remembered, self._settings.known_of(message)[0]):
             return False
         self._give_up_once(message)
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from gnsq_lite.dialect import Endpoint
@@ -58,6 +59,12 @@ class ReaderOptions(SharedOptions):
         "function that is called with each message that is given up; if it returns, the message is finished; if it"
         " raises, the message is requeued; None: log the message",
     )
+    not_before: Callable[[Message], datetime | float | None] | None = documented(
+        None,
+        "function that returns the time before which a message must not be handled: an aware datetime, seconds since"
+        " 1970, or None for no such time; a message that comes early is requeued for the rest, unless the function"
+        " has answered it",
+    )
     batch_size: int | None = count(
         None, 1, _MOST, "messages", "maximum messages in a handler's list; None: the handler gets single messages"
     )
@@ -80,7 +87,7 @@ class ReaderOptions(SharedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_callables(on_give_up=self.on_give_up)
+        check_callables(on_give_up=self.on_give_up, not_before=self.not_before)
         check_choice("handler_pool", self.handler_pool, "auto", "greenlet", "thread", "inline")
         if self.lifespan is not None and not callable(self.lifespan):
             raise OptionError("lifespan", self.lifespan, "must be a function that returns an async context manager")

@@ -111,7 +111,10 @@ class NsqdClient(HTTPClient):
         self._channel("create", topic, channel, partition)
 
     def delete_channel(self, topic: str, channel: str, *, partition: int | None = None) -> None:
-        """Delete the channel and all its messages, and disconnect its consumers."""
+        """Delete the channel and all its messages, and disconnect its consumers.
+
+        nsqlookupd still lists the channel: delete it there too (:meth:`LookupdClient.delete_channel`).
+        """
         self._channel("delete", topic, channel, partition)
 
     def empty_channel(self, topic: str, channel: str, *, partition: int | None = None) -> None:

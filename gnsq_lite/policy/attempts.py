@@ -47,14 +47,17 @@ class Tries:
     A process that crashes forgets its messages.  So a message with more than ``max_attempts`` plus UNSEEN deliveries is
     always given up.
 
+    If *remembers_all* is true, the attempts of all unfinished messages are remembered.  A Reader with ``not_before``
+    counts attempts so, because nsqd also counts early deliveries.
+
     Thread-safe.
     """
 
-    def __init__(self, max_attempts: int, keep: int = REMEMBERED) -> None:
-        self._max, self._keep = max_attempts, keep
-        #: Two generations of at most *keep* messages each, the newer first.  A full one replaces the older one.  They
-        #: are in one attribute, because several threads may replace them at the same time.
-        self._generations: tuple[set[Hashable], set[Hashable]] = (set(), set())
+    def __init__(self, max_attempts: int, keep: int = REMEMBERED, *, remembers_all: bool = False) -> None:
+        self._max, self._keep, self._remembers_all = max_attempts, keep, remembers_all
+        #: Two generations of at most *keep* messages each with their attempts, the newer first.  A full one replaces
+        #: the older one.  They are in one attribute, because several threads may replace them at the same time.
+        self._generations: tuple[dict[Hashable, int], dict[Hashable, int]] = ({}, {})
 
     def is_over(self, attempts: int) -> bool:
         """Return whether *attempts* exceeds max_attempts.  The message is then handled at most once more."""
@@ -62,12 +65,16 @@ class Tries:
 
     def tried(self, key: Hashable, attempts: int) -> None:
         """Record that a handler began the message and did not finish it."""
-        if 0 < self._max <= attempts:
+        if 0 < self._max <= attempts or (self._remembers_all and attempts):
             recent = self._generations[0]
             if len(recent) >= self._keep:
-                older, recent = recent, set()
+                older, recent = recent, {}
                 self._generations = recent, older
-            recent.add(key)
+            recent[key] = attempts
+
+    def remembered(self, key: Hashable) -> int:
+        """Return the highest number of attempts that :meth:`tried` recorded for the message, or 0."""
+        return max(each.get(key, 0) for each in self._generations)
 
     def gives_up(self, key: Hashable, attempts: int, begun: int = 0, unseen: int = 0) -> bool:
         """Return whether to give up a message without calling its handler.
@@ -78,5 +85,14 @@ class Tries:
         """
         if not self.is_over(attempts):
             return False
-        was_tried = any(key in each for each in self._generations) or begun >= max(1, self._max - 1)
+        was_tried = self.remembered(key) >= self._max or begun >= max(1, self._max - 1)
         return was_tried or attempts > self._max + UNSEEN + unseen
+
+    def gives_up_timed(self, remembered: int, begun: int) -> bool:
+        """Return whether to give up a message whose ``not_before`` has passed, whatever number of attempts nsqd counts.
+
+        Args:
+            remembered: Number of attempts that this process remembers.
+            begun: Number of attempts in which a handler of any process began the message and did not finish it.
+        """
+        return 0 < self._max <= max(remembered, begun)

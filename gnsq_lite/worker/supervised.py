@@ -76,11 +76,13 @@ class Supervised(Middleware[Any]):
     def wrap(self, call: Callable[[Any], object], handler: Handler) -> Callable[[Any], object]:
         """Wrap *call* to record its message before the handler begins, because a hung process cannot record it later.
 
-        To save time, the first attempt is not counted in the group's memory, except if ``max_attempts`` is 1.
+        To save time, the first attempt is not counted in the group's memory, except if ``max_attempts`` is 1 or the
+        handler has ``not_before``: each process then begins to count at 1.
         """
         record, where, add = self._own.begin, f"{handler.topic}/{handler.channel} ".encode(), self._group.add
-        most = handler.merged(self._worker.defaults).get("max_attempts", RetryOptions.max_attempts)
-        counted_from = min(2, most or 65536)
+        options = handler.merged(self._worker.defaults)
+        most = options.get("max_attempts", RetryOptions.max_attempts)
+        counted_from = 1 if options.get("not_before") else min(2, most or 65536)
 
         def begin(given: Any) -> object:
             messages = given if isinstance(given, list) else (given,)

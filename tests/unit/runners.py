@@ -86,7 +86,7 @@ class FakeOutcomes:
         if not job.has_responded:
             job.requeue(asked.delay, asked.backoff)
 
-    def gave_up(self, message: Message) -> bool:
+    def skips(self, message: Message) -> bool:
         if message.attempts > MOST + 1:
             return False
         self.told.append(("too many", message.id))
