@@ -6,7 +6,9 @@ import json
 import re
 import shutil
 import signal
+import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -134,8 +136,7 @@ def test_the_worker_runs_tasks_of_committed_transactions_only(shop: TaskShop, ou
 
 WRONG = f"""
 import asyncio
-from datetime import datetime, timedelta
-from django.utils import timezone
+from datetime import datetime
 from {FRAMEWORK} import default_task_backend as backend, task
 from shop.tasks import add, plain
 
@@ -148,7 +149,6 @@ def tried(act):
 async def coroutine():
     pass
 
-later = timezone.now() + timedelta(days=1)
 tried(lambda: (backend.supports_defer, backend.supports_async_task, backend.supports_get_result,
                backend.supports_priority))
 tried(lambda: task(lambda: None))
@@ -158,7 +158,6 @@ tried(lambda: add.using(priority=5))
 tried(lambda: add.using(priority=101))
 tried(lambda: add.using(queue_name="none"))
 tried(lambda: add.using(run_after=datetime(2100, 1, 1)))
-tried(lambda: add.using(run_after=later))
 tried(lambda: add.enqueue(object()))
 tried(lambda: add.enqueue("x" * 2_000_000))
 tried(lambda: backend.get_result("x"))
@@ -180,7 +179,6 @@ def test_each_unsupported_feature_raises_the_documented_error(shop: TaskShop) ->
         "InvalidTask Backend does not support setting priority",
         "InvalidTask Queue 'none' is not valid",
         "InvalidTask run_after must be an aware datetime",
-        "InvalidTask nsqd cannot defer a task for more than 3600 s: set OPTIONS['outbox'] to True",
         "Type",
         "MessageTooLarge",
         *["NotImplemented This backend does not support retrieving"] * 4,
@@ -231,3 +229,82 @@ def test_a_message_without_a_valid_task_is_given_up(shop: TaskShop) -> None:
         (1, "os.getcwd is not a Django task"),
         (3, 'Module "shop.tasks" does not define a "none" attribute/class'),
     ]
+
+
+def job(run_after: str | None, **values: Any) -> bytes:
+    found = {"id": "x", "task": "shop.tasks.mail", "args": ["ann"], "kwargs": {}, **values}
+    found["enqueued_at"] = "2026-01-01T00:00:00+00:00"
+    return json.dumps(found if run_after is None else {**found, "run_after": run_after}).encode()
+
+
+def in_seconds(seconds: float) -> str:
+    return (datetime.now(timezone.utc) + timedelta(seconds=seconds)).isoformat()
+
+
+def test_a_task_that_comes_early_runs_after_its_time_and_that_is_no_attempt(shop: TaskShop) -> None:
+    shop.configure(max_attempts=1)
+    began = time.monotonic()
+    shop.publish("tasks.mails", job(in_seconds(8.0)), job(None, args=["at once"]))  # nsqd has lost the delay
+    with shop.manage("nsq_worker") as program:
+        program.says("mailed at once {} attempt 1")
+        assert "mailed ann" not in program.output
+        program.says("mailed ann {} attempt 1")
+        assert time.monotonic() - began >= 8.0
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+        assert program.output.count("mailed ann") == 1
+        assert "failed" not in program.output
+
+
+EARLY = """
+import json, time
+from datetime import datetime, timedelta, timezone
+from gnsq_lite import errors
+from gnsq_lite.contrib.django import tasks
+from gnsq_lite.testing import make_message
+
+class FakeWriter:
+    error = None
+    def publish(self, topic, body, defer):
+        if self.error is not None:
+            raise self.error
+        print("copy of", topic, round(defer))
+
+writer = FakeWriter()
+tasks.direct_writer = lambda: writer
+now = datetime.now(timezone.utc)
+
+def early(seconds, age, **job):
+    message = make_message(json.dumps({"run_after": (now + timedelta(seconds=seconds)).isoformat(), **job}).encode(),
+                           topic="t", timestamp_ns=int((time.time() - age) * 1e9))
+    due = tasks.not_before(message)
+    print("early:", message.answers, round(due - now.timestamp()))
+
+early(100, 60)
+early(10_000, 60)
+early(100, 1)
+early(-100, 60)
+writer.error = errors.NotSent("nsqd is away")
+early(100, 60)
+for body in (b"[]", b'{"run_after": null}', b'{"run_after"'):
+    print("none:", tasks.not_before(make_message(body)))
+try:
+    tasks.not_before(make_message(b'{"run_after": "soon"}'))
+except ValueError as error:
+    print("refused:", error)
+"""
+
+
+def test_an_early_task_is_replaced_by_a_copy_or_requeued(shop: TaskShop) -> None:
+    said = [line for line in shop.script(EARLY) if line.startswith(("copy", "early", "none", "refused"))]
+    assert said[:-1] == [
+        "copy of t 100",
+        "early: [('finish',)] 100",
+        "copy of t 3600",  # nsqd's limit
+        "early: [('finish',)] 10000",
+        "early: [] 100",  # new: nsqd defers nothing now
+        "early: [] -100",
+        "early: [] 100",  # no copy could be published
+        *["none: None"] * 3,
+    ]
+    assert "Invalid isoformat string" in said[-1]

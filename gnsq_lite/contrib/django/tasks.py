@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,10 +24,11 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from gnsq_lite import stacks
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.contrib.django.conf import nsq_settings
 from gnsq_lite.contrib.django.outbox import outbox_databases
-from gnsq_lite.contrib.django.publishing import outbox, writer
-from gnsq_lite.errors import InvalidName, MissingExtra, OptionError
+from gnsq_lite.contrib.django.publishing import direct_writer, outbox, writer
+from gnsq_lite.errors import InvalidName, MissingExtra, NSQError, OptionError
 from gnsq_lite.message import GiveUp, Message
 from gnsq_lite.worker import Handler, Worker
 from gnsq_lite.worker.failures import Failures
@@ -36,22 +38,24 @@ try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskError
-    from django.tasks.exceptions import InvalidTask
     from django.tasks.signals import task_enqueued, task_finished, task_started
 except ModuleNotFoundError:
     try:
         from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskError
-        from django_tasks.exceptions import InvalidTaskError as InvalidTask
         from django_tasks.signals import task_enqueued, task_finished, task_started
     except ModuleNotFoundError as missing:
         raise MissingExtra("gnsq_lite.contrib.django.tasks", "django-tasks", "django-tasks") from missing
 
 __all__ = ["NSQBackend", "add_handlers"]
 
+log = logging.getLogger("gnsq_lite.django")
+
 #: The channel of the tasks' topics.
 CHANNEL = "tasks"
+#: Seconds after its publish in which an early task is requeued, not replaced by a copy: nsqd defers nothing now.
+_NEW = 5.0
 
 
 class NSQBackend(BaseTaskBackend):
@@ -62,7 +66,7 @@ class NSQBackend(BaseTaskBackend):
     ``using``
         Name of the database whose commit the publish waits for.  The default is "default".
     ``outbox``
-        Whether to store tasks in the outbox of the database ``using``.  *run_after* then has no limit.
+        Whether to store tasks in the outbox of the database ``using``.
     ``prefix``
         Prefix of topics.  A queue's topic is the prefix and the queue's name.  The default is "tasks.".
     further keys
@@ -78,13 +82,6 @@ class NSQBackend(BaseTaskBackend):
         self._outbox = bool(own.pop("outbox", False))
         self._reader = own
 
-    def validate_task(self, task: Any) -> None:
-        """Raise InvalidTask if this backend cannot run the task, or if nsqd cannot defer the task until *run_after*."""
-        super().validate_task(task)
-        longest = nsq_settings().get("WRITER", {}).get("max_defer", 3600.0)
-        if not self._outbox and _seconds_until(task.run_after) > longest:
-            raise InvalidTask(f"nsqd cannot defer a task for more than {longest:g} s: set OPTIONS['outbox'] to True.")
-
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Publish a task after the commit, and return its TaskResult.  The result cannot be refreshed.
 
@@ -93,12 +90,14 @@ class NSQBackend(BaseTaskBackend):
         self.validate_task(task)
         result = _result(task, uuid.uuid4().hex, self.alias, args, kwargs, TaskResultStatus.READY, timezone.now())
         job = {"id": result.id, "task": task.module_path, "args": result.args, "kwargs": result.kwargs}
+        if task.run_after is not None:
+            job["run_after"] = task.run_after.isoformat()
         body = json.dumps({**job, "enqueued_at": result.enqueued_at.isoformat()}).encode()
         topic = self._prefix + task.queue_name
         if self._outbox:
             outbox().publish(topic, body, at=task.run_after, using=self._using)
         else:
-            writer(self._using).publish(topic, body, defer=_seconds_until(task.run_after))
+            writer(self._using).publish(topic, body, defer=_defer(task.run_after))
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -109,7 +108,7 @@ class NSQBackend(BaseTaskBackend):
         if self._outbox and self._using not in outbox_databases():
             raise ImproperlyConfigured(f"NSQ['OUTBOX'] does not name {self._using!r}, the tasks' database")
         for queue in sorted(self.queues):
-            options = {**self._reader, "decode": json.loads}
+            options = {**self._reader, "decode": json.loads, "not_before": not_before}
             _, failures, _ = split(Handler("", "", print, options).merged(defaults))
             run_task = _running(self.alias, failures)
             run_task.__module__, run_task.__qualname__ = "django.tasks", f"queue {queue}"  # the handler's name in logs
@@ -132,6 +131,34 @@ def add_handlers(worker: Worker) -> None:
         if isinstance(backend, NSQBackend):
             for handler in backend.handlers(worker.defaults):
                 worker.add(handler)
+
+
+def not_before(message: Message) -> float | None:
+    """Return the task's *run_after* in seconds since 1970.  If the task comes early, replace it by a deferred copy.
+
+    nsqd loses delays when it restarts, and when a topic's memory queue is full.  The copy begins with the first attempt
+    again.  The caller requeues a message that is early and not finished: the message itself may be a copy that came
+    early within seconds, or its copy cannot be published.  Raises ValueError if the time cannot be read.
+    """
+    if b'"run_after"' not in message.body:
+        return None
+    try:
+        job = json.loads(message.body)
+    except ValueError:  # the handler reports it
+        return None
+    when = job.get("run_after") if isinstance(job, dict) else None
+    if when is None:
+        return None
+    due = datetime.fromisoformat(when)
+    is_new = SYSTEM_CLOCK.wall() - message.timestamp_ns * 1e-9 < _NEW
+    if not is_new and (defer := _defer(due)):
+        try:
+            direct_writer().publish(message.topic, message.body, defer=defer)
+        except NSQError as error:
+            log.warning("cannot publish a copy of the task %r, which came early; requeuing it: %s", message.id, error)
+        else:
+            message.finish()
+    return due.timestamp()
 
 
 def _running(alias: str, failures: Failures) -> Callable[[Any, Message], None]:
@@ -182,5 +209,7 @@ def _set(result: Any, **values: Any) -> None:
         object.__setattr__(result, name, value)  # TaskResult is frozen; Django's own backends do this too
 
 
-def _seconds_until(when: datetime | None) -> float:
-    return 0.0 if when is None else max(0.0, (when - timezone.now()).total_seconds())
+def _defer(when: datetime | None) -> float:
+    """Return the seconds until *when*, but at most those for which nsqd defers a message."""
+    longest = nsq_settings().get("WRITER", {}).get("max_defer", 3600.0)
+    return 0.0 if when is None else min(longest, max(0.0, (when - timezone.now()).total_seconds()))
