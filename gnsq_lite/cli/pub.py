@@ -140,16 +140,24 @@ class Publisher:
     def __init__(self, writers: Sequence[Writer], topic: str, defer: float) -> None:
         self._writers, self._topic, self._defer = writers, topic, defer
         self.sent = self.confirmed = 0
+        self._copies = 0
 
     def publish(self, bodies: list[bytes]) -> None:
         """Publish *bodies*.  Count them as sent at once, and as confirmed after every nsqd's OK."""
         self.sent += len(bodies)
-        for writer in self._writers:
+        for self._copies, writer in enumerate(self._writers):
             if len(bodies) == 1:
                 writer.publish(self._topic, bodies[0], defer=self._defer)
             else:
                 writer.multipublish(self._topic, bodies)
         self.confirmed += len(bodies)
+
+    def outcome(self) -> str:
+        """Return how many messages were published before an error."""
+        where = (
+            f" to each nsqd, and {self.sent - self.confirmed} more to {self._copies} of them" if self._copies else ""
+        )
+        return f"{self.confirmed} messages were published{where}"
 
     def close_soon(self) -> None:
         """Close the writers without waiting for confirmations."""
@@ -210,9 +218,7 @@ def command(
                     publisher.publish(bodies)
                     progress.show(part=count.part(), messages=publisher.confirmed)
         except NSQError as error:
-            errors.print(
-                f"gnsq-lite pub: {in_flags(error)} ({publisher.confirmed} messages were published)", markup=False
-            )
+            errors.print(f"gnsq-lite pub: {in_flags(error)} ({publisher.outcome()})", markup=False)
             return 1
         except Stopped as stopped:
             errors.print(f"gnsq-lite pub: {signal.Signals(stopped.number).name}: {publisher}", markup=False)

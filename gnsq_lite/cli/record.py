@@ -95,6 +95,7 @@ def command(
     A message is finished only after its row is durable.  Several recorders may run at the same time.  Each recorder
     writes its own log.
     """
+    recording = opened(url, storage)
     from gnsq_lite.recording.daemon import record, running_recorder
     from gnsq_lite.recording.options import RecorderOptions
 
@@ -102,7 +103,6 @@ def command(
     chosen = {name: given.pop(name) for name in _OPTIONS}
     client = {**flags.where(nsqds, lookupds), **flags.secured(given)}
     options = RecorderOptions(topic=topic, channel=channel, client=client, include_youzan=youzan, **chosen)
-    recording = opened(url, storage)
     stages, numbers = Stages(), (signal.SIGTERM, signal.SIGINT) if in_main_thread() else ()
     with (
         stages.installed((number, stages.begin_drain) for number in numbers),
