@@ -7,6 +7,7 @@ import math
 from typing import Any, TypeVar
 
 from gnsq_lite.errors import OptionError
+from gnsq_lite.units import parse_rate
 
 T = TypeVar("T")
 
@@ -45,17 +46,13 @@ def hook(arguments: str, doc: str) -> Any:
     return dataclasses.field(default=None, metadata={"arguments": arguments, "doc": doc})
 
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
 def per_second(name: str, value: Any) -> float | None:
     """Convert ``"100/s"``, ``"5/m"`` or ``"1000/h"`` to messages per second, and None to None.  Raises OptionError."""
     if value is None:
         return None
-    number, _, unit = value.replace(" ", "").partition("/") if isinstance(value, str) else ("", "", "")
     try:
-        rate = float(number) / _UNITS[unit]
-    except (ValueError, KeyError):
+        rate = parse_rate(value) if isinstance(value, str) else 0.0
+    except ValueError:
         rate = 0.0
     if not 1e-6 <= rate <= 1e6:
         raise OptionError(name, value, "must be like '100/s', '5/m' or '1000/h', and 0.000001/s to 1000000/s")

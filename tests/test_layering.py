@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gnsq_lite"
 
 FACADE = {"gnsq_lite"}  # the public API, as a user imports it
-BASE = {"errors", "stacks", "text", "version"}
+BASE = {"errors", "stacks", "text", "units", "version"}
 CORE = BASE | {"clock", "option_fields", "options", "keywords", "message", "stats"}
 CLIENT = CORE | FACADE | {"dialect", "youzan", "http", "net", "consume", "publish", "wire"}
 CLIENT |= {"arguments", "dialects", "reader", "writer"}
@@ -22,6 +22,7 @@ CLIENT |= {"arguments", "dialects", "reader", "writer"}
 ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "text": set(),
+    "units": set(),
     "stacks": set(),
     "errors": {"text"},
     "clock": set(),

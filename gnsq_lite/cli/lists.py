@@ -15,7 +15,7 @@ from gnsq_lite.cli.output import console, echo, errors, visible
 from gnsq_lite.cli.params import command as tool
 from gnsq_lite.errors import HTTPError
 from gnsq_lite.http import LookupdClient
-from gnsq_lite.options import HTTPOptions
+from gnsq_lite.options import HTTPOptions, format_address
 
 T = TypeVar("T")
 
@@ -109,8 +109,8 @@ def nodes(lookupds: tuple[str, ...], as_json: bool) -> int:
     """List the nsqds registered at the nsqlookupds."""
     rows: list[list[Any]] = [
         [
-            f"{node.broadcast_address}:{node.tcp_port}",
-            f"{node.broadcast_address}:{node.http_port}",
+            format_address((node.broadcast_address, node.tcp_port)),
+            format_address((node.broadcast_address, node.http_port)),
             node.version,
             list(node.topics),
         ]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gnsq_lite.worker.intervals import parse_duration
+from gnsq_lite.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     _Seconds = click.ParamType[float]
@@ -47,10 +46,10 @@ class Size(_Bytes):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the bytes.  Raises click.BadParameter."""
-        found = re.fullmatch(r"(\d+)([kmgt]?)b?", str(value).strip().lower(), re.ASCII)
-        if found is None:
-            self.fail(f"{value!r} is not a size: write 65536, 64k, 16m or 1g", param, ctx)
-        return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
+        try:
+            return parse_size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Option(click.Option):

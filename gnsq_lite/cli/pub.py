@@ -145,11 +145,13 @@ class Publisher:
     def publish(self, bodies: list[bytes]) -> None:
         """Publish *bodies*.  Count them as sent at once, and as confirmed after every nsqd's OK."""
         self.sent += len(bodies)
-        for self._copies, writer in enumerate(self._writers):
+        self._copies = 0
+        for writer in self._writers:
             if len(bodies) == 1:
                 writer.publish(self._topic, bodies[0], defer=self._defer)
             else:
                 writer.multipublish(self._topic, bodies)
+            self._copies += 1
         self.confirmed += len(bodies)
 
     def outcome(self) -> str:

@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,11 @@ from gnsq_lite.cli.params import option
 from gnsq_lite.cli.pub import Rate, Stopped, stoppable
 from gnsq_lite.cli.recording import existing, storage
 from gnsq_lite.recording.files import Files
+from gnsq_lite.units import parse_time
 from gnsq_lite.wire.names import check_topic
-from gnsq_lite.worker.intervals import parse_duration
 
 #: Maximum number of messages in one MPUB, and maximum bytes of their bodies.
 MOST, MOST_BYTES = 1000, 1 << 20
-
-
-def moment(text: str) -> float:
-    """Parse an age such as ``2h``, or an ISO time, by default in UTC.  Return seconds since 1970; raise ValueError."""
-    try:
-        return time.time() - parse_duration(text)
-    except ValueError:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]
@@ -45,7 +35,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds since 1970.  Raises click.BadParameter."""
         try:
-            return value if isinstance(value, float) else moment(value)
+            return value if isinstance(value, float) else parse_time(value, time.time())
         except ValueError:
             self.fail(f"{value!r} is not a time: write 2h (ago) or 2026-11-21T04:00:00Z", param, ctx)
 
@@ -60,12 +50,16 @@ class State:
         self._of = {"recording": url, "to": to}
         if self._path is None or not self._path.exists():
             return
-        found = json.loads(self._path.read_text())
+        try:
+            found = json.loads(self._path.read_text())
+            held = found["position"], found["since"], found["until"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise click.UsageError(f"--state {path} is damaged: remove the file to replay from the start") from error
         if {name: found.get(name) for name in self._of} != self._of:
             raise click.UsageError(
                 f"--state {path} belongs to another replay: {found.get('recording')} to {found.get('to')}"
             )
-        self.position, self.since, self.until = found["position"], found["since"], found["until"]
+        self.position, self.since, self.until = held
 
     def note(self, position: dict[str, int]) -> None:
         """Write *position* to the file, and sync the file."""

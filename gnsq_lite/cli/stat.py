@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, fields
 from typing import Any
@@ -25,11 +25,11 @@ from gnsq_lite.cli.pub import Stopped, stoppable
 from gnsq_lite.cli.statview import History, Row, table
 from gnsq_lite.errors import HTTPError
 from gnsq_lite.http import LookupdClient, NsqdClient
-from gnsq_lite.options import HTTPOptions
+from gnsq_lite.options import HTTPOptions, format_address
 
 
 def gather(
-    nsqds: Iterable[str], topic: str | None, channel: str | None, http: HTTPOptions | None = None
+    nsqds: Iterable[str], topics: Sequence[str], channel: str | None, http: HTTPOptions | None = None
 ) -> tuple[list[Row], list[str]]:
     """Return a row per channel with the sums over all nsqds, and the errors of failed requests."""
     rows: dict[tuple[str, str], Row] = {}
@@ -37,11 +37,11 @@ def gather(
     for address in nsqds:
         try:
             with NsqdClient(address, http or HTTPOptions(http_timeout=5.0)) as client:
-                stats = client.stats(topic=topic, channel=channel) if topic else client.stats()
+                answers = [client.stats(topic=each, channel=channel) for each in topics] or [client.stats()]
         except HTTPError as error:
             failed.append(str(error))
             continue
-        for found in stats.topics:
+        for found in (each for answer in answers for each in answer.topics):
             for part in found.channels or (None,):
                 name = part.channel_name if part is not None else ""
                 row = rows.setdefault((found.topic_name, name), Row(found.topic_name, name))
@@ -69,13 +69,13 @@ def addresses(nsqd_http: tuple[str, ...], lookupds: tuple[str, ...], http: HTTPO
     if nsqd_http:
         return list(nsqd_http)
     nodes = query_all(lookupds, LookupdClient.nodes, http)
-    return list(dict.fromkeys(f"{node.broadcast_address}:{node.http_port}" for node in nodes))
+    return list(dict.fromkeys(format_address((node.broadcast_address, node.http_port)) for node in nodes))
 
 
 @tool("stat", example="stat --lookupd-http-address 127.0.0.1:4161 --topic clicks")
 @flags.nsqd_http
 @flags.lookupds
-@option("--topic", shell_complete=topic_names, help="Only this topic.")
+@option("--topic", "topics", multiple=True, shell_complete=topic_names, help="Only this topic; repeatable.")
 @option("--channel", shell_complete=channel_names, help="Only this channel.")
 @option("--interval", type=Duration(low=0.01), default="2s", show_default=True, help="Time between samples.")
 @option("--count", type=click.IntRange(1), help="Exit after this many samples.")
@@ -84,7 +84,7 @@ def addresses(nsqd_http: tuple[str, ...], lookupds: tuple[str, ...], http: HTTPO
 def command(
     nsqd_http: tuple[str, ...],
     lookupds: tuple[str, ...],
-    topic: str | None,
+    topics: tuple[str, ...],
     channel: str | None,
     interval: float,
     count: int | None,
@@ -95,7 +95,7 @@ def command(
 
     Without a terminal, each sample is printed as a block of tab-separated lines with a heading.
     """
-    if channel and not topic:
+    if channel and not topics:
         raise click.UsageError("--channel needs --topic")
     http = HTTPOptions(http_timeout=http_timeout)
     history, left = History(), count
@@ -103,7 +103,7 @@ def command(
     try:
         with stoppable(signal.SIGHUP), live if console.is_terminal and not as_json else nullcontext():
             while True:
-                rows, failed = gather(addresses(nsqd_http, lookupds, http), topic, channel, http)
+                rows, failed = gather(addresses(nsqd_http, lookupds, http), topics, channel, http)
                 history.add(rows, time.monotonic())
                 if as_json:
                     echo(json.dumps({"channels": [asdict(row) for row in rows], "failed": failed}))

@@ -20,6 +20,7 @@ from gnsq_lite.option_fields import check_choice, check_ranges
 from gnsq_lite.options import ConnectionOptions, TLSOptions, parse_address
 from gnsq_lite.recording.location import is_remote, local_directory, remote_url, without_password
 from gnsq_lite.recording.options import RecorderOptions
+from gnsq_lite.units import parse_duration, parse_size
 from gnsq_lite.wire.names import check_channel, check_topic
 
 _T = TypeVar("_T")
@@ -28,7 +29,6 @@ _T = TypeVar("_T")
 SPARK_NAMES = frozenset({"checkpointlocation", "queryname", "outputmode", "maxrecordsperfile"})
 _SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": "lookupdHTTPAddresses"}
 _SECRET = re.compile(r"secret|password|token|key$", re.IGNORECASE)
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _BUNDLES = ("nsq", "storage")
 #: Options of Spark's Kafka source and of an earlier version of this source -> the option to use.
 TWINS = {
@@ -37,8 +37,6 @@ TWINS = {
     "kafka.bootstrap.servers": "nsqdTCPAddresses",
     "spooldir": "recording",
 }
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def opt(
@@ -58,11 +56,15 @@ def camel(name: str) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """Parse a maxTriggerDelay such as 500ms, 30s, 15m or 1h, and return seconds.  Raises OptionError."""
-    found = re.fullmatch(r"(\d{1,9})\s*(ms|s|m|h|(?:milli)?seconds?|minutes?|hours?)", text.strip().lower())
-    if found is None or not int(found[1]):
-        raise OptionError("maxTriggerDelay", text, "must be a duration such as 500ms, 30s, 15m, 1h or 2 minutes")
-    return int(found[1]) * _SECONDS["ms" if found[2].startswith("milli") or found[2] == "ms" else found[2][0]]
+    """Parse a maxTriggerDelay such as 500ms, 30s, 15m, 1h or 1d, and return seconds.  Raises OptionError."""
+    try:
+        seconds = parse_duration(text.strip().lower())
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0.0:
+        why = "must be a duration such as 500ms, 30s, 15m, 1h, 1d or 2 minutes"
+        raise OptionError("maxTriggerDelay", text, why)
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,10 +290,10 @@ def convert(name: str, text: str, hint: Any, kind: str = "") -> Any:
 def _whole(name: str, text: str, kind: str) -> int:
     text = text.strip()
     if kind == "bytes":
-        size = _SIZE.fullmatch(text)
-        if size is None:
-            raise OptionError(name, text, "must be a number of bytes, such as 65536, 64k, 16m or 1g")
-        return int(size[1]) * _UNITS[size[2].lower()]
+        try:
+            return parse_size(text)
+        except ValueError:
+            raise OptionError(name, text, "must be a number of bytes, such as 65536, 64k, 16m or 1g") from None
     if not re.fullmatch(r"-?\d{1,18}", text, re.ASCII):
         raise OptionError(name, text, "must be a whole number")
     return int(text)

@@ -297,6 +297,17 @@ class Worker:
         check_timeouts(self.drain_timeout, self.hang_timeout)
         for handler in self._handlers:
             _checked(handler.topic, handler.channel, handler.function, handler.merged(self.defaults))
+        self._check_schedules()
+
+    def _check_schedules(self) -> None:
+        """Raise OptionError if only the handlers name nsqds: the schedules would publish to an nsqd on this host."""
+        names = {"nsqd_tcp_addresses", "lookupd_http_addresses"}
+        is_set = names & self.defaults.keys() or any(
+            map(os.environ.get, ("NSQD_TCP_ADDRESSES", "NSQ_LOOKUPD_HTTP_ADDRESSES"))
+        )
+        if self.schedules and not is_set and any(names & each.options.keys() for each in self._handlers):
+            why = "publishes to the Worker's nsqds, and only handlers name nsqds: pass nsqd_tcp_addresses to the Worker"
+            raise OptionError("every", self.schedules[0].topic, why)
 
     # -- running
 

@@ -52,11 +52,9 @@ class Failures:
         """Return the GiveUp or Requeue that applies to *error*, or *error* itself for the default treatment."""
         if isinstance(error, (GiveUp, Requeue)) or not isinstance(error, (Exception, TimeLimitExceeded)):
             return error
-        limit = _by_class(self._give_up_on, error)
-        if limit is not None and message.attempts >= limit:
-            return GiveUp(f"{type(error).__name__}: {error}")
-        if 0 < self.max_attempts <= message.attempts:
-            return GiveUp(f"the last of {self.max_attempts} attempts failed", backoff=True)
+        give_up = self.gives_up(message, error)
+        if give_up is not None:
+            return give_up
         delay = _by_class(self._delays, error)
         try:
             seconds = delay(error, message.attempts) if callable(delay) else delay
@@ -66,6 +64,19 @@ class Failures:
         except Exception:  # raised by the user's function, or by Requeue for an invalid delay
             log.exception("retry_delay failed on %s; using the default delay", type(error).__name__)
             return error
+
+    def gives_up(self, message: Message, error: BaseException) -> GiveUp | None:
+        """Return the GiveUp that applies to *error*, or None.  Calls none of the user's functions."""
+        if isinstance(error, GiveUp):
+            return error
+        if isinstance(error, Requeue) or not isinstance(error, (Exception, TimeLimitExceeded)):
+            return None
+        limit = _by_class(self._give_up_on, error)
+        if limit is not None and message.attempts >= limit:
+            return GiveUp(f"{type(error).__name__}: {error}")
+        if 0 < self.max_attempts <= message.attempts:
+            return GiveUp(f"the last of {self.max_attempts} attempts failed", backoff=True)
+        return None
 
     def names(self, error: BaseException) -> bool:
         """Return whether *error* is a GiveUp or Requeue, or one of its classes is in a table of the handler."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_number
+from gnsq_lite.units import parse_duration
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(us|ms|s|m|h|d)", re.ASCII)
-_WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
 #: Seconds after which a missed due time is dropped.
 _PAST = 86400.0
 
@@ -33,15 +30,6 @@ class Every:
     def next_after(self, wall: float) -> float:
         """Return the first multiple after *wall*."""
         return (math.floor(wall / self.seconds + 1e-9) + 1) * self.seconds
-
-
-def parse_duration(text: str) -> float:
-    """Convert a text such as ``1h30m``, ``250ms`` or ``90`` to seconds.  Raises ValueError."""
-    if _WHOLE.fullmatch(text):
-        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)", text, re.ASCII):
-        raise ValueError(f"{text!r} is not a duration: write 5m, 250ms, 1h30m or a number of seconds")
-    return float(text)
 
 
 def parse_every(text: str | float) -> Every:

@@ -56,7 +56,7 @@ def test_youzans_nsqd_needs_the_flag_dialect(kind: str) -> None:
         (("tail", "--topic", "a b"), "'a b'"),
         (("tail",), "--topic"),
         (("no-such-command",), "no-such-command"),
-        (("stat", "--interval", "5 minutes"), "'5 minutes'"),
+        (("stat", "--interval", "5 weeks"), "'5 weeks'"),
     ],
 )
 def test_invalid_arguments_are_refused_before_connecting(arguments: tuple[str, ...], said: str) -> None:

@@ -98,3 +98,14 @@ def test_requeue_jitter_shortens_a_retry_delay_too(delay: Any) -> None:
 
 def test_a_retry_delay_that_returns_none_is_the_readers_delay_with_jitter_too() -> None:
     assert judged(Failures(None, lambda error, attempts: None, 5, 0.9), Declined()).delay is None  # type: ignore[return-value, arg-type]
+
+
+def test_asking_whether_a_message_is_given_up_calls_no_function_of_the_user() -> None:
+    calls: list[int] = []
+    failures = Failures((ValueError,), lambda error, attempts: calls.append(attempts) or 1.0, 3)  # type: ignore[func-returns-value]
+    message = make_message(b"x")
+    assert failures.gives_up(message, KeyError()) is None
+    assert failures.gives_up(message, ValueError()) is not None
+    assert calls == []
+    failures.judge(message, KeyError())
+    assert calls == [1]

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from gnsq_lite import Worker
 from gnsq_lite.errors import NotSent, OptionError
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.supervise.election import Election
@@ -393,3 +394,16 @@ def test_a_process_whose_publish_has_not_ended_stays_elected(
 def test_an_invalid_cron_expression_or_timezone_is_refused(expression: Any, zone: str) -> None:
     with pytest.raises(OptionError):
         cron.Cron(expression, zone)
+
+
+def test_schedules_without_an_nsqd_of_the_worker_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NSQD_TCP_ADDRESSES", "NSQ_LOOKUPD_HTTP_ADDRESSES"):
+        monkeypatch.delenv(name, raising=False)
+    worker = Worker()
+    worker.handler("t", "c", nsqd_tcp_addresses="10.0.0.1:4150")(lambda message: None)
+    worker.check()
+    worker.every("5m", "ticks", b"x")
+    with pytest.raises(OptionError, match="only handlers name nsqds"):
+        worker.check()
+    worker.configure(nsqd_tcp_addresses="10.0.0.1:4150")
+    worker.check()

@@ -185,7 +185,7 @@ def _running(alias: str, failures: Failures) -> Callable[[Any, Message], None]:
             context = [TaskContext(task_result=result)] if task.takes_context else []
             task.call(*context, *result.args, **result.kwargs)
         except BaseException as error:
-            if isinstance(failures.judge(message, error), GiveUp):
+            if failures.gives_up(message, error) is not None:
                 kind = f"{type(error).__module__}.{type(error).__qualname__}"
                 trace = stacks.of_error(error)
                 result.errors.append(TaskError(exception_class_path=kind, traceback=trace))

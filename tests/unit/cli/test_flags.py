@@ -11,7 +11,7 @@ from gnsq_lite.cli.app import COMMANDS, main
 from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.cli.params import Command
 from gnsq_lite.errors import OptionError
-from gnsq_lite.worker.intervals import parse_duration
+from gnsq_lite.units import parse_duration
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_durations_have_units_or_are_seconds(text: str, found: float) -> None:
     "text",
     [
         "",
-        "5 m",
+        "5 x",
         "5x",
         "m",
         "s5",
