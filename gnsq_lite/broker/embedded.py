@@ -167,7 +167,7 @@ class Broker:
         self._nsqds: list[Nsqd] = [
             self.nsqd_type(
                 n,
-                dataclasses.replace(self.options, node_id=(self.options.node_id + n) % 1024),
+                dataclasses.replace(self.options, node_id=self._node_id(n)),
                 SYSTEM_CLOCK,
                 host,
                 (_port(tcp_port, n), _port(http_port, n), _port(https_port, n)),
@@ -181,6 +181,10 @@ class Broker:
         self.lookupds = [LookupdNode(self, lookupd) for lookupd in self._lookupds]
         self._thread = LoopThread()
         self._pid = 0
+
+    def _node_id(self, number: int) -> int:
+        """Return the node id of an nsqd.  nsqd's default is a hash of the host name, so nsqds of one host share it."""
+        return self.options.node_id if self.options.like_nsqd else (self.options.node_id + number) % 1024
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from gnsq_lite.broker.topics import Saved, Topics
 from gnsq_lite.clock import Clock
 
 _PING_INTERVAL = 15.0  # nsqd/lookup.go:81 @v1.3.0
+_REFRESH_INTERVAL = 5.0  # QueueScanRefreshInterval
 #: How many seconds a stopping nsqd waits for its connections to send their last bytes.
 _STOP_TIMEOUT = 1.0
 
@@ -116,6 +117,7 @@ class Nsqd:
         self._timers = [
             self.every(self.options.queue_scan_interval, self.topics.scan),
             self.every(_PING_INTERVAL, self._ping),
+            self.every(_REFRESH_INTERVAL, self.topics.learn_channels),
         ]
         for listener in (self._tcp, self._https, self._http):  # last: clients must use the new Topics
             if listener is not None:

@@ -61,6 +61,13 @@ class BrokerOptions:
     max_channel_consumers: int = _range(0, 0, 2**31, "most clients on one channel; 0 sets no limit")
     queue_scan_interval: float = _range(0.02, 0.001, 60.0, "seconds between scans for timed-out messages (0.1 in nsqd)")
 
+    like_nsqd: bool = _plain(
+        False,
+        "behave as nsqd where the broker is kinder: channels are learned every 5 s, delays are lost when a topic's"
+        " backlog exceeds mem_queue_size, nsqds give the same ids, a second IDENTIFY changes only the answer, and"
+        " queue_scan_interval is 0.1",
+    )
+
     tls_cert: str = _plain("", "PEM file of the certificate, which enables TLS for clients and the HTTPS port")
     tls_key: str = _plain("", "PEM file of the certificate's key")
     tls_root_ca_file: str = _plain("", "PEM file of the CAs of client certificates")
@@ -99,6 +106,8 @@ class BrokerOptions:
                 _check_range(spec, getattr(self, spec.name))
         if not callable(self.auth) and not (isinstance(self.auth, str) and _AUTH_ADDRESS.fullmatch(self.auth)):
             raise OptionError("auth", self.auth, "must be a function, or a URL such as http://127.0.0.1:4181/auth")
+        if self.like_nsqd and self.queue_scan_interval == type(self).queue_scan_interval:
+            object.__setattr__(self, "queue_scan_interval", 0.1)
         self._check_tls()
 
     def _check_tls(self) -> None:

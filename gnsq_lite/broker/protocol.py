@@ -5,6 +5,7 @@ Errors have nsqd's texts.  Source: nsqd/protocol_v2.go @v1.3.0.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from gnsq_lite.broker import gojson, identify
@@ -83,14 +84,18 @@ class ProtocolV2(Session):
         faults = self.server.faults
         for name in faults.refused_features:
             data[name] = identify.NO_FEATURES[name]
-        self.profile.apply(data)
+        profile = self.profile
+        if self._is_identified and self.server.options.like_nsqd:
+            profile = copy.copy(profile)  # nsqd's goroutine that sends reads the first IDENTIFY only
+        self._is_identified = True
+        profile.apply(data)
         self.msg_timeout, self.sample_rate = self.profile.msg_timeout, self.profile.sample_rate
         self._ticker_started_at = self._last_command_at = self.server.topics.now()
         self.link.write_timeout = self.profile.heartbeat_interval or _WRITE_TIMEOUT
         self._wait_for_client()
         if not data["feature_negotiation"] or faults.skip_negotiation:
             return b"OK"
-        answer = self.profile.negotiate(
+        answer = profile.negotiate(
             data, has_tls=self.server.tls_context is not None, auth_required=self.server.authorizer is not None
         )
         self._adjust(answer, data)

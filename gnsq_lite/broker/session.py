@@ -81,6 +81,7 @@ class Session(Subscriber):
         self.closed = False
         self.remote_host = link.remote_address.rpartition(":")[0].strip("[]")
         self.profile = Profile(options, self.remote_host)
+        self._is_identified = False
         self.tls = False
         self.compression = ""
         self.secret = ""

@@ -70,8 +70,11 @@ class Topic:
             return
         limit = self._shared.options.mem_queue_size
         for message in messages:
-            if self.ephemeral and len(self.queue) >= limit:
-                return
+            if len(self.queue) >= limit:
+                if self.ephemeral:
+                    return
+                if self._shared.options.like_nsqd:
+                    message.deferred = 0.0  # nsqd writes it to disk, without the delay
             self.queue.append(message)
             self._shared.meter.used += len(message.body) + MESSAGE_OVERHEAD
 
@@ -124,6 +127,8 @@ class Topics:
         self.by_name: dict[str, Topic] = {}
         self.observers: list[Observer] = list(observers)
         self._clock = clock
+        #: The channels that exist since the last :meth:`learn_channels`.
+        self._learned: set[Channel] = set()
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""
@@ -205,10 +210,15 @@ class Topics:
 
     def scan(self) -> None:
         """Requeue messages that have timed out, and queue deferred messages that are due."""
-        now = self.now()
+        now, known = self.now(), self._learned if self.shared.options.like_nsqd else None
         for topic in self.by_name.values():
             for channel in topic.channels.values():
-                channel.scan(now)
+                if known is None or channel in known:
+                    channel.scan(now)
+
+    def learn_channels(self) -> None:
+        """Let :meth:`scan` check the channels that exist now.  Called every 5 s, and needed only like nsqd."""
+        self._learned = {channel for topic in self.by_name.values() for channel in topic.channels.values()}
 
     def close(self) -> Saved:
         """Disconnect every client.  Return the unfinished messages, which :meth:`restore` accepts."""

@@ -269,16 +269,18 @@ class HandlerOutcomes:
         A message is also given up if a handler has begun an unanswered earlier delivery.
         """
         if self._settings.not_before is not None:
+            counted, message.attempts = message.attempts, self._tries.remembered(key_of(message))
             try:
                 when = _seconds(self._settings.not_before(message))
             except (Exception, TimeLimitExceeded) as error:
-                message.attempts = self._tries.remembered(key_of(message)) + 1
+                message.attempts += 1
                 self.on_exception(message, error)
                 return True
             if not is_open(message):  # not_before has answered it
                 return True
             if when is not None:
                 return self._skips_timed(message, when - self._clock.wall())
+            message.attempts = counted
         connection: Any = message._connection
         over = self._tries.gives_up(key_of(message), message.attempts, *self._settings.known_of(message))
         if not over and not connection.has_other_delivery(message):

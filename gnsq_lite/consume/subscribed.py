@@ -316,7 +316,7 @@ class SubscribedConnection(Connection):
             if self._delivery is not None:
                 self._delivery.expired(self.in_flight)
                 self._apply_delivery(self._delivery)
-            text = "%s: %d messages were not answered in time; nsqd sends them again"
+            text = "%s: %d messages were not answered in time; nsqd may send them again"
             log_safely(log, logging.WARNING, text, self.address, count)
             self._report_answered(count)
         return late

@@ -21,12 +21,20 @@ if TYPE_CHECKING:
 _LIMIT = 10.0
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line(
+        "markers", "nsq_broker(**options): options of gnsq_lite.broker.Broker, such as like_nsqd=True"
+    )
+
+
 @pytest.fixture
-def nsq_broker() -> Iterator[Broker]:
-    """Start a :class:`gnsq_lite.broker.Broker` for one test."""
+def nsq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """Start a :class:`gnsq_lite.broker.Broker` for one test, with the options of the marker ``nsq_broker``."""
     from gnsq_lite.broker import Broker
 
-    with Broker() as broker:
+    marker = request.node.get_closest_marker("nsq_broker")
+    with Broker(**(marker.kwargs if marker is not None else {})) as broker:
         yield broker
 
 

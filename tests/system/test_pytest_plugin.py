@@ -10,6 +10,7 @@ from tests.programs import running
 
 SUITE = """
 import sys
+import pytest
 from gnsq_lite import Reader
 
 def test_nothing_is_loaded_before_a_fixture_is_used():
@@ -28,6 +29,12 @@ def test_the_broker_takes_what_the_writer_sends(nsq_broker, nsq_writer):
 
 def test_each_test_has_a_broker_of_its_own(nsq_broker):
     assert nsq_broker.node.stats()["topics"] == []
+    assert not nsq_broker.options.like_nsqd
+
+@pytest.mark.nsq_broker(like_nsqd=True, nsqds=2)
+def test_a_marker_has_the_options(nsq_broker):
+    assert nsq_broker.options.like_nsqd
+    assert len(nsq_broker.nodes) == 2
 """
 
 SHOP = """
@@ -101,4 +108,4 @@ def test_the_fixtures_work_and_cost_nothing_where_they_are_not_used(tmp_path: Pa
     env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     with running([*pytest_itself, *flags, "."], tmp_path, env=env) as program:
         assert program.ends() == 0, program.output
-        assert "3 passed" in program.output
+        assert "4 passed" in program.output
