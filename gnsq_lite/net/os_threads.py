@@ -229,7 +229,8 @@ def _park_hubs() -> None:
     parts of that stack, and the process crashes.
     """
     ends, parking = time.monotonic() + _TO_PARK, list[Any]()
-    hubs = [each for each in gc.get_objects() if isinstance(each, Hub)] if started_threads else []
+    # isinstance() would read __class__ of every object, which runs code of lazy objects: Django's raise LookupError.
+    hubs: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), Hub)] if started_threads else []
     for hub in hubs:
         if hub.thread_ident in started_threads and _has_switched(hub):
             parked = native_held_lock()

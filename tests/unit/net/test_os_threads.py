@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from gnsq_lite.errors import AlreadyAnswered, FreeThreadingError, NSQError
+from gnsq_lite.net import os_threads
 from gnsq_lite.net.os_threads import Count, WeakGroup, check_versions
 from gnsq_lite.testing import make_message
 from tests.profiles import repeats
@@ -104,6 +105,24 @@ def test_a_weak_group_lists_its_members_while_threads_add_and_drop_some() -> Non
     assert group.members() == kept
     group.clear()
     assert group.members() == []
+
+
+class LazyObject:
+    """An object that loads itself when its class is read, as Django's lazy objects do, and cannot."""
+
+    @property
+    def __class__(self) -> type:
+        raise LookupError("no installed app")
+
+    @__class__.setter
+    def __class__(self, value: type) -> None: ...
+
+
+def test_parking_hubs_at_exit_runs_no_code_of_the_objects_it_looks_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    lazy = LazyObject()
+    assert gc.is_tracked(lazy)
+    monkeypatch.setattr(os_threads, "started_threads", {0})  # the ident of no thread, so no hub is parked
+    os_threads._park_hubs()
 
 
 @pytest.mark.parametrize(
