@@ -10,6 +10,13 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "gnsq_lite/version.py").r
 assert VERSION is not None
 
 CLI = ["click>=8.1", "rich>=13.0"]
+#: What contributors need: the extras whose tests run without Spark, and the tools of tox.ini.
+DEV = [
+    "gnsq_lite[cli,cron,django,django-tasks,msgspec,opentelemetry,prometheus,protobuf,pydantic,recording,sentry,statsd]",
+    *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "cryptography", "docutils", "eventlet", "mypy", "ruff"),
+    *("types-gevent", "types-docutils", "flask", "gunicorn", "opentelemetry-sdk", "psycopg[binary]", "setuptools"),
+    "sqlalchemy",
+]
 
 setup(
     name="gnsq_lite",
@@ -37,6 +44,7 @@ setup(
     ],
     install_requires=["cramjam>=2.8.4", "gevent>=23.9", "python-snappy>=0.7", "urllib3>=2.0.2,<3"],
     extras_require={
+        "dev": DEV,
         "cli": CLI,
         "django": ["Django>=4.2"],
         "django-tasks": ["django-tasks>=0.9"],  # Django 6 has them itself

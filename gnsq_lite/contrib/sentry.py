@@ -31,11 +31,11 @@ class SentryMiddleware(Middleware):
     Bodies are not sent, because they are user data.
 
     Args:
-        last_attempt: Number of the first attempt whose error is reported.  ``Requeue`` is never reported.
+        first_attempt: Number of the first attempt whose error is reported.  ``Requeue`` is never reported.
     """
 
-    def __init__(self, last_attempt: int = 1) -> None:
-        self._from = last_attempt
+    def __init__(self, first_attempt: int = 1) -> None:
+        self._from = first_attempt
 
     def wrap(self, call: Any, handler: Handler) -> Any:
         """Wrap *call* to report its errors."""

@@ -272,7 +272,7 @@ def test_sentry_is_told_from_an_attempt_on(kept: Kept) -> None:
     def fail(message: Any) -> None:
         raise ValueError
 
-    call = SentryMiddleware(last_attempt=3).wrap(fail, Handler("t", "ch", print))
+    call = SentryMiddleware(first_attempt=3).wrap(fail, Handler("t", "ch", print))
     for Came.attempts in (2, 3):
         with pytest.raises(ValueError):
             call(Came())
