@@ -213,6 +213,7 @@ class Directory:
             fcntl.flock(folder, fcntl.LOCK_EX)
             yield os.path.lexists(self._file(letter))
         finally:
+            fcntl.flock(folder, fcntl.LOCK_UN)  # because gevent's os.close() closes a directory later
             os.close(folder)
 
     def remove(self, letter: DeadLetter) -> None:
