@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 import json
@@ -81,6 +82,13 @@ class Page:
     def text(self) -> str:
         """Return what can be read on the page."""
         return str(self.value("document.body ? document.body.innerText : ''"))
+
+    def picture(self) -> bytes:
+        """Return a PNG of the whole page."""
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        return base64.b64decode(shot["data"])
 
     def overflow(self) -> int:
         """Return by how many pixels the page is wider than the window."""

@@ -163,6 +163,10 @@ class RecorderPages:
         """Return whether the recorder is subscribed to an nsqd."""
         return self._recorder.is_connected(), {"missing": self._recorder.missing()}
 
+    def history(self) -> Document:
+        """Return no samples: the page has no charts."""
+        return {"samples": []}
+
     def running(self) -> Document:
         """Return no calls: the recorder has no handlers."""
         return {"calls": [], "silent": []}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gnsq_lite.supervise.children import Child
+from gnsq_lite.supervise.history import History
 from gnsq_lite.supervise.merged import Document, empty, merge
 from gnsq_lite.supervise.processes import Supervisor
 from gnsq_lite.supervise.status import Page, Verdict, fetch
@@ -35,6 +37,17 @@ class GroupPages:
 
     def __init__(self, supervisor: Supervisor, merge: Merge) -> None:
         self._supervisor, self._merge = supervisor, merge
+        self._history = History(lambda: self._live("/api/status?brief"))
+
+    def start_history(self) -> None:
+        """Sample the counts for the charts in a daemon thread, until the supervisor stops."""
+        sample = self._history.sample_until
+        stops = lambda: self._supervisor.is_stopping  # noqa: E731
+        threading.Thread(target=sample, args=(stops,), name="gnsq_lite-history", daemon=True).start()
+
+    def history(self) -> dict[str, Any]:
+        """Return the samples of the last ten minutes."""
+        return self._history.document()
 
     def metrics(self) -> Page:
         """Return the metrics of all processes that answer.  The label ``process`` is the process's number."""
@@ -61,9 +74,12 @@ class GroupPages:
 
     def live(self, brief: bool) -> dict[str, Any]:
         """Return the merged document for the live page.  Only the first running process polls depths."""
+        return self._live("/api/status", "?brief")
+
+    def _live(self, page: str, others: str = "") -> Document:
         children = tuple(self._supervisor.children)
         documents: list[Document] = []
-        for child, (status, body) in zip(children, self._answers(children, "/api/status", "?brief"), strict=True):
+        for child, (status, body) in zip(children, self._answers(children, page, others), strict=True):
             document = json.loads(body) if status == 200 else _absent(child, body)
             document["processes"][0] |= {"number": child.number, "restarts": max(0, child.restarts.starts - 1)}
             for handler in document["handlers"]:

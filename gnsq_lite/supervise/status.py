@@ -50,7 +50,7 @@ _PRIVATE = {
 }
 
 #: Paths of the live page and its data.
-_PAGES = ("/", "/api/status", "/api/running")
+_PAGES = ("/", "/api/status", "/api/history", "/api/running")
 
 #: Content type and body.
 Page = tuple[str, bytes]
@@ -73,6 +73,9 @@ class Pages(Protocol):
 
     def live(self, brief: bool) -> dict[str, Any]:
         """Return the document for the live page.  A *brief* document has no depths."""
+
+    def history(self) -> dict[str, Any]:
+        """Return the samples of the last ten minutes for the charts."""
 
     def running(self) -> dict[str, Any]:
         """Return the running handler calls, with their stacks."""
@@ -115,15 +118,16 @@ def _verdict(verdict: Verdict) -> _Answer:
 def _cached(pages: Pages) -> dict[str, CachedPage]:
     """Return the cached pages by path.  ``/api/status?brief`` is a separate page."""
 
-    def live(brief: bool) -> _Answer:
-        return HTTPStatus.OK, JSON, json.dumps(pages.live(brief)).encode() + b"\n"
+    def data(make: Callable[[], dict[str, Any]]) -> Callable[[], _Answer]:
+        return lambda: (HTTPStatus.OK, JSON, json.dumps(make()).encode() + b"\n")
 
     made: dict[str, Callable[[], _Answer]] = {
         "/metrics": lambda: (HTTPStatus.OK, *pages.metrics()),
         "/readyz": lambda: _verdict(pages.ready()),
-        "/api/running": lambda: (HTTPStatus.OK, JSON, json.dumps(pages.running()).encode() + b"\n"),
-        "/api/status": functools.partial(live, False),
-        "/api/status?brief": functools.partial(live, True),
+        "/api/running": data(pages.running),
+        "/api/history": data(pages.history),
+        "/api/status": data(lambda: pages.live(False)),
+        "/api/status?brief": data(lambda: pages.live(True)),
     }
     return {path: CachedPage(functools.partial(_answered, make)) for path, make in made.items()}
 
@@ -182,14 +186,14 @@ class _Handler(BaseHTTPRequestHandler):
         if path in ("/metrics", "/readyz"):
             return self.server.cached[path].get()
         if path not in _PAGES:
-            return HTTPStatus.NOT_FOUND, TEXT, b"/ /api/status /api/running /metrics /healthz /readyz\n"
+            return HTTPStatus.NOT_FOUND, TEXT, b"/ /api/status /api/history /api/running /metrics /healthz /readyz\n"
         if self.server.is_loopback and not is_local_name(self.headers.get("Host")):
             # Otherwise a site whose name resolves to 127.0.0.1 (DNS rebinding) could read the page in a browser.
             text = b"on a loopback address, open the live page by IP address or as localhost: see --metrics-host\n"
             return HTTPStatus.FORBIDDEN, TEXT, text
         if path == "/":
             return HTTPStatus.OK, "text/html; charset=utf-8", live_page()[0]
-        return self.server.cached[path + ("?brief" if query == "brief" else "")].get()
+        return self.server.cached[path + ("?brief" if path == "/api/status" and query == "brief" else "")].get()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing, because probes send a request every few seconds."""

@@ -116,7 +116,9 @@ class Launch:
             )
             raise OptionError("TMPDIR", os.environ.get("TMPDIR"), why) from error
         if self.metrics_port is not None:
-            self._serve(StatusServer(GroupPages(supervisor, merge), (self.metrics_host, self.metrics_port)))
+            pages = GroupPages(supervisor, merge)
+            self._serve(StatusServer(pages, (self.metrics_host, self.metrics_port)))
+            pages.start_history()
         return supervisor.run()
 
     def _configure(self, worker: Worker) -> None:

@@ -149,6 +149,10 @@ class WorkerPages:
         }
         return merge(alone["version"], alone["at"], [alone])
 
+    def history(self) -> Document:
+        """Return no samples: only a supervisor keeps them."""
+        return {"samples": []}
+
     def running(self) -> Document:
         """Return the document of ``/api/running`` for this process.  It does not wait for the I/O loop."""
         calls = [asdict(call) for reader in self._worker.readers for call in reader.running()]

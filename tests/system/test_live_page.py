@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from gnsq_lite.supervise.status import StatusServer, Verdict
 from tests.devtools import Browser, Page, browsing
-from tests.livedata import document, handler, nsqd, process
+from tests.livedata import STATES, StatePages, document, handler, nsqd, process
 
 HOSTILE = '</script><script>window.owned=1</script><img src=x onerror="window.owned=1">\'"&\u202e\x00\ud800'
 
@@ -33,6 +34,19 @@ class Pages:
 
     def live(self, brief: bool) -> dict[str, Any]:
         return copy.deepcopy(self.shown())
+
+    def history(self) -> dict[str, Any]:
+        return {"samples": []}
+
+    def running(self) -> dict[str, Any]:
+        return {"calls": [], "silent": []}
+
+
+class InState(StatePages, Pages):
+    """Shows a state of a worker."""
+
+    def __init__(self, name: str) -> None:
+        StatePages.__init__(self, name)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +87,8 @@ def test_hostile_texts_are_shown_and_nothing_of_them_runs(page: Page, width: int
     pages.shown = lambda: shown
     page.open(serve(pages), width=width, dark=dark)
     page.wait_for("document.querySelectorAll('.card').length === 2")
-    page.value("document.querySelector('details').open = true")
-    page.wait_for("document.querySelector('.error').innerText.includes('<script>window.owned=1</script>')")
+    page.value("document.querySelector('.errors').open = true")
+    page.wait_for("document.querySelector('.errors .error').innerText.includes('<script>window.owned=1</script>')")
     assert page.value("window.owned") is None
     assert page.value("document.querySelectorAll('img, iframe, main script').length") == 0
     is_whole(page)
@@ -166,6 +180,64 @@ def test_handlers_that_do_not_end_while_messages_wait_are_shown_in_red(page: Pag
     page.wait_for("document.getElementById('state').textContent === '1 handler in trouble'")
     pills = "[...document.querySelectorAll('.card .pill')].map(p => p.className + ': ' + p.textContent)"
     assert page.value(pills) == ["pill bad: handlers run for 10 min", "pill warn: handlers run for 10 min"]
+
+
+#: By state: the page's pill, the pills of the cards in their order on the page, and texts on the page.
+SHOWN: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
+    "calm": (
+        "running",
+        {"orders": "connected", "pictures": "connected", "mail": "connected"},
+        ("RDY 4 on 4 connections",),
+    ),
+    "backlog": (
+        "running",
+        {"orders": "connected", "pictures": "connected", "mail": "connected"},
+        ("waiting, growing 8/s", "waiting, empty in 4 min"),
+    ),
+    "failing": (
+        "1 handler in trouble",
+        {"mail": "backoff", "orders": "connected", "pictures": "connected"},
+        ("level 8, 1 min left", "RDY 0 on 4 connections", "SMTPServerDisconnected: Connection unexpectedly closed"),
+    ),
+    "hung": (
+        "1 handler in trouble",
+        {"orders": "handlers run for 12 min", "pictures": "handlers run for 1 min", "mail": "connected"},
+        ("64 running, the oldest for 12 min", "7 running, the oldest for 1 min", "320 waiting"),
+    ),
+    "giving-up": (
+        "1 handler gives messages up",
+        {"mail": "gives messages up", "orders": "connected", "pictures": "connected"},
+        ("given up, kept in topic:mail_dead", "gnsq-lite dead list topic:mail_dead", "KeyError: 'address'"),
+    ),
+    "nsqd-gone": (
+        "1 nsqd not connected",
+        {"orders": "connected", "pictures": "connected", "mail": "connected"},
+        ("not connected", "Connection refused", "RDY 4 on 3 connections"),
+    ),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
+@pytest.mark.parametrize("state", STATES)
+def test_each_state_of_a_worker_is_shown_whole_with_troubled_handlers_first(page: Page, state: str, width: int) -> None:
+    told, cards, texts = SHOWN[state]
+    page.open(serve(InState(state)), width=width)
+    page.wait_for(f"document.getElementById('state').textContent === {json.dumps(told)}")
+    for text in texts:
+        page.wait_for(f"document.body.innerText.includes({json.dumps(text)})")
+    place = "((box) => box.top * 10000 + box.left)(each.getBoundingClientRect())"
+    read = "[each.querySelector('b').textContent.split(' ')[0], each.querySelector('.pill').textContent]"
+    found = page.value(f"[...document.querySelectorAll('.card')].map(each => [{place}, {read}])")
+    assert [shown for _, shown in sorted(found)] == [list(each) for each in cards.items()]
+    starts = page.value("[...document.querySelectorAll('path.rate')].map(each => each.getAttribute('d').split(' ')[0])")
+    assert [abs(float(each[1:])) for each in starts] == [0.0] * 3
+    assert page.text().count("10 min\n") >= 3
+    parts = "[...document.querySelectorAll('.table, .card, .card *, .pill')].filter(each => each.clientWidth)"
+    assert page.value(f"{parts}.filter(each => each.scrollWidth > each.clientWidth).map(each => each.innerText)") == []
+    depth = page.value("document.querySelector('#nsqds th:last-child').getBoundingClientRect().right")
+    assert 0 < depth <= width
+    is_whole(page)
 
 
 def test_the_file_is_self_contained() -> None:

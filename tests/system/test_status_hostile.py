@@ -30,6 +30,11 @@ class Pages:
 
     ready = health
 
+    def history(self) -> dict[str, Any]:
+        return {}
+
+    running = history
+
 
 def is_healthy(port: int) -> bool:
     with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
