@@ -1,6 +1,6 @@
 #!/bin/sh
-# gevent 26.9.0 replaces os.close() in a monkey-patched process.  For a descriptor of a directory it returns before the
-# descriptor is closed: the hub closes it later.  So a lock that flock() took on the directory is still held after
+# gevent 26.9.0 replaces os.close() in a monkey-patched process.  If the thread has a hub, it returns before the
+# descriptor of a directory is closed: the hub closes it later.  So a lock that flock() took on the directory is still held after
 # os.close(), until it is released by LOCK_UN or the hub has run.  A regular file is closed at once.
 # Depends on it: Directory.claim() in gnsq_lite/worker/dead.py, tests/system/test_redrive.py in a patched process.
 set -eu
@@ -16,6 +16,8 @@ import fcntl
 import os
 import sys
 
+import gevent
+
 
 def is_locked(path: str) -> bool:
     other = os.open(path, os.O_RDONLY)
@@ -26,6 +28,7 @@ def is_locked(path: str) -> bool:
     return False
 
 
+gevent.sleep(0)  # the thread has a hub
 folder = sys.argv[1]
 open(f"{folder}/file", "w").close()
 for name, path in (("directory", folder), ("file", f"{folder}/file")):
