@@ -43,29 +43,29 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
 class State:
     """Position of a replay in a file.  The file is read at the start, and replaced after confirmed publishes."""
 
-    def __init__(self, path: str | None, since: float | None, until: float | None, url: str, to: str) -> None:
+    def __init__(self, path: str | None, since: float | None, url: str, to: str) -> None:
         self._path = None if path is None else Path(path)
         self.position: dict[str, int] | None = None
-        self.since, self.until = since, until
+        self.since = since
         self._of = {"recording": url, "to": to}
         if self._path is None or not self._path.exists():
             return
         try:
             found = json.loads(self._path.read_text())
-            held = found["position"], found["since"], found["until"]
+            held = found["position"], found["since"]
         except (ValueError, TypeError, KeyError) as error:
             raise click.UsageError(f"--state {path} is damaged: remove the file to replay from the start") from error
         if {name: found.get(name) for name in self._of} != self._of:
             raise click.UsageError(
                 f"--state {path} belongs to another replay: {found.get('recording')} to {found.get('to')}"
             )
-        self.position, self.since, self.until = held
+        self.position, self.since = held
 
     def note(self, position: dict[str, int]) -> None:
         """Write *position* to the file, and sync the file."""
         self.position = position
         if self._path is not None:
-            state = {**self._of, "since": self.since, "until": self.until, "position": position}
+            state = {**self._of, "since": self.since, "position": position}
             Files().replace_text(self._path, json.dumps(state))
 
 
@@ -80,7 +80,7 @@ class State:
 @option("--since", type=Moment(), help="Only messages published after this time: 2h (ago), or an ISO time.")
 @option("--until", type=Moment(), help="Only messages published before this time.")
 @option("--rate", type=click.FloatRange(0), default=0.0, help="Maximum messages per second; 0 sets no limit.")
-@option("--state", metavar="FILE", help="File that keeps position, --since and --until for the next replay.")
+@option("--state", metavar="FILE", help="File that keeps position and --since for the next replay.")
 @option("--force", is_flag=True, help="Allow publishing to the recorded topic, which then has the messages twice.")
 @flags.publish_timeout
 @flags.security
@@ -106,20 +106,24 @@ def command(
     recording = existing(url, storage)
     if recording.meta().topic == topic and not force:
         raise click.UsageError(f"{recording.url} is a recording of {topic}: pass --force to publish to it")
-    noted = State(state, since, until, recording.url, topic)
+    noted = State(state, since, recording.url, topic)
     limit, sent = Rate(rate), 0
     settings = {**flags.where(nsqds, lookupds), **flags.secured(options), "publish_timeout": timeout}
     with Writer(**settings) as writer, Progress("replayed") as progress:
         try:
             with stoppable():
-                rows = recording.rows(since=noted.since, until=noted.until, start=noted.position, most=MOST)
-                for position, gathered in gather(rows):
-                    for bodies in lists(gathered):
+                start, end = noted.position, recording.end()
+                kept = None if until is None else recording.at(int(until * 1e6))
+                rows = recording.rows(
+                    since=noted.since, until=until, start=start, end=end, most=MOST, most_bytes=MOST_BYTES
+                )
+                for position, bodies in gather(rows):
+                    if bodies:
                         limit.take(len(bodies))
                         writer.multipublish(topic, bodies)
                         sent += len(bodies)
                         progress.show(messages=sent)
-                    noted.note(position)
+                    noted.note(position if kept is None else up_to(position, kept, start or {}))
         except Stopped as stopped:
             errors.print(f"gnsq-lite replay: {signal.Signals(stopped.number).name}: {sent} messages", markup=False)
             writer.close(0.0)
@@ -129,26 +133,26 @@ def command(
 
 
 def gather(rows: Iterable[tuple[dict[str, int], Any]]) -> Iterator[tuple[dict[str, int], list[bytes]]]:
-    """Join small batches of rows.  Yield the bodies, with the position in each log after the last row."""
+    """Join small batches of rows.  Yield the bodies of one MPUB, with the position in each log after the last row."""
     bodies: list[bytes] = []
     position: dict[str, int] = {}
-    for position, batch in rows:
-        bodies += batch.column("body").to_pylist()
-        if len(bodies) >= MOST:
+    size = 0
+    for after, batch in rows:
+        more = batch.column("body").to_pylist()
+        more_size = sum(map(len, more))
+        if bodies and (len(bodies) + len(more) > MOST or size + more_size > MOST_BYTES):
             yield position, bodies
-            bodies = []
+            bodies, size = [], 0
+        position, size = after, size + more_size
+        bodies += more
     if position:
         yield position, bodies
 
 
-def lists(bodies: list[bytes]) -> list[list[bytes]]:
-    """Split *bodies* into lists of at most MOST_BYTES.  A larger body gets its own list."""
-    found: list[list[bytes]] = []
-    size = MOST_BYTES
-    for body in bodies:
-        if size + len(body) > MOST_BYTES:
-            found.append([])
-            size = 0
-        found[-1].append(body)
-        size += len(body)
-    return found
+def up_to(position: dict[str, int], kept: dict[str, int], start: dict[str, int]) -> dict[str, int]:
+    """Return *position*, but in no log after *kept*, and in no log before *start*.
+
+    *kept* is before the first row that --until excludes.  A later replay without --until must read this row.
+    """
+    found = {log: max(start.get(log, 0), min(row, kept.get(log, 0))) for log, row in position.items()}
+    return {log: row for log, row in found.items() if row}

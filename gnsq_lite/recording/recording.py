@@ -298,8 +298,12 @@ class Recording:
         start: Mapping[str, int] | None = None,
         end: Mapping[str, int] | None = None,
         most: int = 10_000,
+        most_bytes: int | None = None,
     ) -> Iterator[tuple[Position, pa.RecordBatch]]:
-        """Yield the rows of :meth:`batches` as (position after the batch, batch of at most *most* rows)."""
+        """Yield the rows of :meth:`batches` as (position after the batch, batch of at most *most* rows).
+
+        *most_bytes* limits the bodies of a batch in bytes (None: no limit).  A larger body gets its own batch.
+        """
         low = None if since is None else int(since * 1e6)
         high = None if until is None else int(until * 1e6)
         position = dict(self.begin() if start is None else start)
@@ -308,9 +312,9 @@ class Recording:
         for span in self.spans(position, self.end() if end is None else end):
             for frame, batch in self.read(span):
                 before = max(frame.first - 1, span.start)
-                for at in range(0, batch.num_rows, most):
-                    piece = batch.slice(at, most)
-                    position[span.log] = before + at + piece.num_rows
+                for piece in _pieces(batch, most, most_bytes):
+                    before += piece.num_rows
+                    position[span.log] = before
                     yield dict(position), chosen(piece, frame, low, high)
 
     # -- keeping
@@ -365,6 +369,20 @@ def _without_writer(logs: list[LocalLog | ObjectLog]) -> Iterator[LocalLog | Obj
         watched = [one for one, is_free in states if is_free is None]
         if watched:
             time.sleep(lease.LOOK)
+
+
+def _pieces(batch: pa.RecordBatch, most: int, most_bytes: int | None) -> Iterator[pa.RecordBatch]:
+    """Cut *batch* into slices of at most *most* rows and *most_bytes* of bodies, but at least one row."""
+    for at in range(0, batch.num_rows, most):
+        piece = batch.slice(at, most)
+        begin = size = 0
+        if most_bytes is not None and piece.column("body").nbytes > most_bytes:
+            for row, length in enumerate(pc.binary_length(piece.column("body")).to_pylist()):
+                if row > begin and size + length > most_bytes:
+                    yield piece.slice(begin, row - begin)
+                    begin, size = row, 0
+                size += length
+        yield piece.slice(begin)
 
 
 def chosen(batch: pa.RecordBatch, frame: Frame, low: int | None, high: int | None) -> pa.RecordBatch:

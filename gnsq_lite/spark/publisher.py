@@ -21,8 +21,9 @@ from gnsq_lite.spark.progress import NOTHING, Done
 from gnsq_lite.spark.rows import Checked, check
 from gnsq_lite.wire import commands
 
-#: Maximum rows processed at once.  Their joined bodies are a copy in memory.
-_SLICE = 20_000
+#: Maximum rows, and about the maximum bytes, processed at once.  The joined bodies are a copy in memory, and a marker
+#: counts the rows of a slice with bad rows only at the end of the slice.
+_SLICE, _SLICE_BYTES = 20_000, 8 << 20
 #: Bytes of bodies that a task checks before it sends the first row.  If one of these rows is invalid, no row is sent.
 CHECKED_BYTES = 64 << 20
 #: Errors that are retried: nsqd was unreachable, was exiting or had a full disk, or its answer was lost.
@@ -108,8 +109,9 @@ class Sink:
         held: list[tuple[Checked, int]] = []
         size = 0
         for batch in batches:
-            for at in range(0, batch.num_rows, _SLICE):
-                one = self._check(batch.slice(at, _SLICE))
+            rows = max(1, min(_SLICE, _SLICE_BYTES * batch.num_rows // max(1, batch.nbytes)))
+            for at in range(0, batch.num_rows, rows):
+                one = self._check(batch.slice(at, rows))
                 held.append((one, self._seen))
                 size += one.size
                 if size > CHECKED_BYTES:

@@ -12,13 +12,17 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from gnsq_lite import Reader
+from gnsq_lite.cli import replay
 from gnsq_lite.cli.app import run
-from gnsq_lite.cli.replay import State, gather, lists
+from gnsq_lite.cli.replay import MOST_BYTES, State, gather
+from gnsq_lite.errors import NotSent
 from gnsq_lite.recording import Recording
 from gnsq_lite.recording.schema import to_batch
 from gnsq_lite.units import parse_time
@@ -199,9 +203,7 @@ def test_a_state_file_of_another_replay_is_refused(
     Recording(place).create(topic, "c")
     writer = Recording(place).take()
     writer.close()
-    Path(state).write_text(
-        json.dumps({"recording": place, "to": "other", "position": {}, "since": None, "until": None})
-    )
+    Path(state).write_text(json.dumps({"recording": place, "to": "other", "position": {}, "since": None}))
     where = ["--nsqd-tcp-address", nsqd.tcp_address]
     assert run(["replay", place, "--to", "another", "--state", state, *where]) == 2
     assert "to another replay" in capsys.readouterr().err
@@ -231,10 +233,10 @@ def test_a_state_file_is_synced_before_its_position_counts(tmp_path: Path, monke
 
     for name in ("fdatasync", "rename", "fsync"):
         monkeypatch.setattr(os, name, noted(name, getattr(os, name)))
-    state = State(str(tmp_path / "state"), None, None, "recording", "again")
+    state = State(str(tmp_path / "state"), None, "recording", "again")
     state.note({"log": 7})
     assert calls == ["fdatasync", "rename", "fsync"], "the content, then the name"
-    assert State(str(tmp_path / "state"), None, None, "recording", "again").position == {"log": 7}
+    assert State(str(tmp_path / "state"), None, "recording", "again").position == {"log": 7}
 
 
 def test_times_are_durations_ago_or_iso_in_utc() -> None:
@@ -246,7 +248,69 @@ def test_times_are_durations_ago_or_iso_in_utc() -> None:
         parse_time("soon", 0.0)
 
 
-def test_bodies_are_gathered_to_mpubs_of_limited_bytes() -> None:
-    assert [len(part) for part in lists([b"x" * 600_000, b"y" * 600_000, b"z"])] == [1, 2]
-    assert lists([]) == []
+class MpubRecorder:
+    """Stands in for the Writer: keeps the bodies of each MPUB, and fails after *limit* MPUBs."""
+
+    mpubs: ClassVar[list[list[bytes]]] = []
+    limit = 1000
+
+    def __init__(self, **_: object) -> None:
+        pass
+
+    def __enter__(self) -> MpubRecorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def multipublish(self, topic: str, bodies: list[bytes]) -> None:
+        if len(self.mpubs) >= self.limit:
+            raise NotSent("the test's limit")
+        self.mpubs.append(bodies)
+
+
+def recorded(place: str, *messages: FakeMessage) -> None:
+    """Store *messages* in one write."""
+    recording = Recording(place)
+    recording.create("clicks", "c")
+    writer = recording.take()
+    writer.append([(-1, to_batch(list(messages)))])
+    writer.close()
+
+
+def test_a_replay_notes_its_position_after_each_mpub_of_limited_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, state = str(tmp_path / "recording"), tmp_path / "state"
+    sizes = [400_000, 400_000, 400_000, MOST_BYTES + 1, 1, 1]
+    recorded(place, *(FakeMessage(n, b"x" * size) for n, size in enumerate(sizes)))
+    monkeypatch.setattr(replay, "Writer", MpubRecorder)
+    monkeypatch.setattr(MpubRecorder, "mpubs", [])
+    positions = []
+    for limit in (1, 2, 3, 4):
+        monkeypatch.setattr(MpubRecorder, "limit", limit)
+        run(["replay", place, "--to", "again", "--nsqd-tcp-address", "127.0.0.1:1", "--state", str(state)])
+        positions += json.loads(state.read_text())["position"].values()
+    assert positions == [2, 3, 4, 6]
+    assert [[len(body) for body in bodies] for bodies in MpubRecorder.mpubs] == [
+        [400_000, 400_000],
+        [400_000],
+        [MOST_BYTES + 1],
+        [1, 1],
+    ]
     assert list(gather(iter(()))) == []
+
+
+def test_a_replay_without_until_continues_where_a_replay_with_until_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "recording")
+    base = 1_700_000_000
+    recorded(place, *(FakeMessage(n, b"%d" % n, timestamp_ns=(base + n) * 10**9) for n in range(10)))
+    monkeypatch.setattr(replay, "Writer", MpubRecorder)
+    monkeypatch.setattr(MpubRecorder, "mpubs", [])
+    again = ["replay", place, "--to", "again", "--nsqd-tcp-address", "127.0.0.1:1", "--state", str(tmp_path / "state")]
+    until = datetime.fromtimestamp(base + 4, timezone.utc).isoformat()
+    assert run([*again, "--until", until]) == run([*again, "--until", until]) == 0
+    assert run(again) == run([*again, "--until", until]) == run(again) == 0
+    assert MpubRecorder.mpubs == [[b"%d" % n for n in range(4)], [b"%d" % n for n in range(4, 10)]]

@@ -252,6 +252,13 @@ def test_a_task_of_other_rows_than_its_marker_counts_passes_over_none_unseen(bod
     assert again.sent == []
 
 
+def test_a_marker_counts_large_rows_before_the_end_of_a_batch_with_a_bad_row() -> None:
+    rows = table(b"", *[b"x" * 1_000_000] * 19)
+    noted = [done.rows for done in noted_by(rows, onBadRow="skip", mpubSize="1")]
+    assert 5 <= noted[0] <= 9, "about 8 MiB"
+    assert noted[-1] == 20
+
+
 def test_rows_of_any_kind_are_known_again() -> None:
     rows = table(b"1", b"", b"2", b"3", b"4", topic=["a", "a", "a", "b", "b"], defer=[0.0, 0.0, 0.0, 1.0, 1.0])
     (*_, last) = noted_by(rows, onBadRow="skip")
