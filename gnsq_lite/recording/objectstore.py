@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from gnsq_lite.errors import MissingExtra, OptionError
+from gnsq_lite.recording.errors import RecordingError
 from gnsq_lite.recording.location import without_password
 
 #: Default settings of a store's HTTP client.
@@ -46,6 +47,8 @@ _CREDENTIALS = frozenset(
 _VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_", "abfs": "AZURE_", "abfss": "AZURE_"}
 #: Pattern of a store's answer in XML, and the host of the cloud's metadata service, which gives credentials.
 _ANSWER = re.compile(r"(<\?xml|<Error).*", re.DOTALL)
+#: Pattern of a store's answer if the bucket is missing: S3's, Google's and Azure's.  A retry cannot help.
+_NO_BUCKET = re.compile("NoSuchBucket|bucket does not exist|ContainerNotFound")
 _METADATA = "//169.254.169.254/"
 _NO_CREDENTIALS = "the options and the environment have no credentials, and the cloud's metadata service gave none"
 
@@ -69,7 +72,7 @@ def settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 class ObjectStore:
-    """The objects below a URL.  Every method raises OSError if the store fails.
+    """The objects below a URL.  Every method raises OSError if the store fails, RecordingError without the bucket.
 
     :meth:`names`, :meth:`read`, :meth:`write` and :meth:`remove` implement ``files.Blobs``.
     """
@@ -124,10 +127,14 @@ class ObjectStore:
         try:  # "from None" hides the cause: Spark would show the cause, with the store's whole answer
             yield
         except (exceptions.NotFoundError, FileNotFoundError) as error:
+            if _NO_BUCKET.search(str(error)):
+                raise RecordingError(f"{self.url} cannot be opened: the store has no such bucket") from None
             raise FileNotFoundError(f"{where} does not exist: {_message_of(error)}") from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise PermissionError(f"{where}: {_message_of(error)}") from None
         except exceptions.BaseError as error:
+            if _NO_BUCKET.search(str(error)):  # a list request
+                raise RecordingError(f"{self.url} cannot be opened: the store has no such bucket") from None
             if creates and isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
                 raise FileExistsError(f"{where} exists") from None
             raise OSError(f"{where}: {_message_of(error)}") from None
@@ -190,6 +197,17 @@ class ObjectStore:
         with self._errors(""):
             found = obstore.list_with_delimiter(store, self._prefix or None)["common_prefixes"]
         return sorted(str(one).rstrip("/").removeprefix(self._prefix) for one in found)
+
+    def entries(self) -> list[str]:
+        """Return the names of the folders and objects directly below the URL and the prefix."""
+        import obstore
+
+        store = self._opened()
+        with self._errors(""):
+            found = obstore.list_with_delimiter(store, self._prefix or None)
+        paths = [*found["common_prefixes"], *(str(one["path"]) for one in found["objects"])]
+        names = [str(path).rstrip("/").removeprefix(self._prefix) for path in paths]
+        return [name for name in names if name]
 
     def names(self) -> list[str]:
         """Return the existing names, sorted."""

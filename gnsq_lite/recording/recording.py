@@ -34,11 +34,13 @@ from gnsq_lite.recording.lease import Patience, create_once
 from gnsq_lite.recording.local import LocalLog, LocalReader, lock_file
 from gnsq_lite.recording.location import is_remote, local_directory, remote_url
 from gnsq_lite.recording.logs import Bounds, LogReader, Span, new_name
-from gnsq_lite.recording.objects import ObjectLog, ObjectReader
+from gnsq_lite.recording.objects import ObjectLog, ObjectReader, exists
 
 log = logging.getLogger("gnsq_lite.recording")
 
 Position = dict[str, int]
+#: Names that may exist without ``meta``: this module creates them, or the file system does.
+_MAY_PRECEDE_META = frozenset({"LOCK", "meta", "meta.new", "logs", "jobs", "lost+found"})
 _T = TypeVar("_T")
 
 
@@ -115,8 +117,8 @@ class Recording:
     def create(self, topic: str, channel: str, *, owned: bool = False) -> Meta:
         """Create the recording unless it exists, and return its identity.
 
-        Raises RecordingError if the recording has another topic, channel or kind of owner (*owned*), or if the store
-        has no conditional puts.
+        Raises RecordingError if the recording has another topic, channel or kind of owner (*owned*), if the place has
+        files of another program, or if the store has no conditional puts.
         """
         wanted = Meta(str(uuid.uuid4()), topic, channel, owned)
         try:
@@ -135,6 +137,7 @@ class Recording:
 
     def _create_local(self, wanted: Meta) -> Meta:
         self._path.mkdir(parents=True, exist_ok=True)
+        self._refuse_others([path.name for path in self._path.iterdir()], (self._path / "meta").exists)
         with open(lock_file(self._path / "LOCK", 10.0), "rb"):
             try:
                 return self.meta()
@@ -144,12 +147,25 @@ class Recording:
             self._files.replace_text(self._path / "meta", json.dumps(asdict(wanted)))
         return wanted
 
+    def _refuse_others(self, names: list[str], has_meta: Callable[[], bool]) -> None:
+        """Raise RecordingError if *names* has files of another program and there is no ``meta``.
+
+        *has_meta* is called after *names* were listed, because another recorder may create the recording meanwhile.
+        """
+        others = sorted(name for name in names if name not in _MAY_PRECEDE_META and not name.startswith("."))
+        if others and not has_meta():
+            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+            raise RecordingError(
+                f"{self.url} is no recording: it has no meta, but {', '.join(others[:3])}{more}; choose an empty place"
+            )
+
     def _create_remote(self, store: objectstore.ObjectStore, wanted: Meta) -> Meta:
         def create() -> Meta:
             text = json.dumps(asdict(wanted)).encode()
             try:
                 text = store.read("meta")
             except FileNotFoundError:
+                self._refuse_others(store.entries(), lambda: exists(store, "meta"))
                 if not create_once(store, "meta", text):
                     text = store.read("meta")
             try:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,22 @@ class FolderStore(ObjectStore):
 
 
 @pytest.fixture(params=["directory", "objects"])
-def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recording]:
-    """Opens the same recording, as another process would."""
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Path or URL of a recording that does not exist yet."""
     if request.param == "objects":
         pytest.importorskip("obstore")
         monkeypatch.setenv("GNSQ_TEST_FOLDER", str(tmp_path / "bucket"))
         monkeypatch.setattr(module.objectstore, "ObjectStore", FolderStore)
         monkeypatch.setattr(lease, "LEASE", 0.4)
-    url = str(tmp_path / "recording") if request.param == "directory" else "s3://bucket/recording"
+    return str(tmp_path / "recording") if request.param == "directory" else "s3://bucket/recording"
+
+
+@pytest.fixture
+def make(place: str) -> Callable[..., Recording]:
+    """Opens the same recording, as another process would."""
 
     def made(**more: Any) -> Recording:
-        found = Recording(url, **more)
+        found = Recording(place, **more)
         found.create("t", "c")
         return found
 
@@ -396,3 +402,53 @@ def test_an_object_that_is_damaged_is_reported(store: Callable[[], FolderStore])
     rows.write(name, data[: len(data) // 2])
     with pytest.raises(RecordingDamaged):
         objects.ObjectReader(store(), "a").bounds()
+
+
+def test_a_place_with_files_of_another_program_is_refused_by_name_and_stays_unchanged(
+    place: str, tmp_path: Path
+) -> None:
+    recording = Recording(place)
+    recording._root.write("spool.json", b"{}")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(RecordingError, match=r"is no recording: it has no meta, but spool\.json"):
+        recording.create("t", "c")
+    assert sorted(tmp_path.rglob("*")) == before
+    recording._root.remove("spool.json")
+    recording._root.write(".hidden", b"")
+    recording._root.write("LOCK", b"")
+    recording.create("t", "c")
+    recording._root.write("spool.json", b"{}")
+    recording.create("t", "c")
+
+
+def test_a_missing_bucket_is_an_error_at_once() -> None:
+    pytest.importorskip("obstore")
+
+    class NoBucket(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = b"<?xml version='1.0'?><Error><Code>NoSuchBucket</Code><Message>none</Message></Error>"
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_PUT = do_HEAD = do_POST = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), NoBucket)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        storage = {"endpoint": f"http://127.0.0.1:{server.server_port}", "allow_http": "true", "region": "r"}
+        storage |= {"access_key_id": "a", "secret_access_key": "b"}
+        recording = Recording("s3://absent/x", storage)
+        calls: list[Callable[[], object]] = [lambda: recording.create("t", "c"), recording.meta, recording.names]
+        for call in calls:
+            with pytest.raises(RecordingError, match="the store has no such bucket"):
+                call()
+    finally:
+        server.shutdown()
+        server.server_close()
