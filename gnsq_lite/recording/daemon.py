@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,10 @@ from gnsq_lite.recording.recording import Recording
 
 #: Seconds between two removals of rows beyond the retention, and seconds between two checks whether to stop.
 TRIM_EVERY, CHECK_EVERY = 30.0, 0.1
+#: Seconds after which a recorder without any connection logs the reason, and seconds between two such lines.
+REPORT_EVERY = 10.0
+
+log = logging.getLogger("gnsq_lite.recording")
 
 
 @contextmanager
@@ -55,12 +60,16 @@ def record(
     if until_empty:
         recorder.expect(int(clock.wall() * 1e9))
     backlog = Backlog(recorder, options)
-    trimmed = clock.now()
+    trimmed = reported = clock.now()
     while not wait(CHECK_EVERY):
         recorder.check()
         show()
         if until_empty and backlog.is_read():
             return
+        if clock.now() - reported >= REPORT_EVERY:
+            reported = clock.now()
+            if not recorder.is_connected() and (reason := recorder.trouble()):
+                log.warning("log %s: not connected to any nsqd: %s", recorder.log.name, reason)
         if _retains(options) and clock.now() - trimmed >= TRIM_EVERY:
             trimmed = clock.now()
             recorder.index()

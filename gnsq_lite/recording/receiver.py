@@ -131,8 +131,17 @@ class Receiver:
         return any(str(one) == partition if partition else address == lost for address, one in self._subscribed[number])
 
     def trouble(self) -> str:
-        """Return why a connection last ended or failed, or ""."""
-        return self._trouble
+        """Return why a connection last ended or failed, or why nsqlookupd gave no nsqd, or ""."""
+        return self._trouble if self.is_connected() else self._trouble or self._without_nsqd()
+
+    def _without_nsqd(self) -> str:
+        """Return the error of the last poll of an nsqlookupd, or that no nsqd has the topic, or ""."""
+        found = {address: health for reader in self._readers for address, health in reader.stats().lookupds.items()}
+        failed = [f"nsqlookupd {address}: {health.error}" for address, health in found.items() if health.error]
+        if failed:
+            return "; ".join(failed)
+        has_none = found and all(health.ok and not health.last_nodes for health in found.values())
+        return f"no nsqd has topic {self._topic} at {', '.join(found)}" if has_none and not self._named else ""
 
     def pause(self) -> None:
         """Send RDY 0 on every connection."""

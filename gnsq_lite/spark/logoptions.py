@@ -61,6 +61,8 @@ class LogOptions:
         check_ranges(self)
         if not self.topic:
             raise OptionError("topic", "", "is required")
+        if not self.channel:
+            raise OptionError("channel", "", "is required")
         check_topic(self.topic)
         check_channel(self.channel[:20])
         if len(self.channel) > 20 or "#" in self.channel:

@@ -147,6 +147,8 @@ class SourceOptions(CommonOptions):
             object.__setattr__(self, "recording", str(local_directory(self.recording, "recording")))
         seconds_of(self.max_trigger_delay)
         if self.records:
+            if not self.channel:
+                raise OptionError("channel", "", "is required with topic")
             check_topic(self.topic)
             check_channel(self.channel)
             self.check_addresses()

@@ -5,10 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from gnsq_lite.errors import OptionError
 from gnsq_lite.recording.receiver import REMEMBERED, Receiver
 from gnsq_lite.spark.options import SourceOptions, parse
+from gnsq_lite.stats import Health
 from tests.fakes import FakeClock
 from tests.programs import wait_for
+from tests.servers import Cluster
 from tests.youzan_broker import YouzanBroker
 
 
@@ -17,9 +22,11 @@ class FakeReader:
 
     def __init__(self) -> None:
         self.connections: list[tuple[str, int | None]] = []
+        self.lookupds: dict[str, Health] = {}
 
     def stats(self) -> Any:
-        return SimpleNamespace(connections=[SimpleNamespace(address=a, partition=p) for a, p in self.connections])
+        connections = [SimpleNamespace(address=a, partition=p) for a, p in self.connections]
+        return SimpleNamespace(connections=connections, lookupds=self.lookupds)
 
 
 def made(**more: str) -> tuple[Receiver, FakeReader, FakeClock]:
@@ -104,3 +111,34 @@ def test_a_partition_that_another_nsqd_leads_now_is_not_missed() -> None:
             assert receiver.is_connected()
         finally:
             receiver.stop(2.0)
+
+
+def test_the_trouble_of_a_receiver_without_connections_names_what_nsqlookupd_answered() -> None:
+    receiver, reader, _ = made()
+    assert receiver.trouble() == "", "no poll has ended"
+    reader.lookupds = {"l:4161": Health(True, None, None, 0, ())}
+    assert receiver.trouble() == "no nsqd has topic t at l:4161"
+    reader.lookupds["m:4161"] = Health(False, "refused", None, 2, ())
+    assert receiver.trouble() == "nsqlookupd m:4161: refused"
+    reader.connections = [("a:4150", None)]
+    receiver._on_connected(0, "a:4150")
+    assert receiver.trouble() == ""
+
+
+def test_a_receiver_names_an_nsqlookupd_without_the_topic_and_an_address_without_one(
+    cluster: Cluster,
+) -> None:
+    for address, wanted in ((cluster.lookupd_http_address, "no nsqd has topic t"), ("127.0.0.1:1", "nsqlookupd ")):
+        given = {"topic": "t", "channel": "c", "recording": "/s", "lookupdHTTPAddresses": address}
+        receiver = Receiver(parse(SourceOptions, given).recorder())
+        receiver.start(lambda messages: None)
+        try:
+            wait_for(lambda r=receiver: bool(r.trouble()))
+            assert receiver.trouble().startswith(wanted)
+        finally:
+            receiver.stop(5.0)
+
+
+def test_an_empty_channel_is_an_error_that_names_the_option() -> None:
+    with pytest.raises(OptionError, match=r"channel='': is required with topic"):
+        made(channel="")
