@@ -236,6 +236,15 @@ class LocalLog:
             self._files.close(self._pack_fd)
             self._pack = None
 
+    def probe(self, size: int) -> None:
+        """Write and remove a file of *size* bytes and one disk block.  Raises OSError if the disk is full."""
+        path = self.directory / "PROBE"
+        try:
+            self._files.unlink(path)
+            self._files.write_new(path, bytes(size + 4096))
+        finally:
+            self._files.unlink(path)
+
     def check_writer(self) -> None:
         """Do nothing: the kernel keeps the lock."""
 

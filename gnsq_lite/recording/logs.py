@@ -79,6 +79,9 @@ class LogWriter(Protocol):
             RecordingError: the rows may be stored, or the log is closed.  The log must be opened again.
         """
 
+    def probe(self, size: int) -> None:
+        """Raise OSError unless the disk has room for *size* bytes.  Called after append() has raised OSError."""
+
     def check_writer(self) -> None:
         """Raise RecordingFenced if another process has taken over the log."""
 

@@ -184,6 +184,9 @@ class ObjectLog:
         except (OSError, RecordingDamaged) as error:  # the writes stay
             log.warning("log %s: writes cannot be merged: %s", self.name, error)
 
+    def probe(self, size: int) -> None:
+        """Do nothing: append() itself retries while the store is unavailable, and raises no OSError."""
+
     def check_writer(self) -> None:
         """Raise RecordingFenced if another recorder has a newer lease."""
         self.lease.check()

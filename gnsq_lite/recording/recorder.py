@@ -153,15 +153,14 @@ class Recorder:
         self._note_backlog(messages)
         batches = self._new_rows(messages)
         begun = self._clock.now()
-        with self.lock:
-            if batches:
-                try:
-                    size = self.log.append(batches)
-                except OSError as error:
-                    self._refused(error, messages)
-                    return
-                self._note_stored(batches, size)
-        self._refused_since, self._refusal = None, ""
+        if batches:
+            try:
+                with self.lock:
+                    self._note_stored(batches, self.log.append(batches))
+            except OSError as error:
+                self._refused(error, messages)
+                return
+            self._refused_since, self._refusal = None, ""
         self.flush_seconds += self._clock.now() - begun
         self._news.set()
         finish_all(messages)
@@ -230,7 +229,10 @@ class Recorder:
         return self._cutoff.covers(first.nsqd_address, first.timestamp_ns)
 
     def _refused(self, error: OSError, messages: list[Message]) -> None:
-        """Requeue *messages* after a failed write.  If no row can be removed, pause, or raise after lease.PATIENCE."""
+        """Requeue *messages* after a failed write.  If no row can be removed, pause until the log has room.
+
+        Raises RecordingError if writes fail for lease.PATIENCE seconds.
+        """
         send_back(messages)
         now = self._clock.now()
         self._refused_since = now if self._refused_since is None else self._refused_since
@@ -238,13 +240,18 @@ class Recorder:
         log.warning("log %s refuses writes: %s", self.log.name, error)
         if self._make_room():
             return
-        if now - self._refused_since >= lease.PATIENCE:
-            raise RecordingError(
-                f"log {self.log.name} refuses writes: {error}; no row is lost, the messages stay in nsqd"
-            ) from error
         self._receiver.pause()
-        self._stopping.wait(1.0)
-        if not self._paused:
+        size = sum(map(len, (message.body for message in messages)))
+        while not self._stopping.wait(1.0):
+            self._give_back()  # messages that nsqd sent before it received RDY 0
+            if self._clock.now() - self._refused_since >= lease.PATIENCE:
+                raise RecordingError(
+                    f"log {self.log.name} refuses writes: {error}; no row is lost, the messages stay in nsqd"
+                ) from error
+            with suppress(OSError):
+                self.log.probe(size)
+                break
+        if not self._paused and not self._stopping.is_set():
             self._receiver.resume()
 
     # -- for callers
