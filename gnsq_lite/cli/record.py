@@ -104,8 +104,14 @@ def command(
     client = {**flags.where(nsqds, lookupds), **flags.secured(given)}
     options = RecorderOptions(topic=topic, channel=channel, client=client, include_youzan=youzan, **chosen)
     stages, numbers = Stages(), (signal.SIGTERM, signal.SIGINT) if in_main_thread() else ()
+
+    def begin_drain(number: int, frame: object = None) -> None:
+        stages.begin_drain(number)
+        for each in numbers:  # a second signal ends the process; nsqd sends unfinished messages again
+            signal.signal(each, signal.SIG_DFL)
+
     with (
-        stages.installed((number, stages.begin_drain) for number in numbers),
+        stages.installed((number, begin_drain) for number in numbers),
         running_recorder(recording, options) as recorder,
         Progress(recorder.log.name) as progress,
     ):

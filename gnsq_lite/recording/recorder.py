@@ -29,8 +29,9 @@ log = logging.getLogger("gnsq_lite.recording")
 MOST_AT_ONCE, MOST_BYTES = 10_000, 16 << 20
 #: The index of known messages is written when it lacks this many rows, because a starting recorder reads these rows.
 UNINDEXED = 1_000_000
-#: Time limit in seconds of each step of a graceful stop: close the Readers, and store the queued messages.
-STOP_TIMEOUT = 8.0
+#: Time limits in seconds of a graceful stop, 8 s together: close the Readers and store the queued messages, and then
+#: close the log, even if the first step took all its time.
+STOP_TIMEOUT, CLOSE_LOG = 7.0, 1.0
 
 
 class Recorder:
@@ -331,19 +332,28 @@ class Recorder:
     def stop(self, timeout: float = STOP_TIMEOUT) -> bool:
         """Stop receiving, store and finish the received messages, and close the log.
 
-        Return False if the recorder's thread still writes after *timeout* seconds.  The log accepts no more writes, and
-        the thread requeues the messages that are not stored.
+        Return False if the recorder's thread still writes after *timeout* seconds in total.  The log accepts no more
+        writes, and the thread requeues the messages that are not stored.  If a store does not answer, the log is closed
+        in the background, and its lease expires if the process exits first.
         """
+        deadline = self._clock.now() + timeout
         self._receiver.stop(timeout)
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(timeout)
+            self._thread.join(max(0.0, deadline - self._clock.now()))
         has_ended = self._thread is None or not self._thread.is_alive()
         self._closes_log = True
-        with self.lock:
-            self.log.close()
+        closing = threading.Thread(target=self._close_log, name="gnsq_lite-close", daemon=True)
+        closing.start()
+        closing.join(max(CLOSE_LOG, deadline - self._clock.now()))
         if not has_ended:
             said = "log %s: closed after %g s, before all received messages were stored; nsqd sends the others again"
             log.warning(said, self.log.name, timeout)
-        return has_ended
+        elif closing.is_alive():
+            log.warning("log %s: the store does not answer; the lease of the log expires", self.log.name)
+        return has_ended and not closing.is_alive()
+
+    def _close_log(self) -> None:
+        with self.lock:
+            self.log.close()

@@ -275,3 +275,19 @@ def test_back_pressure_is_on_bytes_that_the_owner_has_not_taken(tmp_path: Path) 
         recorder.hand_over(1)
         wait_for(lambda: not receiver.paused)
         assert recorder.waiting_bytes() == 0
+
+
+def test_stop_ends_in_its_time_while_the_log_cannot_be_closed(tmp_path: Path) -> None:
+    answered = threading.Event()
+    with recording_to(tmp_path) as (recorder, _):
+        close = recorder.log.close
+
+        def close_when_answered() -> None:
+            answered.wait(100.0)
+            close()
+
+        recorder.log.close = close_when_answered  # type: ignore[method-assign]
+        begun = time.monotonic()
+        assert recorder.stop(0.1) is False
+        assert time.monotonic() - begun < 50.0
+        answered.set()

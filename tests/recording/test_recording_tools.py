@@ -314,3 +314,19 @@ def test_a_replay_without_until_continues_where_a_replay_with_until_ended(
     assert run([*again, "--until", until]) == run([*again, "--until", until]) == 0
     assert run(again) == run([*again, "--until", until]) == run(again) == 0
     assert MpubRecorder.mpubs == [[b"%d" % n for n in range(4)], [b"%d" % n for n in range(4, 10)]]
+
+
+def test_a_second_sigterm_ends_a_recorder_that_cannot_stop(nsqd: ServerHandle, topic: str, tmp_path: Path) -> None:
+    nsqd.prepare(topic, "c")
+    code = (
+        "import sys, time; from gnsq_lite.recording.recorder import Recorder; from gnsq_lite.cli.app import main\n"
+        "Recorder.stop = lambda *_: (print('stopping', flush=True), time.sleep(100))\n"
+        "main()\n"
+    )
+    (tmp_path / "slow.py").write_text(code)
+    with running(["slow.py", *record(nsqd, topic)[2:]], tmp_path) as program:
+        wait_for(lambda: nsqd.stats(topic, "c")["clients"] != [], STARTING)
+        program.signal(signal.SIGTERM)
+        program.says("stopping")
+        program.signal(signal.SIGTERM)
+        assert program.ends(60) == -signal.SIGTERM
