@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
@@ -96,14 +97,19 @@ def record(
 def run_task(recording: Recording, wanted: str, options: RecorderOptions, job: str) -> int:
     """Record in a task until the marker of *job* is removed, and return the number of stored rows.
 
+    Also ends when Spark's daemon, the parent process, has died.  The daemon ends when its executor or driver dies.
+
     Raises RecordingNotVisible: this executor does not see the recording with the uuid *wanted*.
     """
     settle_worker()
     recording.check_visible(wanted)
-    checked = SYSTEM_CLOCK.now() - LOOK_EVERY
+    checked, parent = SYSTEM_CLOCK.now() - LOOK_EVERY, os.getppid()
 
     def wait(seconds: float) -> bool:
         nonlocal checked
+        if os.getppid() != parent:
+            log.warning("recording %s: Spark's daemon, process %d, has died: recording ends", recording.url, parent)
+            return True
         if SYSTEM_CLOCK.now() - checked >= LOOK_EVERY:
             checked = SYSTEM_CLOCK.now()
             try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from gnsq_lite.broker import Broker
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.message import Message
 from gnsq_lite.options import format_address
+from gnsq_lite.recording import Recording, daemon
+from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.receiver import Receiver
+from gnsq_lite.spark import recorders
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.stream import NsqStreamReader
 from tests.fakes import FakeClock
@@ -180,3 +184,25 @@ def test_the_time_to_stop_is_that_of_all_receivers_together(monkeypatch: pytest.
     begun = clock.now()
     receiver.stop(5.0)
     assert clock.now() - begun == 5.0
+
+
+def test_a_recorder_of_a_spark_job_ends_when_its_parent_process_has_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = Recording(str(tmp_path))
+    found = recording.create("t", "c")
+    recording.jobs.write("job", b"")
+    parents = iter([7, 7, 7, 7])
+    waits: list[bool] = []
+
+    def record(recorder: object, _: object, options: object, wait: Callable[[float], bool]) -> None:
+        while not wait(0.0):
+            waits.append(True)
+
+    monkeypatch.setattr(recorders, "settle_worker", lambda: None)
+    monkeypatch.setattr(os, "getppid", lambda: next(parents, 1))
+    monkeypatch.setattr(daemon, "record", record)
+    options = RecorderOptions(topic="t", channel="c", client={"nsqd_tcp_addresses": ["127.0.0.1:1"]})
+    assert recorders.run_task(recording, found.uuid, options, "job") == 0
+    assert len(waits) == 2
+    assert recording.jobs.names() == ["job"]
