@@ -14,6 +14,7 @@ import logging
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -25,7 +26,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.consume.settings import message_fields
 from gnsq_lite.errors import BadMessageError, ClosedError, CompressedBodyError, MessageTooLarge, OptionError
 from gnsq_lite.message import Message
-from gnsq_lite.net.os_threads import native_ident
+from gnsq_lite.net.os_threads import is_patched, native_ident
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.reader import log_give_up
 from gnsq_lite.text import cut, escape
@@ -41,6 +42,8 @@ OnGiveUp = Callable[[Message], None]
 VERSION = 1
 #: Maximum characters of a traceback in a letter.  Only the end of a longer traceback is kept.
 _LONGEST_TRACEBACK = 16_384
+#: Seconds between two attempts to lock a directory in a monkey-patched process.
+_LOCKED = 0.005
 #: Maximum number of letters in a directory, and maximum number of letters stored between two counts of its files.
 _MOST, _RECOUNT = 100_000, 1_000
 _WORDS = "must be 'log' or a comma-separated list of 'directory:PATH', 'topic:NAME', 'bodies:NAME' and 'django'"
@@ -210,7 +213,7 @@ class Directory:
         """Lock the directory, and yield whether the file exists."""
         folder = os.open(self._folder, os.O_RDONLY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            _lock(folder)
             yield os.path.lexists(self._file(letter))
         finally:
             fcntl.flock(folder, fcntl.LOCK_UN)  # because gevent's os.close() closes a directory later
@@ -226,6 +229,17 @@ class Directory:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def _lock(folder: int) -> None:
+    """Lock an open directory.  In a monkey-patched process let other greenlets run, one of which may hold the lock."""
+    while is_patched():
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(_LOCKED)
+    fcntl.flock(folder, fcntl.LOCK_EX)
 
 
 class Topic:

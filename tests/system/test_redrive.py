@@ -94,6 +94,7 @@ def test_letters_that_wait_for_a_rate_longer_than_msg_timeout_are_published_once
     assert published(broker) == count
 
 
+@pytest.mark.unpatched
 def test_a_drop_beside_a_retry_loses_no_letter_and_doubles_none(brokers: list[Broker], tmp_path: Path) -> None:
     store, count = Directory(tmp_path), 500
     for number in range(count):
@@ -128,3 +129,22 @@ def test_a_letter_that_another_command_removed_is_not_published(brokers: list[Br
     with Redrive({}, report=print) as redrive:
         redrive.publish(store, stored)
     assert (redrive.published, published(brokers[0])) == ({}, 0)
+
+
+def test_two_claims_of_one_process_wait_for_each_other(tmp_path: Path) -> None:
+    stored, order = letter(1, "127.0.0.1:1"), list[str]()
+    Directory(tmp_path).keep(stored)
+
+    def claim(name: str) -> None:
+        with Directory(tmp_path).claim(stored):
+            order.append(f"{name} begins")
+            time.sleep(0.1)
+            order.append(f"{name} ends")
+
+    threads = [threading.Thread(target=claim, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    first, second = order[0][0], order[-1][0]
+    assert order == [f"{first} begins", f"{first} ends", f"{second} begins", f"{second} ends"]

@@ -22,8 +22,11 @@ from tests.programs import STARTING, running, wait_for
 from tests.servers import ServerHandle
 from tests.system.worker_programs import get, pages_at, worker
 
+#: In a monkey-patched process a thread that a handler starts is a greenlet of the handler's own thread.
+THREAD = pytest.param("thread", marks=pytest.mark.unpatched)
 
-@pytest.mark.parametrize("pool", ["thread", "greenlet", "inline"])
+
+@pytest.mark.parametrize("pool", [THREAD, "greenlet", "inline"])
 def test_the_calling_threads_or_greenlets_message_is_known(broker: ServerHandle, topic: str, pool: Any) -> None:
     seen: list[tuple[Message | None, Message]] = []
     in_thread: list[Message | None] = []
@@ -60,7 +63,7 @@ def test_the_first_message_of_a_list_is_the_current_one(broker: ServerHandle, to
     assert seen[0]
 
 
-@pytest.mark.parametrize("pool", ["thread", "greenlet"])
+@pytest.mark.parametrize("pool", [THREAD, "greenlet"])
 def test_running_calls_have_their_message_age_and_stack(broker: ServerHandle, topic: str, pool: Any) -> None:
     broker.prepare(topic, "ch")
     broker.publish(topic, b"1", b"2")
