@@ -1,4 +1,4 @@
-"""Runs ``async def`` handlers in one asyncio event loop, which has a native thread of its own in each process.
+"""Runs ``async def`` handlers in one asyncio event loop, for which each process starts a native thread.
 
 A task of the event loop calls one handler after the other, like a greenlet of :class:`~.pools.GreenletPool`.  The pool
 wakes another task only if a handler awaits something while messages are queued, so handlers that await nothing cost no
@@ -168,10 +168,10 @@ class AsyncPool(Pool):
         on_exit: Callable[[BaseException], None],
         lifespan: Lifespan | None = None,
     ) -> None:
-        runner = calls.runner()
+        most = calls.runner().most
         # drain() makes the first step of each handler.  If the handler then waits, or its message needs a thread,
         # drain() returns, and the task goes on with the job in _left.
-        super().__init__(Runner(self._first_step, runner.most, self._leave, self._leave, self._returned), on_exit)
+        super().__init__(Runner(self._first_step, most, self._leave, self._leave, self._returned), on_exit)
         self._runner.writes_fins = True
         self._io, self._calls, self._concurrency, self._lifespan = loop, calls, concurrency, lifespan
         #: The job with which the task goes on after drain(), and the started handler or its error, or None for neither.

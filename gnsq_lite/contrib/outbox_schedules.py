@@ -167,7 +167,7 @@ class Scheduler:
         self._failed: dict[str, float] = {}
 
     def step(self) -> None:
-        """Store what is due.  Log errors; a schedule that fails does not stop the others."""
+        """Store the messages of all due times.  Log errors.  If one schedule fails, store those of the others."""
         if not self._declared or self._waits(""):
             return
         try:

@@ -1,4 +1,4 @@
-"""Schedules of an outbox: which due times are stored, by whom, and what happens after failures."""
+"""Relays store the message of each due time of an outbox's schedules once, also after failures."""
 
 from __future__ import annotations
 
