@@ -133,15 +133,15 @@ class DedupIndex:
         span = pc.min_max(times)
         low, high = span["min"].as_py(), span["max"].as_py()
         found: set[tuple[str, str, int]] = set()
-        least, most = pa.scalar(low, pa.int64()), pa.scalar(high, pa.int64())
         for chunk in self._chunks():
             if chunk.origin != origin or chunk.high < low or chunk.low > high:
                 continue
             keys = self._loaded(chunk)
-            times_here = keys.column("time")
-            near = keys.filter(pc.and_(pc.greater_equal(times_here, least), pc.less_equal(times_here, most)))
-            hits = near.filter(pc.is_in(near.column("id"), value_set=ids))
-            found.update((origin, *key) for key in zip(*(column.to_pylist() for column in hits.columns), strict=True))
+            near = keys.filter(pc.is_in(keys.column("time"), value_set=times))
+            if near.num_rows:
+                hits = near.filter(pc.is_in(near.column("id"), value_set=ids))
+                columns = [column.to_pylist() for column in hits.columns]
+                found.update((origin, *key) for key in zip(*columns, strict=True))
         return found
 
     def _chunks(self) -> Iterator[Chunk]:
@@ -263,8 +263,22 @@ def _origins(partition: int, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Ar
     if partition >= 0:
         return [(f"#{partition}", None)]
     nsqds = batch.column("nsqd")
+    first = nsqds[0].as_py()
+    if _is_repeated(nsqds, first):
+        return [(first, None)]
     values = nsqds.unique().to_pylist()
-    return [(value, None if len(values) == 1 else pc.equal(nsqds, value)) for value in values]
+    return [(value, pc.equal(nsqds, value)) for value in values]
+
+
+def _is_repeated(texts: pa.Array, text: str) -> bool:
+    """Return whether all *texts*, addresses, are *text*.  Comparing bytes takes a tenth of the time of unique()."""
+    length, begin = len(text.encode()), texts.offset
+    offsets, data = texts.buffers()[1:]
+    bounds = memoryview(offsets).cast("i")
+    size = len(texts) * length
+    if bounds[begin + len(texts)] - bounds[begin] != size:
+        return False
+    return bytes(memoryview(data)[bounds[begin] : bounds[begin] + size]) == text.encode() * len(texts)
 
 
 def _chunk(origin: str, keys: pa.Table) -> Chunk:
