@@ -37,7 +37,7 @@ setup(
     ext_modules=[
         Extension(
             "gnsq_lite._core.native",
-            [f"gnsq_lite/_core/{name}.c" for name in ("native", "drain", "lists", "packing", "exchange")],
+            [f"gnsq_lite/_core/{name}.c" for name in ("native", "drain", "lists", "rows", "packing", "exchange")],
             depends=["gnsq_lite/_core/native.h"],
             optional=True,
         ),

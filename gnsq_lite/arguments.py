@@ -26,6 +26,7 @@ from gnsq_lite.publish.middleware import PublishMiddleware
 Returned = Coroutine[Any, Any, None] | None
 OneByOne = Callable[[Message], Returned]
 InBatches = Callable[[list[Message]], Returned]
+InColumns = Callable[[Any], Returned]  # pyarrow has no types
 WithValue = Callable[[Any, Message], Returned]
 
 #: Exception classes that give up a message at once, or a mapping from each class to the attempt that gives it up.
@@ -39,6 +40,7 @@ RetryDelay = Delay | Mapping[type[BaseException], Delay]
 Value = TypeVar("Value")
 One = TypeVar("One", bound=OneByOne)
 Batch = TypeVar("Batch", bound=InBatches)
+Columns = TypeVar("Columns", bound=InColumns)
 
 # -- written by python -m tests.keyword_types --------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class _Reader(_Shared, total=False):
 
 
 class ReaderArguments(_Reader, total=False):
-    """Keywords of a Reader, except *batch_size* and *batch_wait*."""
+    """Keywords of a Reader, except *batch_size*, *batch_wait* and *batch_format*."""
 
     on_give_up: Callable[[Message], None] | None
 

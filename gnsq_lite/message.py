@@ -34,13 +34,16 @@ class Requeue(Exception):
     Args:
         delay: Seconds until nsqd sends the message again.  None means the Reader's delay for this number of attempts.
         backoff: Whether the requeue counts as a failure for the Reader's backoff (BACK-5).
+        rows: Of a handler of batches: for each message of the batch, in its order, whether to requeue it; the Reader
+            finishes the others.  A list of bools, a pyarrow array or a numpy array.  None means all messages.
     Raises:
         OptionError: *delay* is negative or not finite.
     """
 
-    def __init__(self, delay: float | None = None, backoff: bool = True) -> None:
+    def __init__(self, delay: float | None = None, backoff: bool = True, *, rows: Iterable[object] | None = None) -> None:
         super().__init__(delay, backoff)
         self.delay, self.backoff = checked_delay(delay), backoff
+        self.rows: list[object] | None = None if rows is None else list(getattr(rows, "to_pylist", lambda: rows)())
 
 
 class GiveUp(Exception):
@@ -130,6 +133,8 @@ class Message:
     internal_id: int | None = None
     trace_id: int | None = None
     headers: dict[str, object] | None = None
+    #: Number of messages that this object stands for (see :mod:`gnsq_lite.consume.rows`).
+    _rows: int = 1
 
     def __init__(self, connection: Answers, timestamp_ns: int, attempts: int, id: bytes, body: bytes) -> None:
         self._connection = connection
@@ -261,12 +266,17 @@ def is_expired(message: Message) -> bool:
     return getattr(message, "_token", None) == EXPIRED
 
 
+def release(message: Message) -> int | None:
+    """Delete and return the token, or return None if the message is answered."""
+    try:
+        return message._claim("release")
+    except AlreadyAnswered:
+        return None
+
+
 def claim(message: Message) -> bool:
     """Delete the token, if any, before an answer.  Return False if the message was marked as expired."""
-    try:
-        return message._claim("claim") < EXPIRED
-    except AlreadyAnswered:
-        return True
+    return (release(message) or NEW) < EXPIRED
 
 
 def finish_new(message: Message) -> bool:

@@ -8,7 +8,7 @@ import signal
 import sys
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gnsq_lite import stacks
 from gnsq_lite.consume.calls import RunningCall
@@ -45,7 +45,7 @@ from gnsq_lite.wire.names import check_channel, check_topic
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-from gnsq_lite.arguments import InBatches, OneByOne, ReaderArguments
+from gnsq_lite.arguments import InBatches, InColumns, OneByOne, ReaderArguments
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -67,13 +67,17 @@ class Reader:
 
     Args:
         topic, channel: Names that nsqd accepts.
-        handler: Called with a :class:`~gnsq_lite.Message`, or with a list of messages if *batch_size* is set.
+        handler: Called with a :class:`~gnsq_lite.Message`, or with a list of messages if *batch_size* is set,
+            or with a ``pyarrow.RecordBatch`` if *batch_format* is ``"pyarrow"``.
         options: Keyword arguments.  The page Options of the documentation lists their defaults, units and ranges.
             Durations are seconds.
 
     Raises:
         InvalidName, OptionError: An argument is invalid.  No connection was opened.
     """
+
+    #: Whether the handler gets the messages of each read as one object (:mod:`gnsq_lite.consume.rows`).
+    _takes_rows = False
 
     @overload
     def __init__(
@@ -93,15 +97,30 @@ class Reader:
         handler: InBatches,
         *,
         batch_size: int,
+        batch_format: Literal["list"] = "list",
         batch_wait: float | None = None,
         **options: Unpack[ReaderArguments],
     ) -> None: ...
-    def __init__(self, topic: str, channel: str, handler: OneByOne | InBatches, **options: Any) -> None:
+    @overload
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        handler: InColumns,
+        *,
+        batch_size: int,
+        batch_format: Literal["pyarrow"],
+        batch_wait: float | None = None,
+        **options: Unpack[ReaderArguments],
+    ) -> None: ...
+    def __init__(self, topic: str, channel: str, handler: OneByOne | InBatches | InColumns, **options: Any) -> None:
         check_topic(topic)
         check_channel(channel)
         if not callable(handler):
             raise OptionError("handler", handler, "must be callable with one argument, the message")
         check_runs("handler", handler, awaits=True)
+        if getattr(handler, "nsq_takes_one", False) and options.get("batch_size") is not None:
+            raise OptionError("batch_size", options["batch_size"], "once handles single messages")
         own, hooks, connection, limits, retry, reconnect, lookup = split(
             options,
             Reader,
@@ -123,11 +142,13 @@ class Reader:
             "backoff": _backoff(own.backoff),
             "on_give_up": own.on_give_up or log_give_up,
         }
+        is_columns = own.batch_format == "pyarrow"
         self._settings = ConsumerSettings(
             **{**vars(own), **replaced},
             topic=topic,
             channel=channel,
-            handler=handler,
+            handler=with_columns(handler) if is_columns else handler,
+            takes_rows=is_columns or self._takes_rows,
             endpoints=chosen.named_endpoints([Endpoint(host, port) for host, port in endpoints]),
             lookupds=url_list(lookupds),
             pool=pool_kind(own.handler_pool, handler),
@@ -316,6 +337,16 @@ class Reader:
 
     def __repr__(self) -> str:
         return f"<Reader {self.topic}/{self.channel} pid={os.getpid()}>"
+
+
+def with_columns(handler: Any) -> Any:
+    """Return a function that calls *handler* with messages or Rows as a RecordBatch.  Raises OptionError."""
+    try:
+        from gnsq_lite.arrow import to_batch
+    except ImportError as error:
+        why = "needs pyarrow, which is not installed: pip install 'gnsq_lite[recording]'"
+        raise OptionError("batch_format", "pyarrow", why) from error
+    return lambda messages: handler(to_batch(messages))
 
 
 _NEVER: Any = object()  # the core of a Reader that was closed before start()

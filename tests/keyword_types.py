@@ -37,7 +37,8 @@ def written() -> str:
     """Return the generated text below the line."""
     shared = options_of(SHARED)
     reader = options_of(
-        (ReaderOptions, Hooks, HandlerOptions, RetryOptions), [*shared, "on_give_up", "batch_size", "batch_wait"]
+        (ReaderOptions, Hooks, HandlerOptions, RetryOptions),
+        [*shared, "on_give_up", "batch_size", "batch_wait", "batch_format"],
     )
     return "".join(
         [
@@ -47,7 +48,7 @@ def written() -> str:
             typed_dict(
                 "ReaderArguments",
                 "_Reader",
-                "Keywords of a Reader, except *batch_size* and *batch_wait*.",
+                "Keywords of a Reader, except *batch_size*, *batch_wait* and *batch_format*.",
                 {"on_give_up": options_of([ReaderOptions])["on_give_up"]},
             ),
             typed_dict(

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gnsq_lite import Reader, Writer
+from gnsq_lite.arrow import arrow_schema, to_batch
 from gnsq_lite.recording.files import Files
 from gnsq_lite.recording.frames import coalesced
 from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.recording.recorder import Recorder
 from gnsq_lite.recording.recording import Recording
-from gnsq_lite.recording.schema import arrow_schema, to_batch
 
 
 def prepare(server: Any, topic: str, messages: int, size: int) -> None:

@@ -1,25 +1,10 @@
 /* The optional extension: code that runs once per message (see gnsq_lite/_core/__init__.py).
 
    This file turns message frames (WIRE-2, WIRE-3) into messages.  It stops at the first frame that is incomplete,
-   invalid or not a message, and Python continues there.  drain.c calls handlers, lists.c handles lists of messages,
-   packing.c encodes an MPUB, exchange.c sends and reads for a publishing thread. */
+   invalid or not a message, and Python continues there.  rows.c turns frames into columns, drain.c calls handlers,
+   lists.c handles lists of messages, packing.c encodes an MPUB, exchange.c sends and reads for a publishing thread. */
 
 #include "native.h"
-
-enum { FRAME_MESSAGE = 2 };
-/* Offsets in a message frame, from its first byte.  A size counts the bytes after the size field. */
-enum { SIZE_LENGTH = 4, KIND_AT = 4, TIMESTAMP_AT = 8, ATTEMPTS_AT = 16, ID_AT = 18, BODY_AT = 34 };
-enum { SMALLEST_SIZE = BODY_AT - SIZE_LENGTH };
-
-static inline uint64_t
-big_endian(const unsigned char *at, int count)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < count; i++) {
-        value = value << 8 | at[i];
-    }
-    return value;
-}
 
 /* -- offsets of slots ----------------------------------------------------------------------------------------------- */
 
@@ -157,24 +142,17 @@ scan(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     const unsigned char *start = (const unsigned char *)PyBytes_AS_STRING(data);
     Py_ssize_t length = PyBytes_GET_SIZE(data);
-    while (at <= length - BODY_AT) {
-        const unsigned char *frame = start + at;
-        int32_t size = (int32_t)big_endian(frame, SIZE_LENGTH);
-        if (big_endian(frame + KIND_AT, 4) != FRAME_MESSAGE || size < SMALLEST_SIZE || size > limit ||
-            size > length - at - SIZE_LENGTH) {
-            break;
-        }
+    for (int32_t size; (size = message_size(start + at, length - at, limit)) >= 0; at += SIZE_LENGTH + size) {
         if (is_known && read_at == NULL && (read_at = PyObject_GetAttrString(owner, "read_at")) == NULL) {
             return NULL;
         }
-        PyObject *message = make_one(state, frame, size, make, owner, read_at);
+        PyObject *message = make_one(state, start + at, size, make, owner, read_at);
         if (message == NULL || PyList_Append(found, message) < 0) {
             Py_XDECREF(message);
             Py_XDECREF(read_at);
             return NULL;
         }
         Py_DECREF(message);
-        at += SIZE_LENGTH + size;
     }
     Py_XDECREF(read_at);
     return PyLong_FromSsize_t(at);
@@ -256,6 +234,8 @@ static PyMethodDef methods[] = {
     {"keep_open", keep_open, METH_VARARGS, "keep_open($module, messages, /)\n--\n\n"},
     {"finish_open", finish_open, METH_VARARGS, "finish_open($module, messages, kept_too, /)\n--\n\n"},
     {"columns", columns, METH_VARARGS, "columns($module, messages, /)\n--\n\n"},
+    {"scan_rows", scan_rows, METH_VARARGS, "scan_rows($module, data, at, limit, make, owner, found, most, /)\n--\n\n"},
+    {"frame_columns", frame_columns, METH_VARARGS, "frame_columns($module, parts, /)\n--\n\n"},
     {"pack", pack, METH_VARARGS, "pack($module, head, bodies, most, /)\n--\n\n"},
     {"murmur3_32", murmur3_32, METH_VARARGS, "murmur3_32($module, data, seed=0, /)\n--\n\n"},
     {"receive", receive, METH_VARARGS, "receive($module, descriptor, received, /)\n--\n\n"},

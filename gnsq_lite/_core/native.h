@@ -21,6 +21,32 @@ enum { HANDLER, MOST, RUN, FAILED, RETURNED, SURPLUS_OF_WORKERS, SLICE_ENDS, WRI
 
 enum { ID_LENGTH = 16 };
 
+enum { FRAME_MESSAGE = 2 };
+/* Offsets in a message frame, from its first byte.  A size counts the bytes after the size field. */
+enum { SIZE_LENGTH = 4, KIND_AT = 4, TIMESTAMP_AT = 8, ATTEMPTS_AT = 16, ID_AT = 18, BODY_AT = 34 };
+enum { SMALLEST_SIZE = BODY_AT - SIZE_LENGTH };
+
+static inline uint64_t
+big_endian(const unsigned char *at, int count)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < count; i++) {
+        value = value << 8 | at[i];
+    }
+    return value;
+}
+
+/* Return the size field of the complete, valid message frame at *frame*, of which *left* bytes are known, or -1. */
+static inline int32_t
+message_size(const unsigned char *frame, Py_ssize_t left, long long limit)
+{
+    if (left < BODY_AT || big_endian(frame + KIND_AT, 4) != FRAME_MESSAGE) {
+        return -1;
+    }
+    int32_t size = (int32_t)big_endian(frame, SIZE_LENGTH);
+    return size < SMALLEST_SIZE || size > limit || size > left - SIZE_LENGTH ? -1 : size;
+}
+
 /* Without the GIL, another thread may change a slot or a list at any time.  Therefore all code reads them with the
    functions below, which return new references.  In a build with the GIL, critical sections are empty blocks. */
 #if PY_VERSION_HEX < 0x030D0000
@@ -131,6 +157,9 @@ PyObject *all_new(PyObject *module, PyObject *args);
 PyObject *keep_open(PyObject *module, PyObject *args);
 PyObject *finish_open(PyObject *module, PyObject *args);
 PyObject *columns(PyObject *module, PyObject *args);
+
+PyObject *scan_rows(PyObject *module, PyObject *args);
+PyObject *frame_columns(PyObject *module, PyObject *args);
 
 PyObject *pack(PyObject *module, PyObject *args);
 PyObject *murmur3_32(PyObject *module, PyObject *args);

@@ -5,7 +5,6 @@
 
 #include "native.h"
 
-enum { SIZE_LENGTH = 4 };
 #define MOST_PAYLOAD ((Py_ssize_t)0x7fffffff)
 
 static inline char *

@@ -10,7 +10,9 @@ import os
 import sys
 import time
 from _thread import RLock
+from array import array
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from struct import Struct
 from typing import Any
 
@@ -48,6 +50,47 @@ def scan(
         append(make(owner, timestamp_ns, attempts, message_id, data[at + _BODY_AT : end]))
         at = end
     return at
+
+
+def scan_rows(
+    data: bytes, at: int, limit: int, make: Callable[..., Any], owner: Any, found: list[Any], most: int, /
+) -> int:
+    """Make rows of the message frames from *at* on, at most *most* messages each, and append the rows to *found*.
+
+    Calls ``make(owner, data, at, end, count, oldest, newest, attempts, ids)`` with the least and the greatest
+    timestamp in ns, the greatest number of attempts, and the ids, joined by ``"\\nFIN "``.  Returns the same position
+    as :func:`scan`.
+    """
+    heads: list[tuple[int, int, bytes, int]] = []
+    end = scan(data, at, limit, lambda _, ns, tries, id, body: (ns, tries, id, len(body)), None, heads)
+    for first in range(0, len(heads), most):
+        stamps, attempts, ids, sizes = zip(*heads[first : first + most], strict=True)
+        stop = at + _BODY_AT * len(ids) + sum(sizes)
+        found.append(
+            make(owner, data, at, stop, len(ids), min(stamps), max(stamps), max(attempts), b"\nFIN ".join(ids))
+        )
+        at = stop
+    return end
+
+
+def frame_columns(parts: tuple[tuple[bytes, int, int], ...], /) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """Return the messages of *parts*, each (data, at, end), as columns in native byte order.
+
+    The columns are: timestamps in microseconds, int64; attempts, int32; ids; a 0 and the end offsets of the bodies,
+    int32; bodies.  Raises ValueError for other frames, and OverflowError for 2 GiB of bodies.
+    """
+    rows: list[tuple[int, int, bytes, bytes]] = []
+    for data, at, end in parts:
+        if not 0 <= at <= end <= len(data):
+            raise ValueError("a part is outside its data")
+        if scan(data[:end], at, _MOST_PAYLOAD, lambda _, *row: row, None, rows) != end:
+            raise ValueError("a part has more than complete message frames")
+    if not rows:
+        return b"", b"", b"", bytes(4), b""
+    stamps, attempts, ids, bodies = zip(*rows, strict=True)
+    ends = array("i", accumulate(map(len, bodies), initial=0))
+    micros = array("q", [stamp // 1000 for stamp in stamps])
+    return micros.tobytes(), array("i", attempts).tobytes(), b"".join(ids), ends.tobytes(), b"".join(bodies)
 
 
 def swap_token(message: Any, expected: int, token: int | None, /) -> bool:

@@ -31,16 +31,21 @@ class BatchFeeder:
         """Add the *messages* of a read, and submit the lists that are full."""
         was_empty, size = not self._held, self._size
         self._held.extend(messages)
-        full = len(self._held) // size * size
-        batches = [self._held[at : at + size] for at in range(0, full, size)]
-        del self._held[:full]
-        if was_empty or full:
+        batches = self._take_full(size)
+        if was_empty or batches:
             self._start_timer()
         if batches:
             self._pool.submit(batches)
         # While a handler runs, the incomplete list can wait: nsqd sends more messages after the handler's answers.
         if self._held and self._is_starved() and not (self._pool.busy() or self._pool.queued()):
             self._submit_held()
+
+    def _take_full(self, size: int) -> list[list[Message]]:
+        """Remove and return the full lists."""
+        full = len(self._held) // size * size
+        batches = [self._held[at : at + size] for at in range(0, full, size)]
+        del self._held[:full]
+        return batches
 
     def _start_timer(self) -> None:
         self._stop_timer()
@@ -80,3 +85,19 @@ class BatchFeeder:
         gone = self._pool.purge() + list(filter(is_expired, self._held))
         self._held = [message for message in self._held if not is_expired(message)]
         return gone
+
+
+class RowsFeeder(BatchFeeder):
+    """Collects Rows into lists of at most *size* messages.  A list ends where a read ends, because that costs least."""
+
+    def _take_full(self, size: int) -> list[list[Message]]:
+        lists: list[list[Message]] = [[]]
+        count = 0
+        for rows in self._held:
+            if count + rows._rows > size:
+                lists.append([])
+                count = 0
+            lists[-1].append(rows)
+            count += rows._rows
+        self._held = [] if count >= size else lists.pop()
+        return list(filter(None, lists))

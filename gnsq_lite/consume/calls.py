@@ -11,20 +11,21 @@ from typing import Any
 
 from gnsq_lite import stacks
 from gnsq_lite.consume.pools import Pool, messages_of, pools
+from gnsq_lite.consume.rows import copies_of, count_rows
 from gnsq_lite.message import Message
 
 
 def current_message() -> Message | None:
     """Return the message that the calling thread, greenlet or task handles, or None outside a handler.
 
-    With ``batch_size``, return the first message of the list.  A thread, greenlet or task that a handler has started
-    handles no message.
+    With ``batch_size``, return the first message of the list, or of a RecordBatch a copy, which cannot be answered.  A
+    thread, greenlet or task that a handler has started handles no message.
     """
     for pool in pools.members():
         me = pool.me()
         for worker in tuple(pool.workers):
             if worker[0] == me and worker[1] is not None:
-                return messages_of(worker[1])[0]
+                return copies_of(messages_of(worker[1])[0])[0]
     return None
 
 
@@ -56,12 +57,12 @@ def running_calls(pool: Pool, loop_thread: int, now: float, checked_at: float, a
         job = worker[1]
         seconds = max(0.0, now - (worker.since if worker.seen is job else checked_at))
         if job is not None and seconds >= at_least:
-            first, count = messages_of(job)[0], len(messages_of(job))
+            first, count = messages_of(job)[0], count_rows(messages_of(job))
             call = RunningCall(
                 seconds=round(seconds, 1),
                 topic=first.topic,
                 channel=first.channel,
-                id=first.id.decode("ascii", "replace"),
+                id=first.id[:16].decode("ascii", "replace"),
                 attempt=first.attempts,
                 messages=count,
                 thread=f"{pool.unit} {worker[0] if isinstance(worker[0], int) else id(worker[0])}",

@@ -14,14 +14,16 @@ from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.consume.batches import BatchFeeder
+from gnsq_lite.consume.batches import BatchFeeder, RowsFeeder
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT, Closing
 from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.losses import Losses
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.pool_kinds import default_concurrency, make_pool
 from gnsq_lite.consume.pools import Pool, Worker
-from gnsq_lite.consume.run_handler import ASK_ALWAYS, BatchCalls, HandlerCalls, HandlerOutcomes, key_of
+from gnsq_lite.consume.rows import copies_of, count_rows
+from gnsq_lite.consume.rows_connection import RowsConnection
+from gnsq_lite.consume.run_handler import ASK_ALWAYS, BatchCalls, HandlerCalls, HandlerOutcomes, RowsCalls, key_of
 from gnsq_lite.consume.settings import ConsumerSettings
 from gnsq_lite.consume.subscribed import SubscribedConnection
 from gnsq_lite.consume.time_limits import AFTER_LIMIT, TimeLimits
@@ -95,7 +97,7 @@ class Consumer:
     def _make_parts(self) -> None:
         """Create the parts that an unexpected exception may leave inconsistent; reset() replaces them."""
         settings, loop = self.settings, self.loop
-        kind = BatchCalls if settings.batch_size else HandlerCalls
+        kind = HandlerCalls if not settings.batch_size else RowsCalls if settings.takes_rows else BatchCalls
         max_attempts = settings.retry.max_attempts if settings.not_before is None else ASK_ALWAYS
         calls = kind(settings.handler, self.outcomes, max_attempts)
         self.pool = make_pool(settings.pool, loop, calls, self.concurrency, self.outcomes.on_exit, settings.lifespan)
@@ -109,7 +111,8 @@ class Consumer:
         self.queue: Pool | BatchFeeder = self.pool
         if settings.batch_size:
             size, wait = settings.batch_size, settings.batch_wait or 1.0
-            self.queue = BatchFeeder(loop, size, wait, self.pool, self.clock, self.flow.allocator.is_starved)
+            feeder = RowsFeeder if settings.takes_rows else BatchFeeder
+            self.queue = feeder(loop, size, wait, self.pool, self.clock, self.flow.allocator.is_starved)
         #: Queues the messages of a read for the handlers.  After close() it requeues them at nsqd.
         self.handle: Callable[[list[Message]], None] = self.queue.submit
         self.discovery = Discovery(
@@ -249,14 +252,15 @@ class Consumer:
         not_begun = set(map(id, queued))
         for message in late:
             if id(message) not in not_begun:  # a handler has begun the message (MSG-4)
-                self.tries.tried(key_of(message), message.attempts)
+                for each in copies_of(message):
+                    self.tries.tried(key_of(each), each.attempts)
         if queued:
-            running = sum(m._connection is connection and is_open(m) for m in self.pool.running())
-            self.flow.lower_limit(connection, len(queued), running)
+            running = count_rows(m for m in self.pool.running() if m._connection == connection and is_open(m))
+            self.flow.lower_limit(connection, count_rows(queued), running)
 
     def on_closed(self, connection: SubscribedConnection) -> None:
         """Drop the queued messages of a closed connection, because nsqd sends them again."""
-        count = len(self._purge())
+        count = count_rows(self._purge())
         if count:
             self.dropped += count
             said = "%s: dropped %d messages that no handler had begun; nsqd sends them again"
@@ -465,4 +469,5 @@ class Subscription:
             return OrderedConnection(sequence, unconfirmed, *given, reads_in_hub=pool != "inline")
         prompt, in_threads = settings.is_prompt, pool in ("thread", "async")
         reads_in_hub = prompt and pool != "inline"
-        return SubscribedConnection(*given, is_prompt=prompt, reads_in_hub=reads_in_hub, writes_fins=in_threads)
+        kind = partial(RowsConnection, settings.batch_size or 2**31) if settings.takes_rows else SubscribedConnection
+        return kind(*given, is_prompt=prompt, reads_in_hub=reads_in_hub, writes_fins=in_threads)

@@ -15,6 +15,7 @@ from typing import Any
 
 from gnsq_lite._core import Runner, drain
 from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.consume.rows import parts_of
 from gnsq_lite.consume.run_handler import HandlerRaised
 from gnsq_lite.message import Message, TimeLimitExceeded, is_expired, unless_answered
 from gnsq_lite.net.io_thread import enter_thread, exit_forked_handler, leave_thread
@@ -43,8 +44,8 @@ pools = WeakGroup()
 
 
 def messages_of(job: Any) -> list[Message]:
-    """Return the messages of a job, which is a message or a list of messages."""
-    return job if isinstance(job, list) else [job]
+    """Return the messages of a job, which is a message or a list of messages or Rows."""
+    return parts_of(job) if isinstance(job, list) else [job]
 
 
 class Worker(list[Any]):

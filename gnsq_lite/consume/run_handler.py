@@ -16,7 +16,9 @@ from typing import Any, Protocol
 from gnsq_lite import stacks
 from gnsq_lite._core import Runner, all_new
 from gnsq_lite.clock import Clock
+from gnsq_lite.consume.rows import Rows, parts_of, split_all
 from gnsq_lite.consume.settings import ConsumerSettings, message_fields
+from gnsq_lite.errors import OptionError
 from gnsq_lite.message import (
     GiveUp,
     Message,
@@ -162,7 +164,11 @@ class BatchCalls(HandlerCalls):
         except BaseException as error:
             self.failed(live, error)
             return
-        finish_all_new(live)
+        self.finish(live)
+
+    def finish(self, batch: list[Message]) -> None:
+        """Finish the unanswered messages of a list."""
+        finish_all_new(batch)
 
     def may_give_up(self, batch: Any) -> bool:
         """Return whether :meth:`begin` may call not_before or give up a message of the list."""
@@ -196,7 +202,20 @@ class BatchCalls(HandlerCalls):
             except Exception as error:
                 self._failures.on_exception(batch, error)
                 return
-        finish_all_new(batch)
+        self.finish(batch)
+
+
+class RowsCalls(BatchCalls):
+    """The same for lists of Rows.  Only Rows with a message over max_attempts, or that fail, are split."""
+
+    def begin(self, batch: Any) -> Any:
+        """Return a list of the messages and Rows with which the handler must be called, or None."""
+        return super().begin(split_all(parts_of(batch), above=self._most))
+
+    def finish(self, batch: list[Message]) -> None:
+        """Finish the unanswered messages."""
+        super().finish(batch)
+        super().finish(parts_of(message for message in batch if isinstance(message, Rows) and message.is_split))
 
 
 def key_of(message: Message) -> tuple[str, bytes]:
@@ -211,6 +230,15 @@ def _seconds(value: object) -> float | None:
     if value is None or (isinstance(value, (int, float)) and math.isfinite(value)):
         return value
     raise TypeError(f"not_before returned {value!r}: it must return an aware datetime, seconds since 1970, or None")
+
+
+def _masked(messages: list[Message], asked: Requeue) -> tuple[list[Message], BaseException]:
+    """Finish the messages that *asked* does not name.  Return the others, or all with an OptionError."""
+    mask = asked.rows or []
+    if len(mask) != len(messages) or not all(each == bool(each) for each in mask):
+        return messages, OptionError("rows", mask[:8], f"must have a bool for each of the {len(messages)} rows")
+    finish_all_new([message for message, is_asked in zip(messages, mask, strict=True) if not is_asked])
+    return [message for message, is_asked in zip(messages, mask, strict=True) if is_asked], asked
 
 
 class HandlerOutcomes:
@@ -238,7 +266,9 @@ class HandlerOutcomes:
 
     def on_exception(self, job: Any, error: BaseException) -> None:
         """Requeue or give up the unanswered messages of a handler that raised.  Report all errors except Requeue."""
-        messages = job if isinstance(job, list) else (job,)
+        messages: list[Any] = split_all(job if isinstance(job, list) else (job,))
+        if isinstance(error, Requeue) and error.rows is not None:
+            messages, error = _masked(messages, error)
         counts = isinstance(error, (Exception, TimeLimitExceeded))
         for message in messages:
             verdict = self._settings.judge(message, error)

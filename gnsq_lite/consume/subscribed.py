@@ -76,6 +76,10 @@ class SubscribedConnection(Connection):
         writes_fins: Whether a handler's thread may write FINs itself.
     """
 
+    #: Count the messages in a list of messages, and the ids in a list of ids.
+    _count: Callable[[list[Message]], int] = staticmethod(len)
+    _count_ids: Callable[[list[bytes]], int] = staticmethod(len)
+
     def __init__(
         self,
         loop: Loop,
@@ -171,7 +175,7 @@ class SubscribedConnection(Connection):
 
     def _count_in(self, messages: list[Message]) -> bool:
         """Count the messages of a read, before handlers get them.  Return whether ``_delivery`` counted them too."""
-        received = len(messages)
+        received = self._count(messages)
         self.received_at = self.read_at
         self.received += received
         self._in_flight += received
@@ -182,7 +186,7 @@ class SubscribedConnection(Connection):
         delivery = self._delivery
         is_reported = delivery is not None and not delivery.is_full
         if delivery is not None and is_reported:
-            delivery.received(received, count - len(self._fins.ids), self._age(messages[-1]))
+            delivery.received(received, count - self._count_ids(self._fins.ids), self._age(messages[-1]))
         if self._flow.watches or count > self._share:
             self._flow.received(self, received)  # may queue a RDY, which is sent before the answers
         return is_reported
@@ -267,7 +271,7 @@ class SubscribedConnection(Connection):
     @property
     def succeeded(self) -> int:
         """Number of FINs that were sent or queued since the connection was opened.  Thread-safe."""
-        return self.finished + len(self._fins.ids)
+        return self.finished + self._count_ids(self._fins.ids)
 
     def _keep(self, messages: list[Message], count: int) -> None:
         """Keep the messages of a read, and drop old reads if all their messages are answered.
@@ -276,14 +280,14 @@ class SubscribedConnection(Connection):
         :meth:`expire_overdue` drops the message.
         """
         reads = self._reads
-        if count == len(messages):  # nothing else is in flight
+        if count == self._count(messages):  # nothing else is in flight
             reads.clear()
             self._kept = 0
         reads.append(messages)
-        self._kept += len(messages)
+        self._kept += self._count(messages)
         if len(reads) > 1:
             while len(reads) > 1 and all_answered(reads[0]):
-                self._kept -= len(reads.popleft())
+                self._kept -= self._count(reads.popleft())
             if self._kept > _KEPT and self._kept > 2 * count + _KEPT:
                 self._drop_answered()
 
@@ -291,7 +295,7 @@ class SubscribedConnection(Connection):
         """Drop all answered messages.  Otherwise one slow handler would keep all later messages in memory."""
         opened = ([m for m in read if is_open(m)] for read in self._reads)
         self._reads = deque(read for read in opened if read)
-        self._kept = sum(map(len, self._reads))
+        self._kept = sum(map(self._count, self._reads))
 
     def unanswered(self) -> list[Message]:
         """Return the messages that are neither answered nor removed."""
@@ -300,7 +304,7 @@ class SubscribedConnection(Connection):
     def has_other_delivery(self, message: Message) -> bool:
         """Return whether an earlier or later delivery of *message* is unanswered.  Thread-safe.  Slow."""
         reads = self._reads.copy()  # atomic, also without the GIL; list() is not
-        return any(m.id == message.id and m is not message and is_open(m) for read in reads for m in read)
+        return any(message.id in m.id and m is not message and is_open(m) for read in reads for m in read)
 
     def expire_overdue(self, now: float) -> list[Message]:
         """Remove and return the messages that timed out at nsqd (MSG-5).  Called about once a second."""
@@ -308,7 +312,7 @@ class SubscribedConnection(Connection):
         if not self.is_open() or not self._reads or self._reads[0][0].received_at > now - self.msg_timeout:
             return []  # no message can be late if the oldest message is in time
         late = [m for m in self.unanswered() if m.deadline <= now and m._expire()]
-        count = len(late)
+        count = self._count(late)
         self._in_flight -= count
         self._drop_answered()
         if count:
@@ -356,10 +360,11 @@ class SubscribedConnection(Connection):
         try:
             if stream.unsent or stream.closed is not None:
                 return False
-            count = len(ids)
+            taken = ids[:]
+            count = len(taken)
             if count:
-                data = b"FIN " + b"\nFIN ".join(ids[:count]) + b"\n"
-                send, finished = stream.send, self._finished_by_handlers + count
+                data = b"FIN " + b"\nFIN ".join(taken) + b"\n"
+                send, finished = stream.send, self._finished_by_handlers + self._count_ids(taken)
                 # An asynchronous exception can follow a call.  Without one, the ids are counted, removed and sent.
                 self._finished_by_handlers = finished  # before nsqd can send the next message
                 del ids[:count]
@@ -452,10 +457,11 @@ class SubscribedConnection(Connection):
             data += b"".join(self._reqs[:requeued])
             del self._reqs[:requeued]
         ids = self._fins.ids
-        finished = len(ids)  # ids that other threads add meanwhile stay queued
+        taken = ids[:]  # ids that other threads add meanwhile stay queued
+        finished = self._count_ids(taken)
         if finished:
-            data += b"FIN " + b"\nFIN ".join(ids[:finished]) + b"\n"
-            del ids[:finished]
+            data += b"FIN " + b"\nFIN ".join(taken) + b"\n"
+            del ids[: len(taken)]
         stream, answered = self._stream, finished + requeued
         if stream is None or stream.closed is not None:
             self._on_answers_lost(answered)

@@ -118,14 +118,14 @@ class TimeLimits:
 
     def _answer_in_thread(self, job: Any) -> None:
         """Answer the messages of *job* in a new thread, because on_give_up may block."""
-        where = next((call.stack for call in self.running() if call.id.encode() == messages_of(job)[0].id), "")
+        where = next((call.stack for call in self.running() if call.id.encode() == messages_of(job)[0].id[:16]), "")
         for message in messages_of(job):
             said = "the handler of %r exceeded its time limit and still runs at %s; another %s is started instead"
             log_safely(
                 log,
                 logging.ERROR,
                 said,
-                message.id,
+                message.id[:16],
                 where or "(unknown)",
                 self._pool.unit,
                 extra=message_fields(message),

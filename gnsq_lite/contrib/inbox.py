@@ -96,6 +96,7 @@ class Inbox:
             def handle(*given: Any) -> None:
                 self._handle(function, consumer_of(given[-1]), checked_key(key(*given)), given)
 
+            vars(handle)["nsq_takes_one"] = True  # Reader refuses batch_size
             return handle
 
         return decorate

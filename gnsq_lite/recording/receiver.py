@@ -9,39 +9,49 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from itertools import accumulate, takewhile
-from operator import attrgetter
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.consume.rows import Rows
 from gnsq_lite.errors import ClosedError
 from gnsq_lite.keywords import address_list
-from gnsq_lite.message import Message, keep_all
+from gnsq_lite.message import Message
 from gnsq_lite.options import format_address
 from gnsq_lite.reader import Reader
 from gnsq_lite.recording.options import RecorderOptions
 
-#: The I/O thread calls this function with received messages.  The function must not block.
-OnMessages = Callable[[list[Message]], None]
-#: Seconds for which a Reader gathers messages into one list, because each list has a fixed cost.
-GATHER = 0.001
+#: The I/O thread calls this function with each received message or Rows.  The function must not block.
+OnMessage = Callable[[Message], None]
 
 #: Minimum seconds for which a lost nsqd counts as missing even if nsqlookupd does not list it, because nsqlookupd lists
 #: no nsqd that is restarting.
 REMEMBERED = 900.0
 
-_BODY = attrgetter("body")
+
+class RowsReader(Reader):
+    """A Reader that passes each read of plain NSQ to its handler as one object (:mod:`gnsq_lite.consume.rows`)."""
+
+    _takes_rows = True
+
+
+def size_of(message: Message) -> int:
+    """Return the bytes of a body, or of the frames of Rows."""
+    return message.frames[2] - message.frames[1] if isinstance(message, Rows) else len(message.body)
+
+
+def oldest_of(message: Message) -> int:
+    """Return the publish time of a message, or the least publish time of Rows, in ns."""
+    return message.oldest_ns if isinstance(message, Rows) else message.timestamp_ns
 
 
 def take_some(queue: deque[Message], most: int, most_bytes: int) -> list[Message]:
-    """Take up to *most* messages and *most_bytes* of bodies from the left of the queue, but at least one message."""
-    taken = [queue.popleft() for _ in range(min(len(queue), most))]
-    if sum(map(len, map(_BODY, taken))) <= most_bytes:
-        return taken
-    sizes = accumulate(map(len, map(_BODY, taken)))
-    count = max(1, sum(1 for _ in takewhile(lambda size: size <= most_bytes, sizes)))
-    queue.extendleft(reversed(taken[count:]))
-    return taken[:count]
+    """Take up to *most* messages and *most_bytes* from the left of the queue, but at least one item."""
+    taken: list[Message] = []
+    count = size = 0
+    while queue and (not taken or (count + queue[0]._rows <= most and size + size_of(queue[0]) <= most_bytes)):
+        taken.append(queue.popleft())
+        count, size = count + taken[-1]._rows, size + size_of(taken[-1])
+    return taken
 
 
 class Receiver:
@@ -51,7 +61,10 @@ class Receiver:
         self,
         options: RecorderOptions,
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        reader_class: type[Reader] = RowsReader,
     ) -> None:
+        self._reader_class = reader_class
         self._clock = clock
         self._arguments = reader_arguments(options)
         self._topic, self._channel = options.topic, options.channel
@@ -70,21 +83,21 @@ class Receiver:
         #: Number of subscribed connections that have ended.
         self.lost = 0
 
-    def start(self, on_messages: OnMessages) -> None:
+    def start(self, on_message: OnMessage) -> None:
         """Start the Readers.  Does not wait for their connections."""
         for _ in range(self._count):
-            self.add(on_messages)
+            self.add(on_message)
 
-    def add(self, on_messages: OnMessages) -> None:
+    def add(self, on_message: OnMessage) -> None:
         """Start one more Reader.  nsqd limits the messages in flight on each connection."""
 
-        def take(messages: list[Message]) -> None:
-            keep_all(messages)
-            on_messages(messages)
+        def take(message: Message) -> None:
+            message.enable_async()
+            on_message(message)
 
         number = len(self._readers)
         self._subscribed.setdefault(number, set())
-        reader = Reader(
+        reader = self._reader_class(
             self._topic,
             self._channel,
             take,
@@ -178,8 +191,6 @@ def reader_arguments(options: RecorderOptions) -> dict[str, Any]:
     """Return a Reader's keyword arguments for these options."""
     arguments: dict[str, Any] = {
         "handler_pool": "inline",
-        "batch_size": max(1, options.max_in_flight // 2),
-        "batch_wait": GATHER,
         "delivery": "prompt",
         "max_in_flight": options.max_in_flight,
         "max_attempts": 0,

@@ -12,16 +12,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from gnsq_lite.arrow import to_batch
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.consume.rows import count_rows
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.message import Message, finish_all, send_back
-from gnsq_lite.recording import lease, schema
+from gnsq_lite.recording import lease
 from gnsq_lite.recording.backlog import BacklogCutoff
 from gnsq_lite.recording.errors import RecordingError
 from gnsq_lite.recording.known import DedupIndex
 from gnsq_lite.recording.logs import LogReader, LogWriter, PartitionRows
 from gnsq_lite.recording.options import RecorderOptions
-from gnsq_lite.recording.receiver import Receiver, take_some
+from gnsq_lite.recording.receiver import Receiver, oldest_of, size_of, take_some
 
 log = logging.getLogger("gnsq_lite.recording")
 
@@ -53,7 +55,7 @@ class Recorder:
         self._known = DedupIndex(writer.ids, options.dedup_rows) if options.dedup_rows else None
         #: Number of the last row whose key is in the index of known messages.
         self.indexed = 0
-        self._queue: deque[Message] = deque()
+        self._queue: deque[Message] = deque()  # of messages and Rows
         self._wake, self._news = threading.Event(), threading.Event()
         #: Whether stop() closes the log, although the thread may have unstored messages.
         self._closes_log = False
@@ -95,9 +97,9 @@ class Recorder:
         """Treat messages published until *until_ns*, nanoseconds since 1970, as the backlog.  0 means no backlog."""
         self._cutoff, self.backlog_seen = BacklogCutoff(until_ns), self._clock.now()
 
-    def _take(self, messages: list[Message]) -> None:
+    def _take(self, message: Message) -> None:
         """Queue received messages for the recorder's thread.  Runs in the I/O thread."""
-        self._queue.extend(messages)
+        self._queue.append(message)
         if self._error is not None:
             self._give_back()
         elif not self._wake.is_set():
@@ -146,7 +148,7 @@ class Recorder:
         """Gather messages until ``linger`` seconds pass, half of max_in_flight are queued, or the recorder stops."""
         deadline = self._clock.now() + self.log.linger
         enough = max(1, self._options.max_in_flight // 2)
-        while self._queue and len(self._queue) < enough and self._clock.now() < deadline:
+        while 0 < self.in_flight() < enough and self._clock.now() < deadline:
             if self._stopping.wait(min(0.005, self.log.linger)):
                 return
 
@@ -204,7 +206,7 @@ class Recorder:
         else:
             for message in messages:
                 groups.setdefault(-1 if message.partition is None else message.partition, []).append(message)
-        batches = [(partition, schema.to_batch(group, youzan)) for partition, group in groups.items()]
+        batches = [(partition, to_batch(group, youzan)) for partition, group in groups.items()]
         if self._known is None:
             return batches
         with self.lock:
@@ -214,7 +216,9 @@ class Recorder:
     def _note_backlog(self, messages: Sequence[Message]) -> None:
         cutoff, now_ns = self._cutoff, int(self._clock.wall() * 1e9)
         self._has_backlog = bool(cutoff) and any(
-            cutoff.takes(message.nsqd_address, message.timestamp_ns, now_ns) for message in messages
+            cutoff.takes(message.nsqd_address, published_ns, now_ns)
+            for message in messages
+            for published_ns in (oldest_of(message), message.timestamp_ns)
         )
         if self._has_backlog:
             self.backlog_seen = self._clock.now()
@@ -227,7 +231,7 @@ class Recorder:
             first = self._queue[0]
         except IndexError:
             return False
-        return self._cutoff.covers(first.nsqd_address, first.timestamp_ns)
+        return self._cutoff.covers(first.nsqd_address, oldest_of(first))
 
     def _refused(self, error: OSError, messages: list[Message]) -> None:
         """Requeue *messages* after a failed write.  If no row can be removed, pause until the log has room.
@@ -242,7 +246,7 @@ class Recorder:
         if self._make_room():
             return
         self._receiver.pause()
-        size = sum(map(len, (message.body for message in messages)))
+        size = sum(map(size_of, messages))
         while not self._stopping.wait(1.0):
             self._give_back()  # messages that nsqd sent before it received RDY 0
             if self._clock.now() - self._refused_since >= lease.PATIENCE:
@@ -285,7 +289,7 @@ class Recorder:
 
     def in_flight(self) -> int:
         """Return how many received messages are queued for a write."""
-        return len(self._queue)
+        return count_rows(self._queue.copy())
 
     def is_paused(self) -> bool:
         """Return whether receiving is paused because more than max_waiting bytes are in no batch."""

@@ -25,8 +25,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnsq_lite.arrow import arrow_schema
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.recording import frames, lease, objectstore, schema
+from gnsq_lite.recording import frames, lease, objectstore
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingInUse, RecordingNotVisible
 from gnsq_lite.recording.files import Blobs, Files, Folder
 from gnsq_lite.recording.frames import Frame
@@ -303,7 +304,7 @@ class Recording:
         found = (batch for _, batch in self.rows(since=since, until=until, start=start, end=end))
         first = next(found, None)
         if first is not None:
-            wanted = schema.arrow_schema("partition" in first.schema.names)
+            wanted = arrow_schema("partition" in first.schema.names)
             yield from frames.coalesced(chain([first], found), wanted)
 
     def rows(

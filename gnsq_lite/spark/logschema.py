@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnsq_lite.recording.schema import signed
+from gnsq_lite.arrow import signed
 
 #: (column, Spark type, Arrow type).  ``offset`` is the message's offset in the log, in bytes.
 LOG_COLUMNS: tuple[tuple[str, str, pa.DataType], ...] = (

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from gnsq_lite.arrow import arrow_schema
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, report_loss
 from gnsq_lite.recording.files import Files
 from gnsq_lite.recording.frames import coalesced
 from gnsq_lite.recording.logs import LogReader, Span, share
 from gnsq_lite.recording.recording import Position, Recording
-from gnsq_lite.recording.schema import arrow_schema
 from gnsq_lite.spark.offsets import given_position
 from gnsq_lite.spark.options import SourceOptions
 

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from gnsq_lite.arrow import columns as all_columns
 from gnsq_lite.errors import OptionError
 from gnsq_lite.recording import schema as columns
 from gnsq_lite.recording.recording import Recording
@@ -77,7 +78,7 @@ class NsqDataSource(DataSource):
 
     def _checked(self, schema: Any) -> SourceOptions:
         options = parse(SourceOptions, self._raw)
-        columns.check_schema(_fields(schema), columns.columns(options.include_youzan))
+        columns.check_schema(_fields(schema), all_columns(options.include_youzan))
         return options
 
     def __repr__(self) -> str:

@@ -86,6 +86,8 @@ class FrameDecoder(Generic[MessageT]):
         self._buffer, self._is_buffering = ReceiveBuffer(), False
         self.make_message = make_message
         self.owner = owner
+        #: Decodes message frames: :func:`gnsq_lite._core.scan`, or a function with the same arguments.
+        self.scan: Callable[..., int] = scan
         #: The error that ended the stream, or None.
         self.error: ProtocolError | None = None
 
@@ -123,7 +125,7 @@ class FrameDecoder(Generic[MessageT]):
             return None
         found: list[MessageT] = []
         try:
-            at = scan(data, 0, self.limit, self.make_message, self.owner, found)
+            at = self.scan(data, 0, self.limit, self.make_message, self.owner, found)
         except ProtocolError:
             return None
         return found if at == len(data) else None
@@ -171,7 +173,7 @@ class FrameDecoder(Generic[MessageT]):
                 others.append(OK_FRAME)
                 at += len(OK_BYTES)
             if length - at >= _SMALLEST_MESSAGE:
-                at = scan(data, at, self.limit, self.make_message, self.owner, found)
+                at = self.scan(data, at, self.limit, self.make_message, self.owner, found)
             if at == length:  # most reads end here
                 if self._is_buffering:
                     self._keep(b"", 0)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from gnsq_lite.consume.closing import CLOSE_TIMEOUT
 from gnsq_lite.consume.run_handler import refuse_unrun
@@ -20,7 +20,7 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.signals import Stages, in_main_thread, run_in_thread
 from gnsq_lite.net.waiting import Completion, wait_any
 from gnsq_lite.options import BackoffOptions
-from gnsq_lite.reader import Reader
+from gnsq_lite.reader import Reader, with_columns
 from gnsq_lite.stats import ReaderStats
 from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.worker import schedules
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
     from typing_extensions import Unpack
 
-    from gnsq_lite.arguments import Batch, HandlerArguments, InBatches, One, OneByOne, Value, WithValue
+    from gnsq_lite.arguments import Batch, Columns, HandlerArguments, InBatches, One, OneByOne, Value, WithValue
     from gnsq_lite.testing import Outcome
 
     #: Type of the argument of a handler and its middleware.  The default is Message.
@@ -149,9 +149,21 @@ class Worker:
         channel: str,
         *,
         batch_size: int,
+        batch_format: Literal["list"] = "list",
         batch_wait: float | None = None,
         **options: Unpack[HandlerArguments],
     ) -> Callable[[Batch], Batch]: ...
+    @overload
+    def handler(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        batch_size: int,
+        batch_format: Literal["pyarrow"],
+        batch_wait: float | None = None,
+        **options: Unpack[HandlerArguments],
+    ) -> Callable[[Columns], Columns]: ...
     @overload
     def handler(
         self,
@@ -188,7 +200,7 @@ class Worker:
         """Register a handler, as the decorator :meth:`handler` does.  Raises OptionError, InvalidName, ClosedError."""
         self._not_started()
         check_give_up(handler.options.get("on_give_up"))
-        _checked(handler.topic, handler.channel, handler.function, handler.merged(self.defaults))
+        self._check(handler)
         for other in self._handlers:
             if (other.topic, other.channel) == (handler.topic, handler.channel):
                 raise OptionError(
@@ -237,6 +249,8 @@ class Worker:
         options, failures, decode = split(handler.merged(self.defaults))
         call = wrapped(handler, self.middleware, decode)
         failures.jitter = 0.0  # a test gets the whole delay
+        if options.get("batch_format") == "pyarrow":
+            call = with_columns(call)
         return Rules(call, failures, retry_options(options), options.get("batch_size") is not None)
 
     @overload
@@ -296,8 +310,18 @@ class Worker:
             )
         check_timeouts(self.drain_timeout, self.hang_timeout)
         for handler in self._handlers:
-            _checked(handler.topic, handler.channel, handler.function, handler.merged(self.defaults))
+            self._check(handler)
         self._check_schedules()
+
+    def _check(self, handler: Handler) -> None:
+        """Raise OptionError if a Reader cannot have the handler's options, or a middleware cannot have its batches."""
+        options = handler.merged(self.defaults)
+        _checked(handler.topic, handler.channel, handler.function, options)
+        if options.get("batch_format") == "pyarrow":
+            for each in self.middleware:
+                if not each.takes_columns:
+                    why = f"cannot be combined with the middleware {type(each).__name__}, which handles messages"
+                    raise OptionError("batch_format", "pyarrow", why)
 
     def _check_schedules(self) -> None:
         """Raise OptionError if only the handlers name nsqds: the schedules would publish to an nsqd on this host."""
@@ -508,6 +532,9 @@ class Middleware(Generic[Given]):
     ``before``, ``after`` and ``failed`` run in the handler's thread or greenlet, so several may run at once.  The first
     middleware is the outermost: its ``before`` runs first, and its ``after`` or ``failed`` last.
     """
+
+    #: Whether the hooks also accept a ``pyarrow.RecordBatch`` (the option ``batch_format``).
+    takes_columns = False
 
     def before(self, message: Given) -> None:
         """Run before the handler.  If this hook raises, the message fails and the handler is not called."""

@@ -11,6 +11,7 @@ from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ConnectError, NSQError
 from gnsq_lite.message import Message, is_open, send_back, unless_answered
 from gnsq_lite.option_fields import check_number
+from gnsq_lite.reader import Reader
 from gnsq_lite.recording.backlog import Backlog, BacklogCutoff
 from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.receiver import Receiver
@@ -54,7 +55,7 @@ class TopicLetters:
             on_missing_nsqd="last",
         )
         self._margin = given["msg_timeout"] / 3
-        self._clock, self._receiver, self._connections = clock, Receiver(self._options), 1
+        self._clock, self._receiver, self._connections = clock, Receiver(self._options, reader_class=Reader), 1
         self._arrived: deque[Message] = deque()
         self._news = threading.Event()
         self._cutoff = BacklogCutoff(int(clock.wall() * 1e9))
@@ -89,9 +90,9 @@ class TopicLetters:
                     return
                 self._news.wait(_CHECK_EVERY)
 
-    def _take(self, messages: list[Message]) -> None:
-        """Queue received messages.  Runs in the I/O thread."""
-        self._arrived.extend(messages)
+    def _take(self, message: Message) -> None:
+        """Queue a received message.  Runs in the I/O thread."""
+        self._arrived.append(message)
         self._news.set()
 
     def _sort(self) -> bool:

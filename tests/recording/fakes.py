@@ -14,6 +14,8 @@ from gnsq_lite.recording.files import Files
 class FakeMessage:
     """A message that notes how it was answered."""
 
+    _rows = 1
+
     def __init__(
         self,
         number: int,
@@ -61,8 +63,8 @@ class FakeReceiver:
         self.error: BaseException | None = None
         self.lost = 0
 
-    def start(self, on_messages: Any) -> None:
-        self.take = lambda message: on_messages([message])
+    def start(self, on_message: Any) -> None:
+        self.take = on_message
 
     def pause(self) -> None:
         self.paused = True

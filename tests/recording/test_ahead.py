@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from gnsq_lite.arrow import to_batch
 from gnsq_lite.recording import ahead, known
 from gnsq_lite.recording.ahead import read_ahead
 from gnsq_lite.recording.known import DedupIndex
-from gnsq_lite.recording.schema import to_batch
 from tests.recording.fakes import FakeMessage
 
 

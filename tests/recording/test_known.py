@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from gnsq_lite.arrow import to_batch
 from gnsq_lite.recording import known as module
 from gnsq_lite.recording.files import Files, Folder
 from gnsq_lite.recording.known import DedupIndex
-from gnsq_lite.recording.schema import to_batch
 from tests.recording.fakes import Crash, CrashingFiles, FakeMessage, FullDisk
 
 HOUR = 3600 * 10**9

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite.recording import lease, schema
+from gnsq_lite.arrow import to_batch
+from gnsq_lite.recording import lease
 from gnsq_lite.recording import recorder as module
 from gnsq_lite.recording.errors import RecordingError
 from gnsq_lite.recording.files import Files
@@ -212,7 +213,7 @@ def test_a_log_that_was_closed_after_a_slow_stop_has_only_its_next_writer(
         assert "before all received messages were stored" in caplog.text
         next_log = Recording(str(tmp_path)).take()
         assert next_log.name == recorder.log.name
-        next_log.append([(-1, schema.to_batch([FakeMessage(9, b"new")], False))])
+        next_log.append([(-1, to_batch([FakeMessage(9, b"new")], False))])
         wait_for(lambda: [m.answer for m in old] == ["FIN", "REQ", "REQ"])
         with pytest.raises(RecordingError, match="is closed"):
             recorder.check()

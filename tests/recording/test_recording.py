@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite.arrow import to_batch
 from gnsq_lite.recording import Recording, lease, local, logs, objects
 from gnsq_lite.recording import recording as module
 from gnsq_lite.recording.errors import (
@@ -26,7 +27,6 @@ from gnsq_lite.recording.errors import (
 )
 from gnsq_lite.recording.files import Files
 from gnsq_lite.recording.objectstore import ObjectStore
-from gnsq_lite.recording.schema import to_batch
 from tests.fakes import FakeClock
 from tests.recording.fakes import Crash, CrashingFiles, FailingSync, FakeMessage, FullDisk
 

@@ -19,12 +19,12 @@ from typing import ClassVar
 import pytest
 
 from gnsq_lite import Reader
+from gnsq_lite.arrow import to_batch
 from gnsq_lite.cli import replay
 from gnsq_lite.cli.app import run
 from gnsq_lite.cli.replay import MOST_BYTES, State, gather
 from gnsq_lite.errors import NotSent
 from gnsq_lite.recording import Recording
-from gnsq_lite.recording.schema import to_batch
 from gnsq_lite.units import parse_time
 from tests import docblocks
 from tests.cli.programs import run_here

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite.arrow import to_batch
 from gnsq_lite.recording.recording import Recording
-from gnsq_lite.recording.schema import to_batch
 from tests.recording.fakes import FakeMessage
 from tests.servers import ServerHandle
 from tests.spark.conftest import spark_session

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from gnsq_lite.arrow import to_batch
 from gnsq_lite.errors import ConnectError, OptionError
 from gnsq_lite.recording import local
 from gnsq_lite.recording.errors import DataLoss, RecordingError, RecordingInUse, RecordingNotVisible
 from gnsq_lite.recording.recording import Recording
-from gnsq_lite.recording.schema import to_batch
 from gnsq_lite.spark import embedded, reading, stream
 from gnsq_lite.spark.batch import NsqBatchReader
 from gnsq_lite.spark.offsets import MinimumRows, limited, parse_position

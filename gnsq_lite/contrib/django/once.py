@@ -50,6 +50,7 @@ def once(
             log.info(HANDLED_BEFORE, name, consumer)
 
         vars(handle)["nsq_inbox"] = using  # nsq_worker checks that the table is there
+        vars(handle)["nsq_takes_one"] = True  # Reader refuses batch_size
         return handle
 
     return decorate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -20,7 +20,7 @@ from gnsq_lite.worker.specs import Rules, registries
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gnsq_lite.arguments import Batch, HandlerArguments, One, Value
+    from gnsq_lite.arguments import Batch, Columns, HandlerArguments, One, Value
     from gnsq_lite.message import Message
 
 
@@ -52,6 +52,8 @@ class CloseOldConnections(Middleware[Any]):
     With DEBUG=True, it also forgets the SQL of the last message, which Django keeps until the next request.
     """
 
+    takes_columns = True
+
     def before(self, message: Any) -> None:
         """Close broken or old connections without an open transaction, before the handler starts."""
         reset_queries()
@@ -72,8 +74,24 @@ def handler(
 ) -> Callable[[One], One]: ...
 @overload
 def handler(
-    topic: str, channel: str, *, batch_size: int, batch_wait: float | None = None, **options: Unpack[HandlerArguments]
+    topic: str,
+    channel: str,
+    *,
+    batch_size: int,
+    batch_format: Literal["list"] = "list",
+    batch_wait: float | None = None,
+    **options: Unpack[HandlerArguments],
 ) -> Callable[[Batch], Batch]: ...
+@overload
+def handler(
+    topic: str,
+    channel: str,
+    *,
+    batch_size: int,
+    batch_format: Literal["pyarrow"],
+    batch_wait: float | None = None,
+    **options: Unpack[HandlerArguments],
+) -> Callable[[Columns], Columns]: ...
 @overload
 def handler(
     topic: str,

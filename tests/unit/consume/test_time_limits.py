@@ -17,6 +17,7 @@ from tests.unit.fake_loop import FakeLoop
 class Job:
     """A message."""
 
+    _rows = 1
     id, attempts, topic, channel, nsqd_address = b"id", 1, "t", "c", "nsqd:4150"
 
 
