@@ -24,7 +24,7 @@ from gnsq_lite.cli.params import command as tool
 from gnsq_lite.cli.pub import Stopped, stoppable
 from gnsq_lite.cli.statview import History, Row, table
 from gnsq_lite.errors import HTTPError
-from gnsq_lite.http import LookupdClient, NsqdClient
+from gnsq_lite.http import LookupdClient, NsqdClient, NsqdStats
 from gnsq_lite.options import HTTPOptions, format_address
 
 
@@ -38,6 +38,7 @@ def gather(
         try:
             with NsqdClient(address, http or HTTPOptions(http_timeout=5.0)) as client:
                 answers = [client.stats(topic=each, channel=channel) for each in topics] or [client.stats()]
+                limit = _ephemeral_limit(client) if any(map(_has_ephemeral, answers)) else 0
         except HTTPError as error:
             failed.append(str(error))
             continue
@@ -46,7 +47,20 @@ def gather(
                 name = part.channel_name if part is not None else ""
                 row = rows.setdefault((found.topic_name, name), Row(found.topic_name, name))
                 _add(row, part or found, part is not None)
+                row.full |= (name or found.topic_name).endswith("#ephemeral") and (part or found).depth >= limit
     return [rows[key] for key in sorted(rows)], failed
+
+
+def _has_ephemeral(answer: NsqdStats) -> bool:
+    return any("#" in topic.topic_name or any("#" in c.channel_name for c in topic.channels) for topic in answer.topics)
+
+
+def _ephemeral_limit(client: NsqdClient) -> int:
+    """Return nsqd's ``--mem-queue-size``, or nsqd's default if the server does not report it."""
+    try:
+        return int(client.get("/config/mem_queue_size").json())
+    except (HTTPError, TypeError, ValueError):
+        return 10_000
 
 
 def _add(row: Row, source: Any, is_channel: bool) -> None:

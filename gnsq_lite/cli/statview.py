@@ -45,6 +45,10 @@ class Row:
     rate: float | None = None
     memory_depth: int = 0
     disk_depth: int = 0
+    #: Whether the channel is ephemeral and its queue is full on one of the nsqds, which drops further messages.
+    full: bool = False
+    #: The words "no consumers", "drops" (full), "times out" (messages timed out since the previous sample), "paused".
+    state: str = ""
 
 
 def sparkline(values: Iterable[float]) -> str:
@@ -57,27 +61,36 @@ def sparkline(values: Iterable[float]) -> str:
 
 
 class History:
-    """The last rates of each channel."""
+    """The last counters and rates of each channel."""
 
     def __init__(self) -> None:
-        self._last: dict[Key, int] = {}
+        self._last: dict[Key, Row] = {}
         self._at: float | None = None
         self.rates: dict[Key, deque[float]] = {}
 
     def add(self, rows: list[Row], now: float) -> None:
-        """Set each row's rate since the previous sample."""
+        """Set each row's rate since the previous sample, and its state."""
         elapsed = None if self._at is None else max(now - self._at, 1e-9)
         for row in rows:
             key = (row.topic, row.channel)
-            if elapsed is not None and key in self._last:
-                row.rate = max(0, row.messages - self._last[key]) / elapsed
+            last = self._last.get(key)
+            if elapsed is not None and last is not None:
+                row.rate = max(0, row.messages - last.messages) / elapsed
                 self.rates.setdefault(key, deque(maxlen=WIDTH)).append(row.rate)
-            self._last[key] = row.messages
+            states = {
+                "no consumers": bool(row.channel) and not row.clients,
+                "drops": row.full,
+                "times out": last is not None and row.timed_out > last.timed_out,
+                "paused": row.paused,
+            }
+            row.state = ", ".join(state for state, holds in states.items() if holds)
+            self._last[key] = row
         self._at = now
 
 
 #: Heading -> function that formats a cell.  A narrow terminal omits the last columns first.
-_NUMBERS: dict[str, Callable[[Row], str]] = {
+_CELLS: dict[str, Callable[[Row], str]] = {
+    "state": lambda row: row.state,
     "depth": lambda row: f"{row.depth:,}",
     "msgs/s": lambda row: "-" if row.rate is None else f"{row.rate:,.0f}",
     "in flight": lambda row: f"{row.in_flight:,}",
@@ -102,12 +115,11 @@ def table(
     """
     shown = rows if height is None else sorted(rows, key=lambda row: -row.depth)[: max(1, height - 4)]
     shown = sorted(shown, key=lambda row: (row.topic, row.channel))
-    cells = {name: [text(row) for row in shown] for name, text in _NUMBERS.items()}
+    cells = {name: [text(row) for row in shown] for name, text in _CELLS.items()}
+    if not any(cells["state"]):
+        del cells["state"]
     cells["last samples"] = [sparkline(rates.get((row.topic, row.channel), ())) for row in shown]
-    names = [
-        (visible(row.topic), (visible(row.channel) or "(no channel)") + (" (paused)" if row.paused else ""))
-        for row in shown
-    ]
+    names = [(visible(row.topic), visible(row.channel) or "(no channel)") for row in shown]
     left = width - 2 * (_NAME + _GAP)
     used: list[str] = []
     for name, column in cells.items():
@@ -121,7 +133,7 @@ def table(
     found.add_column("topic", no_wrap=True, overflow="ellipsis", max_width=room - channels)
     found.add_column("channel", no_wrap=True, overflow="ellipsis", max_width=channels)
     for name in used:
-        found.add_column(name, no_wrap=True, justify="left" if name == "last samples" else "right")
+        found.add_column(name, no_wrap=True, justify="left" if name in ("state", "last samples") else "right")
     for number, row in enumerate(shown):
         style = "red" if row.depth and row.channel and not row.clients else "yellow" if row.depth else ""
         found.add_row(*names[number], *(cells[each][number] for each in used), style=style)

@@ -16,8 +16,10 @@ from gnsq_lite.cli.app import COMMANDS
 from tests.certs import Certificates
 from tests.cli.programs import call, run_here, started
 from tests.cli.programs import run as program
+from tests.conftest import MakeBroker
 from tests.contract.authserver import AuthServer
-from tests.servers import ServerHandle, http_call
+from tests.programs import wait_for
+from tests.servers import EmbeddedNsqd, ServerHandle, http_call
 
 
 @pytest.fixture
@@ -171,6 +173,25 @@ def test_stat_prints_json_and_a_table(embedded: Broker, topic: str) -> None:
     done = run_here("stat", "--count", "2", "--interval", "0.1", *lookupd)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(topic.encode()) == 2
+
+
+def test_stat_says_that_a_full_ephemeral_channel_drops(make_broker: MakeBroker, topic: str) -> None:
+    broker = make_broker(mem_queue_size=3)
+    if isinstance(broker, EmbeddedNsqd):  # it has no /config
+        broker.node.http_faults.answer("/config/mem_queue_size", status=200, body=b"3")
+    broker.prepare(topic, "c")
+    assert broker.http("POST", f"/channel/create?topic={topic}&channel=c%23ephemeral").status == 200
+
+    def states() -> dict[str, str]:
+        done = run_here("stat", "--count", "1", "--json", "--nsqd-http-address", broker.http_address)
+        return {row["channel"]: row["state"] for row in json.loads(done.stdout)["channels"] if row["topic"] == topic}
+
+    broker.publish(topic, b"1", b"2")
+    wait_for(lambda: broker.stats(topic, "c#ephemeral")["depth"] == 2)
+    assert states() == {"c": "no consumers", "c#ephemeral": "no consumers"}
+    broker.publish(topic, b"3", b"4")
+    wait_for(lambda: broker.stats(topic, "c")["depth"] == 4)
+    wait_for(lambda: states() == {"c": "no consumers", "c#ephemeral": "no consumers, drops"})
 
 
 def test_topics_channels_and_nodes(embedded: Broker, topic: str) -> None:

@@ -68,3 +68,18 @@ def test_a_rate_counts_messages_since_the_last_sample() -> None:
         sample = [Row("t", "c", messages=count)]
         history.add(sample, at)
     assert sample[0].rate == 100.0
+
+
+def test_a_channel_has_a_state_in_words() -> None:
+    history = History()
+    first = [Row("t", "a", timed_out=5, clients=1), Row("t", "b", full=True), Row("t", "", paused=True)]
+    history.add(first, 0.0)
+    assert [row.state for row in first] == ["", "no consumers, drops", "paused"]
+    assert "state" in lines(first, width=100)[0]
+    second = [Row("t", "a", timed_out=6, clients=1)]
+    history.add(second, 2.0)
+    assert second[0].state == "times out"
+    third = [Row("t", "a", timed_out=6, clients=1)]
+    history.add(third, 4.0)
+    assert third[0].state == ""
+    assert "state" not in lines(third, width=100)[0]
