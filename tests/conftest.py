@@ -96,7 +96,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(params=["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)])
 def server_kind(request: pytest.FixtureRequest) -> str:
-    """Name of the server a test runs against; with this fixture the test runs once for each."""
+    """Name of the server a test runs against; with this fixture the test runs once for each.
+
+    Another kind, for tests that ask for it, is "like_nsqd": embedded, with that option.
+    """
     kind: str = request.param
     return kind
 
@@ -112,9 +115,9 @@ def make_broker(server_kind: str, tmp_path: Path) -> Iterator[MakeBroker]:
     with ExitStack() as stack:
 
         def make(**options: Any) -> servers.ServerHandle:
-            if server_kind == "embedded":
-                return stack.enter_context(servers.embedded_nsqd(**options))
-            return stack.enter_context(servers.real_nsqd(tmp_path, f"nsqd{next(_numbers)}", **options))
+            if server_kind == "nsqd":
+                return stack.enter_context(servers.real_nsqd(tmp_path, f"nsqd{next(_numbers)}", **options))
+            return stack.enter_context(servers.embedded_nsqd(like_nsqd=server_kind == "like_nsqd", **options))
 
         yield make
 
@@ -145,8 +148,9 @@ def make_cluster(server_kind: str, tmp_path: Path) -> Iterator[MakeCluster]:
     with ExitStack() as stack:
 
         def make(nodes: int = 1, **options: Any) -> servers.Cluster:
-            if server_kind == "embedded":
-                return stack.enter_context(servers.embedded_cluster(nodes, **options))
+            if server_kind != "nsqd":
+                like_nsqd = server_kind == "like_nsqd"
+                return stack.enter_context(servers.embedded_cluster(nodes, like_nsqd=like_nsqd, **options))
             folder = tmp_path / f"cluster{next(_numbers)}"
             folder.mkdir()
             return stack.enter_context(servers.real_cluster(folder, nodes, **options))
