@@ -93,7 +93,7 @@ def _(bench: Bench) -> str:
     return {0: "kept", 1: "lost: due at once"}[len(bodies(client))]
 
 
-@behaviour("ids of messages that two nsqds of a host get together", "some are equal", broker="all differ")
+@behaviour("ids of messages published to two nsqds of a host at once", "some are equal", broker="all differ")
 def _(bench: Bench) -> str:
     nodes = bench.make_cluster(nodes=2).nodes
     producers = [bench.connect(node) for node in nodes]
@@ -123,7 +123,7 @@ def _(bench: Bench) -> str:
     return "changes the connection" if reply(client, SOON) == "message" else "changes the answer only"
 
 
-@behaviour("message in memory after ``kill -9`` and a start", "lost", broker="kept", like_nsqd="kept")
+@behaviour("message in memory after ``kill -9`` and a restart", "lost", broker="kept", like_nsqd="kept")
 def _(bench: Bench) -> str:
     server = bench.prepared()
     server.publish(bench.topic, b"x")
@@ -177,7 +177,7 @@ def _(bench: Bench) -> str:
     return "all differ"
 
 
-@behaviour("delay after SIGTERM and a start", "lost: due at once")
+@behaviour("delay after SIGTERM and a restart", "lost: due at once")
 def _(bench: Bench) -> str:
     server = bench.prepared()
     bench.connect(server).ask(dpub(bench.topic, 600_000, b"x"))
@@ -213,7 +213,7 @@ def _(bench: Bench) -> str:
     return ", ".join(seen)
 
 
-@behaviour("what a consumer with ``sample_rate`` does not get", "thrown away")
+@behaviour("message that ``sample_rate`` withholds from a consumer", "thrown away")
 def _(bench: Bench) -> str:
     server = bench.make_broker()
     client = bench.consumer(server, ready=500, sample_rate=5)
@@ -327,7 +327,7 @@ def _(bench: Bench) -> str:
     return "wait until it is unpaused" if {*bodies(client)} == {b"requeued", b"unanswered", b"delayed"} else "lost"
 
 
-@behaviour("channel that is made while its topic is paused", "gets the backlog afterwards")
+@behaviour("channel created while its topic is paused", "gets the backlog after the pause")
 def _(bench: Bench) -> str:
     server = bench.make_broker()
     bench.post(server, "/topic/create")
@@ -336,7 +336,7 @@ def _(bench: Bench) -> str:
     client = bench.consumer(server)
     assert bodies(client) == []
     bench.post(server, "/topic/unpause")
-    return "gets the backlog afterwards" if bodies(client) else "gets nothing"
+    return "gets the backlog after the pause" if bodies(client) else "gets nothing"
 
 
 @behaviour("``/topic/empty``", "drops the backlog only")
@@ -348,7 +348,7 @@ def _(bench: Bench) -> str:
     return "drops the backlog only" if server.stats(bench.topic, "c")["depth"] == 1 else "drops all"
 
 
-@behaviour("``/channel/delete``: its consumers; nsqlookupd", "disconnected; lists it still")
+@behaviour("``/channel/delete``: consumers; nsqlookupd", "disconnected; still lists it")
 def _(bench: Bench) -> str:
     cluster = bench.make_cluster()
     (server,) = cluster.nodes
@@ -359,20 +359,20 @@ def _(bench: Bench) -> str:
     ended = "disconnected" if client.is_closed() else "connected"
     wait_for(lambda: server.stats(bench.topic)["channels"] == [])
     time.sleep(0.5)  # nsqd has told nsqlookupd meanwhile
-    return f"{ended}; {'lists it still' if cluster.lookupd_http('GET', where).json()['channels'] else 'forgets it'}"
+    return f"{ended}; {'still lists it' if cluster.lookupd_http('GET', where).json()['channels'] else 'forgets it'}"
 
 
-@behaviour("PUB on an open connection after ``/topic/delete``", "makes the topic again")
+@behaviour("PUB on an open connection after ``/topic/delete``", "creates the topic again")
 def _(bench: Bench) -> str:
     server = bench.make_broker()
     client = bench.connect(server)
     client.ask(pub(bench.topic, b"x"))
     bench.post(server, "/topic/delete")
     client.ask(mpub(bench.topic, b"y", b"z"))
-    return "makes the topic again" if server.stats(bench.topic)["message_count"] == 2 else "keeps the count"
+    return "creates the topic again" if server.stats(bench.topic)["message_count"] == 2 else "keeps the count"
 
 
-@behaviour("ephemeral topic with a durable channel", "goes when that is deleted")
+@behaviour("ephemeral topic with a durable channel", "deleted with the channel")
 def _(bench: Bench) -> str:
     bench.topic += "#ephemeral"
     server = bench.make_broker()
@@ -382,7 +382,7 @@ def _(bench: Bench) -> str:
     escaped = bench.topic.replace("#", "%23")
     assert server.http("POST", f"/channel/delete?topic={escaped}&channel=c").status == 200
     wait_for(lambda: server.stats(bench.topic) == {})
-    return "goes when that is deleted"
+    return "deleted with the channel"
 
 
 # -- HTTP
