@@ -40,7 +40,9 @@ class Requeue(Exception):
         OptionError: *delay* is negative or not finite.
     """
 
-    def __init__(self, delay: float | None = None, backoff: bool = True, *, rows: Iterable[object] | None = None) -> None:
+    def __init__(
+        self, delay: float | None = None, backoff: bool = True, *, rows: Iterable[object] | None = None
+    ) -> None:
         super().__init__(delay, backoff)
         self.delay, self.backoff = checked_delay(delay), backoff
         self.rows: list[object] | None = None if rows is None else list(getattr(rows, "to_pylist", lambda: rows)())
