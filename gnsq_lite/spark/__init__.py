@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gnsq_lite.spark.launch import session
-    from gnsq_lite.spark.logsource import NsqLogDataSource
+    from gnsq_lite.spark.nsq_log.source import NsqLogDataSource
     from gnsq_lite.spark.parsing import parse_json, with_dead_letters
     from gnsq_lite.spark.recorders import record
     from gnsq_lite.spark.source import NsqDataSource
@@ -30,7 +30,7 @@ __all__ = [
 
 _HOMES = {
     "NsqDataSource": "gnsq_lite.spark.source",
-    "NsqLogDataSource": "gnsq_lite.spark.logsource",
+    "NsqLogDataSource": "gnsq_lite.spark.nsq_log.source",
     "parse_json": "gnsq_lite.spark.parsing",
     "record": "gnsq_lite.spark.recorders",
     "session": "gnsq_lite.spark.launch",

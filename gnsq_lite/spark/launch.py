@@ -25,7 +25,7 @@ def session(master: str | None = None, app_name: str = "gnsq_lite", conf: Mappin
     require_pyspark()
     from pyspark.sql import SparkSession
 
-    from gnsq_lite.spark.logsource import NsqLogDataSource
+    from gnsq_lite.spark.nsq_log.source import NsqLogDataSource
     from gnsq_lite.spark.source import NsqDataSource
 
     spark = SparkSession.getActiveSession()

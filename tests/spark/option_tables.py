@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gnsq_lite.spark.logoptions import LogOptions
+from gnsq_lite.spark.nsq_log.options import LogOptions
 from gnsq_lite.spark.options import CommonOptions, SinkOptions, SourceOptions, camel
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.rst"

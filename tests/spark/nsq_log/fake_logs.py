@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gnsq_lite.spark.logcluster import Extent, Mark
-from gnsq_lite.spark.logoptions import LogOptions
+from gnsq_lite.spark.nsq_log.cluster import Extent, Mark
+from gnsq_lite.spark.nsq_log.options import LogOptions
 from gnsq_lite.spark.options import parse
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gnsq_lite.recording.errors import DataLoss
-from gnsq_lite.spark import logsource
-from gnsq_lite.spark.logcluster import Extent, LogUnavailable
-from gnsq_lite.spark.logplan import Range
-from gnsq_lite.spark.logsource import NsqLogStreamReader
-from tests.spark.fake_logs import FakeLogs, options
+from gnsq_lite.spark.nsq_log import source
+from gnsq_lite.spark.nsq_log.cluster import Extent, LogUnavailable
+from gnsq_lite.spark.nsq_log.plan import Range
+from gnsq_lite.spark.nsq_log.source import NsqLogStreamReader
+from tests.spark.nsq_log.fake_logs import FakeLogs, options
 
 
 class Growing(FakeLogs):
@@ -80,7 +80,7 @@ def test_a_limit_holds_in_a_log_whose_beginning_is_gone(monkeypatch: pytest.Monk
         def at(self, partition: int, place: int) -> Any:
             return None if place < self.begins.get(partition, 0) else super().at(partition, place)
 
-    monkeypatch.setattr("gnsq_lite.spark.logsource.supports_available_now", lambda: True)
+    monkeypatch.setattr("gnsq_lite.spark.nsq_log.source.supports_available_now", lambda: True)
     cluster = Strict(p0=100, p1=100)
     cluster.begins = {0: 500, 1: 500}
     reader = stream(cluster, failOnDataLoss="false", maxOffsetsPerTrigger="20")
@@ -96,7 +96,7 @@ def test_a_leader_that_goes_while_a_limit_is_worked_out_is_waited_for(monkeypatc
 
         leaves = True
 
-    monkeypatch.setattr("gnsq_lite.spark.logsource.supports_available_now", lambda: True)
+    monkeypatch.setattr("gnsq_lite.spark.nsq_log.source.supports_available_now", lambda: True)
     cluster = Leaving(p0=10)
     reader = stream(cluster, maxOffsetsPerTrigger="2")
     assert reader.latestOffset(BEGIN, None) == BEGIN
@@ -110,20 +110,20 @@ def test_a_leader_that_goes_while_a_limit_is_worked_out_is_waited_for(monkeypatc
 
 def test_a_cluster_with_nothing_new_is_asked_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(logsource.time, "sleep", waits.append)
+    monkeypatch.setattr(source.time, "sleep", waits.append)
     cluster = Growing(p0=10)
     reader = stream(cluster)
     assert reader.latestOffset(BEGIN, None) == {"t": {"0": 100}}
     assert waits == []
     assert reader.latestOffset({"t": {"0": 100}}, None) == {"t": {"0": 100}}
-    assert waits == [logsource.PATIENT]
+    assert waits == [source.PATIENT]
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset({"t": {"0": 100}}, None) == {"t": {"0": 100}}
     assert len(waits) == 1, "it is the end"
 
 
 def test_what_lasts_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(logsource.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(source.time, "sleep", lambda seconds: None)
     cluster = Growing(p0=10, p1=4)
     reader = stream(cluster)
 

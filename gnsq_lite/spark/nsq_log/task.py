@@ -25,10 +25,10 @@ from gnsq_lite.http import NsqdClient
 from gnsq_lite.options import format_address
 from gnsq_lite.recording.errors import report_loss
 from gnsq_lite.recording.frames import BATCH_ROWS
-from gnsq_lite.spark.logcluster import Leader, LogCluster, LogUnavailable
-from gnsq_lite.spark.logoptions import LogOptions
-from gnsq_lite.spark.logplan import Range
-from gnsq_lite.spark.logschema import to_log_batch
+from gnsq_lite.spark.nsq_log.cluster import Leader, LogCluster, LogUnavailable
+from gnsq_lite.spark.nsq_log.options import LogOptions
+from gnsq_lite.spark.nsq_log.plan import Range
+from gnsq_lite.spark.nsq_log.schema import to_log_batch
 from gnsq_lite.youzan.dialect import YouzanDialect
 
 #: Queued messages at which reading pauses, and seconds without a next message until a task tries another channel.

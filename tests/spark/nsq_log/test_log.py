@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite import Writer
+from gnsq_lite import Reader, Writer
 from gnsq_lite.errors import HTTPError, NSQError, OptionError
+from gnsq_lite.http import NsqdClient
 from gnsq_lite.recording.errors import DataLoss, RecordingError
-from gnsq_lite.spark import logtask
-from gnsq_lite.spark.logcluster import Extent, Leader, LogUnavailable, Mark
-from gnsq_lite.spark.logoptions import LogOptions
-from gnsq_lite.spark.logplan import Range, as_offset, limited, parse_places, ranges, resolved
-from gnsq_lite.spark.logsource import NsqLogBatchReader, NsqLogStreamReader
-from gnsq_lite.spark.logtask import MOST_WAITING, RangeTask
+from gnsq_lite.spark.nsq_log.cluster import Extent, Leader, LogUnavailable, Mark
+from gnsq_lite.spark.nsq_log.options import LogOptions
+from gnsq_lite.spark.nsq_log.plan import Range, as_offset, limited, parse_places, ranges, resolved
+from gnsq_lite.spark.nsq_log.source import NsqLogBatchReader, NsqLogStreamReader
+from gnsq_lite.spark.nsq_log.task import MOST_WAITING, RangeTask
 from gnsq_lite.spark.options import parse
 from tests.programs import wait_for
-from tests.spark.fake_logs import FakeLogs, options
+from tests.spark.nsq_log.fake_logs import FakeLogs, options
 from tests.youzan_broker import YouzanBroker
 
 #: Bytes that a body of 10 takes in the embedded broker's log.
@@ -231,7 +231,7 @@ def cluster() -> Iterator[YouzanBroker]:
 @pytest.fixture
 def with_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have any PySpark pass for one whose streams can have limits: these tests ask for batches as it does."""
-    monkeypatch.setattr("gnsq_lite.spark.logsource.supports_available_now", lambda: True)
+    monkeypatch.setattr("gnsq_lite.spark.nsq_log.source.supports_available_now", lambda: True)
 
 
 def source(cluster: YouzanBroker, topic: str, **more: str) -> LogOptions:
@@ -282,7 +282,7 @@ def test_a_channel_that_is_never_subscribed_to_is_deleted(
     """nsqd ends an ephemeral channel with its last consumer; one that never had any would keep the log for good."""
     cluster.youzan.create_topic("clicks", 1)
     publish(cluster, "clicks", 0, 0, 10)
-    owner: Any = {"post": logtask.NsqdClient, "start": logtask.Reader}[breaks]
+    owner: Any = {"post": NsqdClient, "start": Reader}[breaks]
     works, failures = getattr(owner, breaks), [1, 2]
 
     def broken(*args: Any, **more: Any) -> None:
@@ -292,7 +292,7 @@ def test_a_channel_that_is_never_subscribed_to_is_deleted(
             raise HTTPError("http://n", "it broke")
 
     monkeypatch.setattr(owner, breaks, broken)
-    monkeypatch.setattr(logtask, "STALLED", 0.1)
+    monkeypatch.setattr("gnsq_lite.spark.nsq_log.task.STALLED", 0.1)
     reader = NsqLogBatchReader(source(cluster, "clicks"))
     assert bodies(rows(reader, reader.partitions())) == [wanted(0, 10)]
     assert not failures
@@ -316,7 +316,7 @@ def streamed(reader: NsqLogStreamReader, offset: dict[str, Any], batches: int) -
 def test_a_limit_is_refused_by_its_name_where_no_batch_begin_is_told(
     name: str, cluster: YouzanBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnsq_lite.spark.logsource.supports_available_now", lambda: False)
+    monkeypatch.setattr("gnsq_lite.spark.nsq_log.source.supports_available_now", lambda: False)
     with pytest.raises(OptionError, match=f"^{name}=10: this PySpark does not"):
         NsqLogStreamReader(source(cluster, "clicks", **{name: "10"}))
 

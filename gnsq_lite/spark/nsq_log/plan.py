@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnsq_lite.recording.errors import RecordingError
-from gnsq_lite.spark.logcluster import Extent, LogCluster
-from gnsq_lite.spark.logoptions import EARLIEST, Position
+from gnsq_lite.spark.nsq_log.cluster import Extent, LogCluster
+from gnsq_lite.spark.nsq_log.options import EARLIEST, Position
 
 #: Byte offsets by partition.
 Places = dict[int, int]

@@ -26,9 +26,9 @@ from gnsq_lite.errors import OptionError
 from gnsq_lite.recording import schema as columns
 from gnsq_lite.recording.errors import report_loss
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
-from gnsq_lite.spark.logcluster import Extent, LogCluster, LogUnavailable
-from gnsq_lite.spark.logoptions import LATEST, LogOptions, Position
-from gnsq_lite.spark.logplan import (
+from gnsq_lite.spark.nsq_log.cluster import Extent, LogCluster, LogUnavailable
+from gnsq_lite.spark.nsq_log.options import LATEST, LogOptions, Position
+from gnsq_lite.spark.nsq_log.plan import (
     Places,
     Range,
     as_offset,
@@ -38,8 +38,8 @@ from gnsq_lite.spark.logplan import (
     ranges,
     resolved,
 )
-from gnsq_lite.spark.logschema import LOG_COLUMNS, LOG_DDL
-from gnsq_lite.spark.logtask import RangeTask
+from gnsq_lite.spark.nsq_log.schema import LOG_COLUMNS, LOG_DDL
+from gnsq_lite.spark.nsq_log.task import RangeTask
 from gnsq_lite.spark.offsets import MinimumRows
 from gnsq_lite.spark.options import parse, redacted, seconds_of
 from gnsq_lite.spark.stream import settle_process
@@ -55,7 +55,7 @@ PATIENT = 0.1
 class NsqLogDataSource(DataSource):
     """A topic of a cluster of Youzan's NSQ as a log, batch and streaming.
 
-    Options: :class:`~gnsq_lite.spark.logoptions.LogOptions`.
+    Options: :class:`~gnsq_lite.spark.nsq_log.options.LogOptions`.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

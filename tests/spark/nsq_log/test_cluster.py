@@ -13,8 +13,8 @@ import pytest
 from gnsq_lite import Writer
 from gnsq_lite.errors import HTTPError, NSQError
 from gnsq_lite.http import LookupdClient
-from gnsq_lite.spark.logoptions import LogOptions
-from gnsq_lite.spark.logsource import NsqLogStreamReader
+from gnsq_lite.spark.nsq_log.options import LogOptions
+from gnsq_lite.spark.nsq_log.source import NsqLogStreamReader
 from gnsq_lite.spark.options import parse
 from tests import youzan_servers
 from tests.youzan_servers import Node

@@ -1,0 +1,1 @@
+"""The data source ``nsq_log``: topics of Youzan's NSQ, read as logs."""
