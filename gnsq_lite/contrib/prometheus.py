@@ -63,7 +63,7 @@ class Collector:
 
     def __init__(self, *sources: Reader | Worker | Writer, **writers: Writer) -> None:
         self._sources: list[Reader | Worker | Writer] = list(sources)
-        #: Functions that return channel depths by (nsqd, topic, channel): :class:`gnsq_lite.worker.depths.Depths`.
+        #: Functions that return channel depths by (nsqd, topic, channel): ``gnsq_lite.worker.depths``.
         self.depths: list[Callable[[Sequence[ReaderStats]], Mapping[tuple[str, str, str], int]]] = []
         self._writers: dict[str, Writer] = dict(writers)
         self._last: dict[Any, Any] = {}

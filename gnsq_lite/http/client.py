@@ -13,6 +13,7 @@ without monkey-patching (:mod:`gnsq_lite.blocking_calls`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import sys
@@ -44,6 +45,11 @@ Self = TypeVar("Self", bound="HTTPClient")
 _ACCEPT = "application/vnd.nsq; version=1.0"  # older servers then respond without a wrapper
 _ERROR_BODY = 8192  # maximum bytes to read of an error response
 _SHOWN_PARAMETERS = ("topic", "channel", "partition", "node", "access", "format")
+
+
+@functools.lru_cache(1000)
+def _warn_unencrypted(url: str) -> None:
+    log.warning("%s: the credentials are sent unencrypted; use https", url)
 
 
 def _run(call: Callable[[], T], limit: float) -> T:
@@ -103,7 +109,7 @@ class HTTPClient:
         elif credentials is not None:
             self._headers["Authorization"] = basic(credentials)
         if (token or credentials) and self._scheme == "http" and not is_loopback(self._host):
-            log.warning("%s: the credentials are sent unencrypted; use https", self.url)
+            _warn_unencrypted(self.url)
 
     @property
     def url(self) -> str:

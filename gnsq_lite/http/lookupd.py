@@ -160,15 +160,15 @@ class LookupdClient(HTTPClient):
         return tuple(fill(reply.url, TopicMeta, entry) for entry in items(reply.url, reply.json(), "meta_info"))
 
 
-def http_addresses(topic: str, lookupds: Iterable[str], **settings: Any) -> dict[str, str]:
+def http_addresses(topic: str, lookupds: Iterable[str], *, tls: Any, **settings: Any) -> dict[str, str]:
     """Look up *topic* at each nsqlookupd; return a dict from the TCP address to the HTTP address of each nsqd.
 
-    *settings* are keywords of :class:`LookupdClient`.  The function skips an nsqlookupd that fails.
+    *tls* (for https) and *settings* are keywords of :class:`LookupdClient`.  Skips an nsqlookupd that fails.
     """
     found: dict[str, str] = {}
     for address in lookupds:
         try:
-            with LookupdClient(address, **settings) as client:
+            with LookupdClient(address, tls=tls if address.startswith("https://") else None, **settings) as client:
                 nodes = client.lookup(topic).producers
         except NSQError as error:
             log.debug("no nsqds of %s through %s: %s", topic, address, error)

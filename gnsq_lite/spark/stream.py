@@ -21,8 +21,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gnsq_lite.errors import ConnectError
+from gnsq_lite.net.depths import Depths
 from gnsq_lite.recording.backlog import Backlog
-from gnsq_lite.recording.depth import ChannelDepth
 from gnsq_lite.recording.files import Files
 from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.recording.recording import Position, Recording
@@ -57,7 +57,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._options = options
         self._opened: Recording | None = None
         self._embedded: Embedded | None = None
-        self._depth: ChannelDepth | None = None
+        self._depths: Depths | None = None
         #: Start of AvailableNow in nanoseconds since 1970, and the last position to read if the query does not record.
         self._until_ns = 0
         self._target: Position | None = None
@@ -71,7 +71,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._minimum = MinimumRows(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_embedded": None, "_depth": None}
+        return {**self.__dict__, "_opened": None, "_embedded": None, "_depths": None}
 
     # -- driver side
 
@@ -100,7 +100,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             self._embedded.start(self._make_receiver(), found.position)
             if self._until_ns:
                 self._embedded.expect(self._until_ns)
-            self._depth = ChannelDepth(self._options.recorder())
+            self._depths = Depths(lambda topic: self._options.client_arguments())
         return found
 
     def initialOffset(self) -> dict[str, Any]:
@@ -202,7 +202,9 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         found: dict[str, Any] = {"logs": _ordered(end), "waiting": waiting}
         if self._embedded is not None and self._embedded.recorder is not None:
             found |= self._embedded.report()
-            found["depth"] = None if self._depth is None else self._depth.look()
+            found["depth"] = (
+                None if self._depths is None else self._depths.total(self._options.topic, self._options.channel)
+            )
         return found
 
     def prepareForTriggerAvailableNow(self) -> None:

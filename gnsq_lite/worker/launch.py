@@ -24,7 +24,8 @@ from gnsq_lite.supervise.watch import SourceWatch, loaded_sources
 if TYPE_CHECKING:
     from gnsq_lite.worker.app import Worker
 
-#: Function that returns the renderer of /metrics.  Its arguments are the Worker, and ``Depths.look`` or None.
+#: Function that returns the renderer of /metrics.  Its arguments are the Worker, and a function that returns depths, or
+#: None.
 Metrics = Callable[["Worker", Callable[..., Any] | None], Callable[[], Page]]
 
 #: Seconds between two checks of the sources.
@@ -137,13 +138,13 @@ class Launch:
     def _work(self, worker: Worker, slot: Slot | None, metrics: Metrics) -> int:
         """Run *worker* in this process.  *slot* is None if no supervisor started the process."""
         from gnsq_lite.net.os_threads import start_hub_thread
-        from gnsq_lite.worker.depths import Depths
+        from gnsq_lite.worker.depths import depths_of
         from gnsq_lite.worker.hung import HungCalls
         from gnsq_lite.worker.live import LastErrors, WorkerPages
         from gnsq_lite.worker.specs import Supervision
         from gnsq_lite.worker.supervised import TIMEOUT, Supervised
 
-        errors, depths = LastErrors(), Depths(worker).look
+        errors, depths = LastErrors(), depths_of(worker)
         checks: list[Callable[[], object]] = [HungCalls(worker, depths, TIMEOUT).check]
         page: Callable[[], Page] = lambda: ("text/plain; charset=utf-8", b"")  # noqa: E731
         if self.metrics_port is not None:

@@ -12,9 +12,10 @@ import pytest
 
 from gnsq_lite import errors
 from gnsq_lite.http import LookupdClient, Node, NsqdClient
+from gnsq_lite.net.depths import Place
 from gnsq_lite.options import format_address
 from gnsq_lite.worker import Handler
-from gnsq_lite.worker.depths import Depths, Place
+from gnsq_lite.worker.depths import depths_of
 from gnsq_lite.youzan.lookup import parse_lookupds
 from tests.fakes import FakeClock
 from tests.youzan_broker import YouzanBroker
@@ -131,12 +132,12 @@ def looked_at(lookupd: LookupdClient, topic: str, nsqds: Iterable[str]) -> dict[
         handlers=[Handler(topic, "c", print)], defaults={"lookupd_http_addresses": lookupd.url}
     )
     started: list[Callable[[], None]] = []
-    depths = Depths(worker, lambda name, run: started.append(run), FakeClock())
+    look = depths_of(worker, start_thread=lambda name, run: started.append(run), clock=FakeClock())
     connections = tuple(SimpleNamespace(address=address) for address in nsqds)
     stats: Any = SimpleNamespace(topic=topic, channel="c", connections=connections)
-    depths.look([stats])
+    look([stats])
     started[0]()
-    return depths.look([stats])
+    return look([stats])
 
 
 def test_the_live_page_adds_the_depths_of_the_partitions_that_an_nsqd_leads(lookupd: LookupdClient) -> None:

@@ -9,12 +9,13 @@ import pytest
 
 from gnsq_lite import Requeue
 from gnsq_lite.http import LookupdClient, NsqdClient
+from gnsq_lite.net.depths import EVERY
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.stats import ConnectionStats, ReaderStats
 from gnsq_lite.supervise.merged import ERRORS
 from gnsq_lite.testing import make_message
 from gnsq_lite.worker import Handler
-from gnsq_lite.worker.depths import EVERY, Depths
+from gnsq_lite.worker.depths import depths_of
 from gnsq_lite.worker.live import LastErrors, WorkerPages
 from tests.fakes import FakeClock
 
@@ -130,16 +131,16 @@ def test_depths_are_polled_in_rounds_while_clients_request_them(monkeypatch: pyt
 
     monkeypatch.setattr(NsqdClient, "stats", stats_of_nsqd)
     worker: Any = FakeWorker("t")
-    depths = Depths(worker, threads, clock)
-    assert depths.look([stats()]) == {}
+    look = depths_of(worker, start_thread=threads, clock=clock)
+    assert look([stats()]) == {}
     clock.advance(10.0)
-    depths.look([stats()])  # one round runs: no second one starts
+    look([stats()])  # one round runs: no second one starts
     threads.started.pop()()
     assert threads.started == []
     assert asked == [("n", 9, "t")]
-    assert depths.look([stats()]) == {("n:4150", "t", "ch"): 1}
+    assert look([stats()]) == {("n:4150", "t", "ch"): 1}
     assert threads.started == []  # it is too early
     clock.advance(EVERY)
-    depths.look([stats()])
+    look([stats()])
     threads.started.pop()()
-    assert depths.look([stats()]) == {("n:4150", "t", "ch"): 2}
+    assert look([stats()]) == {("n:4150", "t", "ch"): 2}
