@@ -261,3 +261,20 @@ def test_the_sql_that_django_keeps_under_debug_is_forgotten_after_each_message_a
     message, batch = map(int, shop.script(QUERIES).split()[-2:])
     assert message == 1
     assert 1 <= batch <= 4  # BEGIN, SELECT, COMMIT of one batch
+
+
+COLUMNS = """
+import sqlite3
+from gnsq_lite.contrib.django.models import OutboxMessage
+from gnsq_lite.contrib.outbox import Table, insert_into
+cursor = sqlite3.connect(":memory:").cursor()
+Table("made", cursor, "?", False).create()
+created = [row[1] for row in cursor.execute("PRAGMA table_info(made)")]
+inserted = insert_into("made", "?").partition("(")[2].partition(")")[0].split(", ")
+modelled = [field.column for field in OutboxMessage._meta.fields]
+assert created == ["id", *inserted] == modelled, (created, inserted, modelled)
+"""
+
+
+def test_the_table_of_an_outbox_its_insert_and_djangos_model_have_the_same_columns(shop: OutboxShop) -> None:
+    shop.script(COLUMNS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any
 
@@ -53,10 +54,8 @@ class Table:
         """Do nothing, because Django closes the connection."""
 
 
-_COPIED = (
-    *("topic", "channel", "body", "timestamp_ns", "attempts", "nsqd_address"),
-    *("host", "error_type", "error", "traceback"),
-)
+#: Fields that a row has under the same name.
+_COPIED = [spec.name for spec in fields(DeadLetter) if spec.name not in ("id", "given_up_at", "stored")]
 
 
 def _storable(value: Any) -> Any:
