@@ -43,6 +43,29 @@ CLEAN_EVERY = 1000
 _LONGEST_KEY = 255
 
 
+class Keys:
+    """The keys in a table.  *mark* is the placeholder of a parameter, and times have the type of the table's column."""
+
+    def __init__(self, table: str) -> None:
+        self._table, self._handled = table, 0
+
+    def add(self, cursor: Any, mark: str, is_mysql: bool, *row: Any) -> bool:
+        """Insert the *row* (consumer, key, time), and return whether the key is new.
+
+        If another transaction is inserting the same key, the statement waits until that transaction ends.
+        """
+        ignore, conflict = ("IGNORE ", "") if is_mysql else ("", " ON CONFLICT DO NOTHING")
+        columns = "(consumer, message, handled_at)"
+        cursor.execute(f"INSERT {ignore}INTO {self._table} {columns} VALUES ({mark}, {mark}, {mark}){conflict}", row)
+        return bool(cursor.rowcount == 1)
+
+    def clean(self, cursor: Any, mark: str, oldest: Any) -> None:
+        """Count a handled message.  After each CLEAN_EVERY messages, delete the rows before the time *oldest*."""
+        self._handled += 1
+        if self._handled % CLEAN_EVERY == 0:
+            cursor.execute(f"DELETE FROM {self._table} WHERE handled_at < {mark}", (oldest,))
+
+
 class Inbox:
     """Runs a handler, and stores the key of the message in the same transaction.
 
@@ -65,7 +88,7 @@ class Inbox:
         check_number("retention", retention, 1, 1e10)
         self._connect, self._table, self._retention, self._clock = connect, table, retention, clock
         self._local, self._open = threading.local(), set[Any]()
-        self._handled = 0
+        self._keys = Keys(table)
         #: Number of duplicates that were finished without calling the handler.
         self.duplicates = 0
 
@@ -114,14 +137,10 @@ class Inbox:
         local.connection = None
         try:
             mark = "?" if is_sqlite(connection) else "%s"
-            into = f"INTO {self._table} (consumer, message, handled_at) VALUES ({mark}, {mark}, {mark})"
-            is_mysql = "mysql" in driver_of(connection)
-            statement = f"INSERT IGNORE {into}" if is_mysql else f"INSERT {into} ON CONFLICT DO NOTHING"
-            cursor = connection.cursor()
-            cursor.execute(statement, (consumer, key, self._clock.wall()))
-            if cursor.rowcount == 1:
+            now, cursor = self._clock.wall(), connection.cursor()
+            if self._keys.add(cursor, mark, "mysql" in driver_of(connection), consumer, key, now):
                 function(*given, connection)
-                self._clean(cursor, mark)
+                self._keys.clean(cursor, mark, now - self._retention)
             else:
                 self.duplicates += 1
                 log.info(HANDLED_BEFORE, key, consumer)
@@ -131,12 +150,6 @@ class Inbox:
             _close(connection)  # closing rolls the transaction back
             raise
         local.connection = connection
-
-    def _clean(self, cursor: Any, mark: str) -> None:
-        self._handled += 1
-        if self._handled % CLEAN_EVERY == 0:
-            oldest = self._clock.wall() - self._retention
-            cursor.execute(f"DELETE FROM {self._table} WHERE handled_at < {mark}", (oldest,))
 
 
 def _close(connection: Any) -> None:

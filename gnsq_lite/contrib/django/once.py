@@ -12,14 +12,15 @@ from typing import Any
 from django.db import connections, router, transaction
 from django.utils import timezone
 
-from gnsq_lite.contrib.inbox import CLEAN_EVERY, HANDLED_BEFORE, RETENTION, checked_key, consumer_of
+from gnsq_lite.contrib.inbox import HANDLED_BEFORE, RETENTION, Keys, checked_key, consumer_of
 from gnsq_lite.keywords import check_runs
 
 log = logging.getLogger("gnsq_lite.django")
 
 #: Number of duplicates that were finished without calling the handler, by topic/channel.
 duplicates: Counter[str] = Counter()
-_handled: Counter[str] = Counter()
+#: The keys of each database.
+_keys: dict[str, Keys] = {}
 
 
 def once(
@@ -41,11 +42,19 @@ def once(
 
         @functools.wraps(function)
         def handle(*given: Any) -> None:
+            from gnsq_lite.contrib.django.models import InboxMessage
+
             consumer, name = consumer_of(given[-1]), checked_key(key(*given))
             with transaction.atomic(using=using):
-                if _is_first(consumer, name, using, retention):
-                    function(*given)
-                    return
+                alias = using or router.db_for_write(InboxMessage)
+                connection, now = connections[alias], timezone.now()
+                keys = _keys.setdefault(alias, Keys(connection.ops.quote_name(InboxMessage._meta.db_table)))
+                time_of = connection.ops.adapt_datetimefield_value
+                with connection.cursor() as cursor:
+                    if keys.add(cursor, "%s", connection.vendor == "mysql", consumer, name, time_of(now)):
+                        function(*given)
+                        keys.clean(cursor, "%s", time_of(now - timedelta(seconds=retention)))
+                        return
             duplicates[consumer] += 1
             log.info(HANDLED_BEFORE, name, consumer)
 
@@ -54,24 +63,3 @@ def once(
         return handle
 
     return decorate
-
-
-def _is_first(consumer: str, name: str, using: str | None, retention: float) -> bool:
-    """Insert the row of the key, and return whether the key is new.
-
-    If another transaction is inserting the same key, the statement waits until that transaction ends.
-    """
-    from gnsq_lite.contrib.django.models import InboxMessage
-
-    alias = using or router.db_for_write(InboxMessage)
-    connection = connections[alias]
-    table, columns = connection.ops.quote_name(InboxMessage._meta.db_table), "(consumer, message, handled_at)"
-    ignore, conflict = ("IGNORE ", "") if connection.vendor == "mysql" else ("", " ON CONFLICT DO NOTHING")
-    _handled[alias] += 1
-    if _handled[alias] % CLEAN_EVERY == 0:
-        old = timezone.now() - timedelta(seconds=retention)
-        InboxMessage.objects.using(alias).filter(handled_at__lt=old).delete()
-    with connection.cursor() as cursor:
-        statement = f"INSERT {ignore}INTO {table} {columns} VALUES (%s, %s, %s){conflict}"
-        cursor.execute(statement, [consumer, name, connection.ops.adapt_datetimefield_value(timezone.now())])
-        return bool(cursor.rowcount == 1)
