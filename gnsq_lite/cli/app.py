@@ -11,6 +11,7 @@ import click
 
 from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.errors import InvalidName, NSQError, OptionError
+from gnsq_lite.supervise.exit_codes import ExitCode
 from gnsq_lite.version import __version__
 
 #: Name of a command -> ("module" or "module:attribute" of the click.Command, one line of help).
@@ -35,8 +36,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "topics": ("gnsq_lite.cli.lists:topics", "List the topics registered at the nsqlookupds."),
     "worker": ("gnsq_lite.cli.worker", "Run the handlers of a Worker in supervised processes."),
 }
-
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
 class LazyGroup(click.Group):
@@ -91,23 +90,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         result = main.main(args=arguments, prog_name="gnsq-lite", standalone_mode=False)
     except click.exceptions.Abort:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (OptionError, InvalidName) as error:
         print(f"gnsq-lite: {in_flags(error)}", file=sys.stderr)
-        return USAGE
+        return ExitCode.USAGE
     except NSQError as error:
         print(f"gnsq-lite: {in_flags(error)}", file=sys.stderr)
-        return FAILED
+        return ExitCode.FAILED
     except OSError as error:  # for example, a directory is not writable or a port is in use
         print(f"gnsq-lite: {error}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except (OSError, AttributeError):  # standard output failed; the interpreter would flush it again at exit
             _drop_output()
-        return FAILED
+        return ExitCode.FAILED
     return result if isinstance(result, int) else 0
