@@ -54,7 +54,15 @@ ALLOWED: dict[str, set[str]] = {
     | {"arguments", "broker", "consume", "policy", "reader", "wire.names", "worker.specs", "writer"},
     "supervise": BASE | {"clock", "stats"},
     "worker": CLIENT
-    | {"policy", "supervise", "testing", "recording.backlog", "recording.options", "recording.receiver"},
+    | {
+        "policy",
+        "supervise",
+        "testing",
+        "recording.backlog",
+        "recording.files",
+        "recording.options",
+        "recording.receiver",
+    },
     "recording": CLIENT | {"arrow"},
     "spark": CLIENT | {"arrow", "recording"},
     "contrib": CLIENT | {"broker", "worker", "testing", "supervise"},

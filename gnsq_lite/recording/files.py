@@ -11,9 +11,9 @@ from typing import Any, Protocol
 class Files:
     """The real file system.  Every method raises OSError if its system call fails."""
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = 0o640) -> int:
         """Create the file *path* for appending, and return its descriptor.  Raises FileExistsError."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, mode)
 
     def append(self, fd: int, data: bytes) -> None:
         """Write all of *data*."""
@@ -63,17 +63,17 @@ class Files:
         """Replace the text of *path* durably.  After a crash, the file has either the old or the new text."""
         self.replace(path, text.encode())
 
-    def replace(self, path: Path, data: bytes) -> None:
-        """Replace the bytes of *path* durably."""
-        fresh = path.with_name(path.name + ".new")
+    def replace(self, path: Path, data: bytes, fresh: Path | None = None, mode: int = 0o640) -> None:
+        """Replace the bytes of *path* durably.  *fresh* is the file that is written and renamed."""
+        fresh = fresh or path.with_name(path.name + ".new")
         self.unlink(fresh)
-        self.write_new(fresh, data)
+        self.write_new(fresh, data, mode)
         self.rename(fresh, path)
         self.sync_directory(path.parent)
 
-    def write_new(self, path: Path, data: bytes) -> None:
+    def write_new(self, path: Path, data: bytes, mode: int = 0o640) -> None:
         """Create the file *path* and sync its bytes, but do not sync the directory."""
-        fd = self.create(path)
+        fd = self.create(path, mode)
         try:
             self.append(fd, data)
             self.sync(fd)

@@ -29,6 +29,7 @@ from gnsq_lite.message import Message
 from gnsq_lite.net.os_threads import is_patched, native_ident
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.reader import log_give_up
+from gnsq_lite.recording.files import Files
 from gnsq_lite.text import cut, escape
 from gnsq_lite.wire.names import check_topic
 from gnsq_lite.worker.dead_topic import TopicLetters
@@ -190,7 +191,13 @@ class Directory:
             self._room = min(_RECOUNT, self._most - self.count())
         if self._room <= 0:
             raise OSError(errno.ENOSPC, f"there are {self._most} dead letters: retry or drop some", str(self._folder))
-        _write_atomically(self._folder, f"{letter.name}.json", letter.to_json())
+        # The name is unique.  tempfile is not used, because its locks may block a native thread (docs/handlers).
+        temporary = self._folder / f".{letter.name}.json.{os.getpid()}.{native_ident()}.part"
+        try:
+            Files().replace(self._folder / f"{letter.name}.json", letter.to_json(), temporary, 0o600)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         self._room -= 1
 
     def count(self) -> int:
@@ -371,23 +378,3 @@ def _read_regular(file: str) -> bytes:
         raise ValueError("this is not a regular file")
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
         return opened.read()
-
-
-def _write_atomically(folder: Path, name: str, data: bytes) -> None:
-    # The name is unique.  tempfile is not used, because its locks may block a native thread (docs/handlers).
-    temporary = folder / f".{name}.{os.getpid()}.{native_ident()}.part"
-    try:
-        temporary.unlink(missing_ok=True)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, folder / name)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

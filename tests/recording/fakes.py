@@ -109,9 +109,9 @@ class CrashingFiles(Files):
             raise Crash
         self.left -= 1
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = 0o640) -> int:
         self._step()
-        return super().create(path)
+        return super().create(path, mode)
 
     def append_all(self, fd: int, buffers: list[Any]) -> None:
         self.append(fd, b"".join(buffers))
