@@ -18,7 +18,7 @@ from gnsq_lite.publish.publication import Publish
 from gnsq_lite.spark.mpub import Bodies, Payload, checksum, payloads
 from gnsq_lite.spark.options import SinkOptions
 from gnsq_lite.spark.progress import NOTHING, Done
-from gnsq_lite.spark.rows import Checked, check
+from gnsq_lite.spark.rows import CheckedRows, check
 from gnsq_lite.wire import commands
 
 #: Maximum rows, and about the maximum bytes, processed at once.  The joined bodies are a copy in memory, and a marker
@@ -106,7 +106,7 @@ class Sink:
             OtherRows: the task does not begin with the rows to skip.  No row was sent.
             NSQError: nsqd refused a row or was unreachable, after all retries.
         """
-        held: list[tuple[Checked, int]] = []
+        held: list[tuple[CheckedRows, int]] = []
         size = 0
         for batch in batches:
             rows = max(1, min(_SLICE, _SLICE_BYTES * batch.num_rows // max(1, batch.nbytes)))
@@ -124,7 +124,7 @@ class Sink:
         self._note()
         return self.published
 
-    def _check(self, batch: pa.RecordBatch) -> Checked:
+    def _check(self, batch: pa.RecordBatch) -> CheckedRows:
         """Check rows, and skip rows that an earlier attempt published."""
         known = min(batch.num_rows, max(0, self._skip.rows - self._seen))
         self._seen += batch.num_rows
@@ -142,13 +142,13 @@ class Sink:
             " the task publishes all its rows when it runs again"
         )
 
-    def _send(self, held: list[tuple[Checked, int]]) -> None:
+    def _send(self, held: list[tuple[CheckedRows, int]]) -> None:
         """Publish checked slices of rows.  *held* has (slice, number of the task's rows up to the slice's end)."""
         for one, end in held:
             self._send_rows(one, end)
         held.clear()
 
-    def _send_rows(self, one: Checked, end: int) -> None:
+    def _send_rows(self, one: CheckedRows, end: int) -> None:
         options = self._options
         most = options.mpub_size
         if options.rows_per_second is not None:  # about ten MPUBs a second

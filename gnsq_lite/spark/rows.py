@@ -33,7 +33,7 @@ class Run(NamedTuple):
     defers: pa.Array | None
 
 
-class Checked(NamedTuple):
+class CheckedRows(NamedTuple):
     """The valid rows of a slice, JSON records of bad rows (onBadRow=topic:NAME), and whether no row was bad."""
 
     runs: list[Run]
@@ -42,7 +42,7 @@ class Checked(NamedTuple):
     size: int
 
 
-def check(batch: pa.RecordBatch, options: SinkOptions) -> Checked:
+def check(batch: pa.RecordBatch, options: SinkOptions) -> CheckedRows:
     """Return the rows of *batch* that nsqd would accept, by topic and in order.
 
     Raises BadRows.  Raises OptionError if the rows have no topic, or their bodies are neither binary nor text.
@@ -62,8 +62,8 @@ def check(batch: pa.RecordBatch, options: SinkOptions) -> Checked:
         kept = pa.array([error is None for error in errors])
         batch, bodies, lengths = batch.filter(kept), bodies.filter(kept), lengths.filter(kept)
         topics = [topic for topic, error in zip(topics, errors, strict=True) if error is None]
-        return Checked(list(_runs(batch, topics, bodies)), records, False, pc.sum(lengths).as_py() or 0)
-    return Checked(list(_runs(batch, topics, bodies)), records, True, pc.sum(lengths).as_py() or 0)
+        return CheckedRows(list(_runs(batch, topics, bodies)), records, False, pc.sum(lengths).as_py() or 0)
+    return CheckedRows(list(_runs(batch, topics, bodies)), records, True, pc.sum(lengths).as_py() or 0)
 
 
 def _binary(column: pa.Array) -> pa.Array:

@@ -28,8 +28,8 @@ from gnsq_lite.worker.dead import by_words
 from gnsq_lite.worker.intervals import Schedule
 from gnsq_lite.worker.specs import (
     Handler,
+    ProcessSettings,
     Rules,
-    Supervision,
     check_give_up,
     check_timeouts,
     decoding,
@@ -111,7 +111,7 @@ class Worker:
 
     def _begin(self) -> None:
         """Set the state of a Worker that has not started."""
-        self._supervision: Supervision | None = None
+        self._process: ProcessSettings | None = None
         self._publishing: schedules.Publishing | None = None
         self._readers: list[Reader] | None = None
         self._writers: list[tuple[dict[str, Any], Writer]] = []
@@ -335,14 +335,14 @@ class Worker:
 
     # -- running
 
-    def run(self, *, supervision: Supervision | None = None, checks: Sequence[Callable[[], object]] = ()) -> int:
+    def run(self, *, process: ProcessSettings | None = None, checks: Sequence[Callable[[], object]] = ()) -> int:
         """Consume until SIGTERM, SIGINT, :meth:`stop` or the end of a Reader.  Then drain, and return the exit code.
 
         The drain requeues messages that no handler has begun.  Running handlers get ``drain_timeout`` seconds, or until
         a second signal.  Then their messages are requeued too.  Signals have no effect outside the main thread.
 
         Args:
-            supervision: Values from this process's supervisor, or None.  In a supervised process SIGTERM and SIGINT
+            process: Values from this process's supervisor, or None.  In a supervised process SIGTERM and SIGINT
                 only begin the drain, because the service manager and the supervisor may both send the signal.  SIGQUIT
                 or a second :meth:`stop` ends the drain at once.
             checks: Functions that the Worker calls twice a second.  The Worker drains if a function returns true.
@@ -354,12 +354,12 @@ class Worker:
         """
         stages, handlers = self._stages, list[tuple[int, Callable[[int, Any], None]]]()
         if in_main_thread():
-            first = stages.begin_drain if supervision is not None else stages.advance
+            first = stages.begin_drain if process is not None else stages.advance
             handlers = [(signal.SIGTERM, first), (signal.SIGINT, first)]
-            handlers += [(signal.SIGQUIT, stages.end_at_once)] if supervision is not None else []
+            handlers += [(signal.SIGQUIT, stages.end_at_once)] if process is not None else []
         pid, limit = os.getpid(), self.drain_timeout
         with stages.installed(handlers):
-            self.start(supervision)
+            self.start(process)
             log.info("worker runs", extra={"pid": pid, "handlers": len(self.readers)})
             error = self._wait_for_the_end(checks)
             log.info("worker drains, for at most %g s", limit, extra={"pid": pid, "limit": limit})
@@ -369,23 +369,23 @@ class Worker:
             raise error
         return ExitCode.OK if drained else ExitCode.NOT_DRAINED
 
-    def start(self, supervision: Supervision | None = None) -> None:
+    def start(self, process: ProcessSettings | None = None) -> None:
         """Start the Readers and return.  :meth:`run` calls this method.
 
         Args:
-            supervision: Values from this process's supervisor, or None.
+            process: Values from this process's supervisor, or None.
         Raises:
             OptionError, ClosedError
         """
         self._not_started()
         self.check()
-        self._supervision = supervision
+        self._process = process
         readers = [self._reader(handler) for handler in self._handlers]
         self._readers = []
         for each in self.middleware:
             each.started(self)
         for handler, reader in zip(self._handlers, readers, strict=True):
-            if supervision is not None and supervision.is_paused:
+            if process is not None and process.is_paused:
                 reader.pause()
             reader.start(block=False)
             self._readers.append(reader)
@@ -393,7 +393,7 @@ class Worker:
             log.info("%s handles %s/%s", handler.name, handler.topic, handler.channel, extra=extra)
 
         if self.schedules and not self.no_schedules:
-            election = None if supervision is None else supervision.election
+            election = None if process is None else process.election
             self._publishing = schedules.start(self.schedules, self.writer().publish, election, self._stages.drain)
 
     def stop(self) -> None:
@@ -475,15 +475,15 @@ class Worker:
 
     def _reader(self, handler: Handler) -> Reader:
         options, failures, decode = split(handler.merged(self.defaults))
-        supervision = self._supervision
-        if options.get("rate_limit") is not None and supervision is not None:
-            options["rate_limit"] = shared_rate(options["rate_limit"], supervision.processes)
+        process = self._process
+        if options.get("rate_limit") is not None and process is not None:
+            options["rate_limit"] = shared_rate(options["rate_limit"], process.processes)
         options["backoff"] = _backoff(options.get("backoff"))
         on_give_up = options.get("on_give_up")
         if isinstance(on_give_up, str):
             options["on_give_up"] = by_words(on_give_up, lambda: self._writer_for(options))
         reader = Reader(handler.topic, handler.channel, wrapped(handler, self.middleware, decode), **options)
-        known_of = reader._settings.known_of if supervision is None else supervision.known_of
+        known_of = reader._settings.known_of if process is None else process.known_of
         reader._settings = replace(reader._settings, judge=failures.judge, known_of=known_of)
         return reader
 

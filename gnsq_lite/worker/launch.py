@@ -141,7 +141,7 @@ class Launch:
         from gnsq_lite.worker.depths import depths_of
         from gnsq_lite.worker.hung import HungCalls
         from gnsq_lite.worker.live import LastErrors, WorkerPages
-        from gnsq_lite.worker.specs import Supervision
+        from gnsq_lite.worker.specs import ProcessSettings
         from gnsq_lite.worker.supervised import TIMEOUT, Supervised
 
         errors, depths = LastErrors(), depths_of(worker)
@@ -151,12 +151,12 @@ class Launch:
             page = metrics(worker, depths if self.metrics_depth else None)
             worker.middleware.insert(0, errors)
         pages = WorkerPages(worker, page, errors, depths)
-        supervision: Supervision | None = None
+        process: ProcessSettings | None = None
         if slot is not None:
             supervised = Supervised(worker, slot, self.max_messages, self.max_memory)
             worker.middleware.insert(0, supervised)
             election = Election(os.path.join(os.path.dirname(slot.socket), "schedules"))
-            supervision = Supervision(self.processes, election, supervised.known_of, supervised.is_paused)
+            process = ProcessSettings(self.processes, election, supervised.known_of, supervised.is_paused)
             StatusServer(pages, slot.socket, start_hub_thread).start()
             checks.append(supervised.check)
             if self.reload:
@@ -164,7 +164,7 @@ class Launch:
                 checks.append(lambda: supervised.source_changed() if _has_changed(watch) else None)
         elif self.metrics_port is not None:
             self._serve(StatusServer(pages, (self.metrics_host, self.metrics_port), start_hub_thread))
-        return worker.run(supervision=supervision, checks=checks)
+        return worker.run(process=process, checks=checks)
 
     def _serve(self, server: StatusServer) -> None:
         try:

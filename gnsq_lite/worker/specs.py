@@ -32,7 +32,7 @@ OWN = ("give_up_on", "retry_delay", "decode")
 
 
 @dataclass(frozen=True)
-class Supervision:
+class ProcessSettings:
     """Values that the supervisor gives to the Worker of one process."""
 
     #: Number of processes that share a ``rate_limit``.

@@ -10,7 +10,7 @@ from django.contrib import admin, messages
 from django.utils.module_loading import autodiscover_modules
 
 from gnsq_lite.contrib.django.conf import nsq_settings
-from gnsq_lite.contrib.django.dead import Table
+from gnsq_lite.contrib.django.dead import LetterTable
 from gnsq_lite.contrib.django.models import DeadMessage, OutboxSchedule
 from gnsq_lite.contrib.django.outbox import outbox_databases, schedules, source
 from gnsq_lite.worker.redrive import Redrive
@@ -22,7 +22,7 @@ def _retry(page: Any, request: Any, queryset: Any) -> None:
     def warn(text: str) -> None:
         page.message_user(request, text, messages.WARNING)
 
-    store = Table(queryset.db)
+    store = LetterTable(queryset.db)
     with Redrive(nsq_settings().get("WRITER", {}), report=warn) as redrive:
         for letter in store.letters(queryset):
             redrive.publish(store, letter)

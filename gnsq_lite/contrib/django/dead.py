@@ -13,7 +13,7 @@ from django.db import transaction
 from gnsq_lite.worker.dead import STORES, DeadLetter
 
 
-class Table:
+class LetterTable:
     """Store of dead letters in the table ``DeadMessage`` of one database.  *alias* "" means the default database."""
 
     def __init__(self, alias: str = "") -> None:
@@ -73,4 +73,4 @@ def letter_of_row(row: Any) -> DeadLetter:
     return DeadLetter(**values)
 
 
-STORES["django"] = Table
+STORES["django"] = LetterTable

@@ -40,7 +40,7 @@ def interval() -> float:
         raise ImproperlyConfigured(str(error)) from None
 
 
-class Outbox:
+class DjangoOutbox:
     """Stores messages.  Messages of a transaction that rolls back are never published."""
 
     def __init__(self, max_msg_size: int) -> None:

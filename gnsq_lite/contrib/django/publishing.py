@@ -12,7 +12,7 @@ from django.core.signals import setting_changed
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from gnsq_lite.contrib.django.conf import addresses, nsq_settings
-from gnsq_lite.contrib.django.outbox import Outbox, max_msg_size
+from gnsq_lite.contrib.django.outbox import DjangoOutbox, max_msg_size
 from gnsq_lite.errors import NotSent
 from gnsq_lite.publish.middleware import PublishCall, PublishMiddleware, Send
 from gnsq_lite.writer import Writer
@@ -98,9 +98,9 @@ def direct_writer() -> Writer:
     return _writer(None)
 
 
-def outbox() -> Outbox:
+def outbox() -> DjangoOutbox:
     """Return the outbox.  It stores messages in the transaction, and the worker publishes them after the commit."""
-    return Outbox(max_msg_size())
+    return DjangoOutbox(max_msg_size())
 
 
 def _writer(using: str | None) -> Writer:

@@ -19,7 +19,7 @@ LATEST, EARLIEST = -1, -2
 
 
 @dataclass(frozen=True)
-class Position:
+class LogPosition:
     """Start or end of a read: a time, or offsets by partition.
 
     *offsets* maps some partitions to a byte offset, LATEST or EARLIEST.  *otherwise* applies to each partition that
@@ -77,25 +77,25 @@ class LogOptions:
         self.ending()
         seconds_of(self.max_trigger_delay)
 
-    def starting(self, *, batch: bool) -> Position:
+    def starting(self, *, batch: bool) -> LogPosition:
         """Return the position where reading starts.  Raises OptionError."""
         text = self.starting_offsets or ("earliest" if batch else "latest")
         words = {"earliest": EARLIEST, "latest": LATEST}
         return self._position("starting_offsets", text, self.starting_timestamp, words)
 
-    def ending(self) -> Position:
+    def ending(self) -> LogPosition:
         """Return the position where a batch ends.  Raises OptionError."""
         return self._position("ending_offsets", self.ending_offsets, self.ending_timestamp, {"latest": LATEST})
 
-    def _position(self, name: str, text: str, time: int | None, words: Mapping[str, int]) -> Position:
+    def _position(self, name: str, text: str, time: int | None, words: Mapping[str, int]) -> LogPosition:
         """Return the position of *time* if given, or else of the offsets *text*, as Spark's Kafka source does."""
         word = words.get(text.strip().lower())
         if time is not None:
-            return Position(time=time)
+            return LogPosition(time=time)
         if word is not None:
-            return Position(word)
+            return LogPosition(word)
         lowest = min(words.values())  # also the offset of partitions that the JSON omits
-        return Position(lowest, self._per_partition(name, text, low=lowest))
+        return LogPosition(lowest, self._per_partition(name, text, low=lowest))
 
     def _per_partition(self, name: str, text: str, low: int) -> dict[int, int]:
         shown = f'{{"{self.topic}": {{"0": 23}}}}'

@@ -13,7 +13,7 @@ from typing import Any
 
 from gnsq_lite.recording.errors import RecordingError
 from gnsq_lite.spark.nsq_log.cluster import Extent, LogCluster
-from gnsq_lite.spark.nsq_log.options import EARLIEST, Position
+from gnsq_lite.spark.nsq_log.options import EARLIEST, LogPosition
 
 #: Byte offsets by partition.
 Places = dict[int, int]
@@ -43,12 +43,12 @@ class Range:
     end: int
 
 
-def resolved(position: Position, extents: Mapping[int, Extent], logs: LogCluster) -> Places:
+def resolved(position: LogPosition, extents: Mapping[int, Extent], logs: LogCluster) -> Places:
     """Resolve *position* to byte offsets in the logs of *extents*."""
     return {partition: _place(position, partition, extent, logs) for partition, extent in extents.items()}
 
 
-def _place(position: Position, partition: int, extent: Extent, logs: LogCluster) -> int:
+def _place(position: LogPosition, partition: int, extent: Extent, logs: LogCluster) -> int:
     if position.time is not None:
         return at_time(partition, extent, position.time * 1_000_000, logs)
     place = position.offsets.get(partition, position.otherwise)
@@ -82,7 +82,7 @@ def at_time(partition: int, extent: Extent, since_ns: int, logs: LogCluster) -> 
     return place
 
 
-def limited(begins: Places, ends: Places, rows: int, logs: LogCluster) -> Places:
+def batch_ends(begins: Places, ends: Places, rows: int, logs: LogCluster) -> Places:
     """Return the ends of a batch with at most about *rows* messages, at or before *ends*.
 
     As in Spark's Kafka source, a partition's share is proportional to its waiting bytes, and at least one message.

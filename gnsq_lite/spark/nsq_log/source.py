@@ -27,12 +27,12 @@ from gnsq_lite.recording import schema as columns
 from gnsq_lite.recording.errors import report_loss
 from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.nsq_log.cluster import Extent, LogCluster, LogUnavailable
-from gnsq_lite.spark.nsq_log.options import LATEST, LogOptions, Position
+from gnsq_lite.spark.nsq_log.options import LATEST, LogOptions, LogPosition
 from gnsq_lite.spark.nsq_log.plan import (
     Places,
     Range,
     as_offset,
-    limited,
+    batch_ends,
     messages_waiting,
     parse_places,
     ranges,
@@ -133,7 +133,7 @@ class _LogReader:
                 raise LogUnavailable(f"{trouble}, for {options.connect_timeout_ms / 1000:g} s")
             time.sleep(0.2)
 
-    def _resolved(self, position: Position, extents: Mapping[int, Extent]) -> Places:
+    def _resolved(self, position: LogPosition, extents: Mapping[int, Extent]) -> Places:
         unknown = sorted(position.offsets.keys() - extents.keys())
         if unknown:
             why = f"{self._options.topic} has partitions {sorted(extents)}, not partitions {unknown}"
@@ -266,7 +266,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
         if not rows:
             return ends
         there = {n: max(begins.get(n, 0), extents[n].begin if n in extents else 0) for n in ends}
-        return limited(there, ends, min(rows), self._cluster)
+        return batch_ends(there, ends, min(rows), self._cluster)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the logs for the query's progress, or None if they are unavailable."""
@@ -278,7 +278,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of AvailableNow at the present ends of the logs."""
-        self._until = self._resolved(Position(LATEST), self._all_extents())
+        self._until = self._resolved(LogPosition(LATEST), self._all_extents())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch, at most one for each topic partition."""

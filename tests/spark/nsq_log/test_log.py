@@ -14,7 +14,7 @@ from gnsq_lite.http import NsqdClient
 from gnsq_lite.recording.errors import DataLoss, RecordingError
 from gnsq_lite.spark.nsq_log.cluster import Extent, Leader, LogUnavailable, Mark
 from gnsq_lite.spark.nsq_log.options import LogOptions
-from gnsq_lite.spark.nsq_log.plan import Range, as_offset, limited, parse_places, ranges, resolved
+from gnsq_lite.spark.nsq_log.plan import Range, as_offset, batch_ends, parse_places, ranges, resolved
 from gnsq_lite.spark.nsq_log.source import NsqLogBatchReader, NsqLogStreamReader
 from gnsq_lite.spark.nsq_log.task import MOST_WAITING, RangeTask
 from gnsq_lite.spark.options import parse
@@ -90,9 +90,9 @@ def test_the_earliest_is_what_nsqd_finds_and_not_what_its_files_hold() -> None:
 def test_limits_are_shared_out_by_what_waits_and_end_between_messages() -> None:
     logs = FakeLogs(p0=90, p1=10, p2=5)
     ends = {0: 900, 1: 100, 2: 50}
-    assert limited({0: 0, 1: 0, 2: 50}, ends, 10, logs) == {0: 90, 1: 10, 2: 50}
-    assert limited({0: 0, 1: 0, 2: 50}, ends, 1, logs) == {0: 10, 1: 10, 2: 50}
-    assert limited({0: 0, 1: 0, 2: 0}, ends, 1000, logs) == ends
+    assert batch_ends({0: 0, 1: 0, 2: 50}, ends, 10, logs) == {0: 90, 1: 10, 2: 50}
+    assert batch_ends({0: 0, 1: 0, 2: 50}, ends, 1, logs) == {0: 10, 1: 10, 2: 50}
+    assert batch_ends({0: 0, 1: 0, 2: 0}, ends, 1000, logs) == ends
 
 
 def test_an_offset_is_as_kafkas_and_another_topics_is_refused() -> None:
