@@ -202,7 +202,7 @@ class SinkOptions(CommonOptions):
     )
     marker_dir: str = opt("", "directory for progress markers: a retried task skips rows that nsqd has confirmed")
     rows_per_second: float | None = opt(None, "maximum rows per second and task", low=0.001)
-    max_retries: int = opt(5, "maximum retries of a failed MPUB", low=0, high=1000)
+    max_retries: int = opt(5, "maximum retries of a failed MPUB or DPUB", low=0, high=1000)
     publish_timeout_ms: int = opt(30_000, "maximum time for nsqd's answer", low=10, high=3_600_000)
 
     def __post_init__(self) -> None:

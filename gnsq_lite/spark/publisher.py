@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from gnsq_lite import Writer
-from gnsq_lite.errors import MpubFailedError, NotSent, NSQError, OutcomeUnknown, PubFailedError
+from gnsq_lite.errors import DpubFailedError, MpubFailedError, NotSent, NSQError, OutcomeUnknown, PubFailedError
 from gnsq_lite.publish.publication import Publish
 from gnsq_lite.spark.mpub import Bodies, Payload, checksum, payloads
 from gnsq_lite.spark.options import SinkOptions
@@ -27,8 +28,8 @@ _SLICE, _SLICE_BYTES = 20_000, 8 << 20
 #: Bytes of bodies that a task checks before it sends the first row.  If one of these rows is invalid, no row is sent.
 CHECKED_BYTES = 64 << 20
 #: Errors that are retried: nsqd was unreachable, was exiting or had a full disk, or its answer was lost.
-TRANSIENT = (NotSent, OutcomeUnknown, PubFailedError, MpubFailedError)
-#: First and maximum seconds before a failed MPUB is sent again.
+TRANSIENT = (NotSent, OutcomeUnknown, PubFailedError, MpubFailedError, DpubFailedError)
+#: First and maximum seconds before a failed MPUB or DPUB is sent again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
@@ -182,15 +183,16 @@ class Sink:
         while self._window:
             self._settle()
         timeout = self._options.publish_timeout_ms / 1000
-        waiting: deque[Any] = deque()
+        waiting: deque[tuple[Any, Callable[[], Any]]] = deque()
         for body, defer in zip(bodies.to_pylist(), defers.to_pylist(), strict=True):
             self._throttle(1)
-            seconds = float(defer or 0.0)
-            waiting.append(self._writer.publish_nowait(topic, body, defer=max(0.0, seconds), timeout=timeout))
+            seconds = max(0.0, float(defer or 0.0))
+            send = functools.partial(self._writer.publish_nowait, topic, body, defer=seconds, timeout=timeout)
+            waiting.append((send(), send))
             if len(waiting) >= 1000:
-                waiting.popleft().result()
-        for publication in waiting:
-            publication.result()
+                self._confirm(*waiting.popleft())
+        for publication, again in waiting:
+            self._confirm(publication, again)
         self.published += len(bodies)
 
     def _throttle(self, count: int) -> None:
@@ -210,17 +212,9 @@ class Sink:
         self._window.append((payload, publication, done))
 
     def _settle(self) -> None:
-        """Wait for the oldest MPUB, and send it again after a transient error, at most maxRetries times."""
+        """Wait for the oldest MPUB."""
         payload, publication, done = self._window.popleft()
-        for attempt in range(self._options.max_retries + 1):
-            try:
-                publication.result()
-                break
-            except TRANSIENT as error:
-                if attempt == self._options.max_retries:
-                    raise
-                self._pause(error, attempt)
-                publication = self._writer.send(payload, self._options.publish_timeout_ms / 1000)
+        self._confirm(publication, lambda: self._writer.send(payload, self._options.publish_timeout_ms / 1000))
         self.published += payload.count
         if done is not None:
             self.done = done
@@ -228,9 +222,18 @@ class Sink:
             if self._settled % self._options.pipeline == 0:
                 self._note()
 
-    def _pause(self, error: NSQError, attempt: int) -> None:
-        if not isinstance(error, NotSent):  # the Writer has already waited before it raised NotSent
-            self._sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
+    def _confirm(self, publication: Any, send: Callable[[], Any]) -> None:
+        """Wait for a publication.  After a transient error call *send* again, at most maxRetries times."""
+        for attempt in range(self._options.max_retries + 1):
+            try:
+                publication.result()
+                return
+            except TRANSIENT as error:
+                if attempt == self._options.max_retries:
+                    raise
+                if not isinstance(error, NotSent):  # the Writer has already waited before it raised NotSent
+                    self._sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
+                publication = send()
 
     def _note(self) -> None:
         if self._on_progress is not None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gnsq_lite.errors import (
     BadTopicError,
+    DpubFailedError,
     MpubFailedError,
     NotSent,
     NSQError,
@@ -97,7 +98,7 @@ class FakeWriter:
 
     def publish_nowait(self, topic: str, body: bytes, *, defer: float, timeout: float) -> Any:
         self.deferred.append((topic, body, defer))
-        return FakePublication(None)
+        return FakePublication(self.errors.pop(0) if self.errors else None)
 
 
 def sink(
@@ -202,6 +203,19 @@ def test_what_may_help_is_sent_again(error: BaseException) -> None:
     writer = FakeWriter(error, None)
     assert sink(writer).write([table(b"1")]) == 1
     assert writer.sent[-1] == ("t", [b"1"])
+
+
+@pytest.mark.parametrize(
+    "error", [NotSent("down"), OutcomeUnknown("lost"), DpubFailedError("E_DPUB_FAILED", "exiting")]
+)
+def test_a_deferred_row_is_sent_again_where_another_row_is(error: NSQError) -> None:
+    writer = FakeWriter(None, error, error, None)
+    assert sink(writer, maxRetries="2").write([table(b"1", b"2", defer=[1.5, 2.5])]) == 2
+    assert writer.deferred == [("t", b"1", 1.5)] + [("t", b"2", 2.5)] * 3
+    writer = FakeWriter(error, error, None)
+    with pytest.raises(type(error)):
+        sink(writer, maxRetries="1").write([table(b"1", defer=[1.5])])
+    assert len(writer.deferred) == 2
 
 
 def test_what_nsqd_refuses_for_good_is_not_sent_again() -> None:
