@@ -15,8 +15,9 @@ import pytest
 from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.worker import dead_topic
-from gnsq_lite.worker.dead import DeadLetter, Directory
+from gnsq_lite.worker.dead import Directory
 from tests.cli.programs import call
+from tests.letters import letter
 from tests.programs import running, wait_for
 from tests.servers import http_call
 
@@ -177,19 +178,6 @@ def test_letters_whose_own_nsqd_is_gone_stay_and_are_counted(
     )
     assert "orders: 3 letters published" in dead(tmp_path, nsqd, "retry", "letters")
     assert list((tmp_path / "letters").iterdir()) == []
-
-
-def letter(number: int, nsqd_address: str) -> DeadLetter:
-    """Return a letter of the topic orders."""
-    return DeadLetter(
-        topic="orders",
-        channel="c",
-        body=b"%d" % number,
-        id=b"%016d" % number,
-        timestamp_ns=17,
-        attempts=3,
-        nsqd_address=nsqd_address,
-    )
 
 
 def test_letters_are_listed_newest_first_and_selected_by_task_and_class(nsqd: Broker, tmp_path: Path) -> None:

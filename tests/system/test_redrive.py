@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from gnsq_lite.broker import Broker
-from gnsq_lite.worker.dead import DeadLetter, Directory, Topic
+from gnsq_lite.worker.dead import Directory, Topic
 from gnsq_lite.worker.redrive import Redrive
 from gnsq_lite.writer import Writer
 from tests.fakes import FakeClock
+from tests.letters import letter
 
 
 @pytest.fixture
@@ -22,19 +23,6 @@ def brokers() -> Iterator[list[Broker]]:
     """Start two nsqds."""
     with Broker(lookupds=0) as first, Broker(lookupds=0) as second:
         yield [first, second]
-
-
-def letter(number: int, nsqd_address: str) -> DeadLetter:
-    """Return a letter of the topic orders."""
-    return DeadLetter(
-        topic="orders",
-        channel="c",
-        body=b"%d" % number,
-        id=b"%016d" % number,
-        timestamp_ns=17,
-        attempts=3,
-        nsqd_address=nsqd_address,
-    )
 
 
 def published(broker: Broker, topic: str = "orders") -> int:
