@@ -1,8 +1,9 @@
-"""Reads the time, in seconds as floats.  Tests use a fake clock instead."""
+"""Reads the time, in seconds as floats, and limits rates.  Tests use a fake clock instead."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -26,3 +27,29 @@ class MonotonicClock:
 
 
 SYSTEM_CLOCK = MonotonicClock()
+
+
+class Pace:
+    """Limits a rate to *per_second*.  0 sets no limit.
+
+    After a late call, the next calls wait less.  They make up for at most *burst* seconds of delay.
+    """
+
+    def __init__(
+        self,
+        per_second: float,
+        clock: Clock = SYSTEM_CLOCK,
+        wait: Callable[[float], object] = time.sleep,
+        burst: float = 1.0,
+    ) -> None:
+        self._per_second, self._clock, self._wait, self._burst = per_second, clock, wait, burst
+        self._next = clock.now()
+
+    def take(self, count: int = 1) -> None:
+        """Wait until the *count* of an earlier call is used up, and use *count* more."""
+        if self._per_second:
+            now = self._clock.now()
+            due = max(self._next, now - self._burst)
+            self._next = due + count / self._per_second
+            if due > now:
+                self._wait(due - now)

@@ -6,7 +6,6 @@ import os
 import signal
 import stat
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
@@ -20,6 +19,7 @@ from gnsq_lite.cli.hints import in_flags
 from gnsq_lite.cli.output import Progress, errors
 from gnsq_lite.cli.params import CONNECTION, Duration, option
 from gnsq_lite.cli.params import command as tool
+from gnsq_lite.clock import Pace
 from gnsq_lite.errors import NSQError
 from gnsq_lite.net.signals import in_main_thread
 from gnsq_lite.wire.names import check_topic
@@ -63,25 +63,6 @@ def pieces(files: Iterable[BinaryIO], delimiter: bytes, count: Read) -> Iterator
                 yield from (piece for piece in whole if piece)
         if rest:
             yield bytes(rest)
-
-
-class Rate:
-    """Limits the rate to *per_second* messages per second.  0 sets no limit.
-
-    After a late call, the next calls wait less.  They make up for at most one second of delay.
-    """
-
-    def __init__(self, per_second: float, now: Any = time.monotonic, wait: Any = time.sleep) -> None:
-        self._per_second, self._now, self._wait = per_second, now, wait
-        self._next = now()
-
-    def take(self, count: int) -> None:
-        """Wait until *count* more messages may be sent."""
-        if self._per_second:
-            left = self._next - self._now()
-            if left > 0:
-                self._wait(left)
-            self._next = max(self._next, self._now() - 1.0) + count / self._per_second
 
 
 class Stopped(BaseException):
@@ -208,7 +189,7 @@ def command(
     settings = {**flags.secured(options), "publish_timeout": timeout}
     each = nsqds if len(nsqds) > 1 and not any_nsqd else (nsqds,)
     sources = files or (sys.stdin.buffer,)
-    count, limit = Read(sources), Rate(rate)
+    count, limit = Read(sources), Pace(rate)
     with ExitStack() as stack:
         found = [flags.where((one,) if isinstance(one, str) else one, lookupds) for one in each]
         publisher = Publisher([stack.enter_context(Writer(**where, **settings)) for where in found], topic, defer)

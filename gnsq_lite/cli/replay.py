@@ -17,8 +17,9 @@ from gnsq_lite.cli.completion import topic_names
 from gnsq_lite.cli.output import Progress, errors
 from gnsq_lite.cli.params import command as tool
 from gnsq_lite.cli.params import option
-from gnsq_lite.cli.pub import Rate, Stopped, stoppable
+from gnsq_lite.cli.pub import Stopped, stoppable
 from gnsq_lite.cli.recording import existing, storage
+from gnsq_lite.clock import Pace
 from gnsq_lite.recording.files import Files
 from gnsq_lite.units import parse_time
 from gnsq_lite.wire.names import check_topic
@@ -107,7 +108,7 @@ def command(
     if recording.meta().topic == topic and not force:
         raise click.UsageError(f"{recording.url} is a recording of {topic}: pass --force to publish to it")
     noted = State(state, since, recording.url, topic)
-    limit, sent = Rate(rate), 0
+    limit, sent = Pace(rate), 0
     settings = {**flags.where(nsqds, lookupds), **flags.secured(options), "publish_timeout": timeout}
     with Writer(**settings) as writer, Progress("replayed") as progress:
         try:

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from gnsq_lite import Writer
+from gnsq_lite.clock import Pace
 from gnsq_lite.errors import DpubFailedError, MpubFailedError, NotSent, NSQError, OutcomeUnknown, PubFailedError
 from gnsq_lite.publish.publication import Publish
 from gnsq_lite.spark.mpub import Bodies, Payload, checksum, payloads
@@ -93,7 +94,7 @@ class Sink:
         self._on_progress = on_progress
         self._window: deque[tuple[Payload, Publish, Done | None]] = deque()
         self._seen = self._settled = self._crc = 0
-        self._due = time.monotonic()
+        self._pace = Pace(options.rows_per_second or 0.0, wait=sleep)  # after a pause, a burst of one second at most
         #: The part of the task that nsqd has confirmed or that was skipped.
         self.done = skip
         #: Number of messages that this attempt published.
@@ -185,7 +186,7 @@ class Sink:
         timeout = self._options.publish_timeout_ms / 1000
         waiting: deque[tuple[Any, Callable[[], Any]]] = deque()
         for body, defer in zip(bodies.to_pylist(), defers.to_pylist(), strict=True):
-            self._throttle(1)
+            self._pace.take()
             seconds = max(0.0, float(defer or 0.0))
             send = functools.partial(self._writer.publish_nowait, topic, body, defer=seconds, timeout=timeout)
             waiting.append((send(), send))
@@ -195,17 +196,8 @@ class Sink:
             self._confirm(publication, again)
         self.published += len(bodies)
 
-    def _throttle(self, count: int) -> None:
-        """Wait until rowsPerSecond allows *count* further rows."""
-        rate = self._options.rows_per_second
-        if rate is not None:
-            now = time.monotonic()
-            due = max(self._due, now - 1.0)  # after a pause, send at most the rows of one second at once
-            self._sleep(max(0.0, due - now))
-            self._due = due + count / rate
-
     def _push(self, payload: Payload, done: Done | None) -> None:
-        self._throttle(payload.count)
+        self._pace.take(payload.count)
         while len(self._window) >= self._options.pipeline:
             self._settle()
         publication = self._writer.send(payload, self._options.publish_timeout_ms / 1000)

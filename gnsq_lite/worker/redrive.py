@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from gnsq_lite.clock import SYSTEM_CLOCK, Clock
+from gnsq_lite.clock import SYSTEM_CLOCK, Clock, Pace
 from gnsq_lite.errors import NotSent, NSQConnectionError, NSQError
 from gnsq_lite.keywords import address_list
 from gnsq_lite.option_fields import per_second
@@ -78,9 +78,10 @@ class Redrive:
         named = address_list(self._addresses.get("nsqd_tcp_addresses"), option="nsqd_tcp_addresses", default_port=4150)
         self._named = {format_address(address) for address in named}
         self._to_topic, self._own_topic, self._only_count, self._report = to_topic, own_topic, only_count, report
-        per = per_second("rate", rate)
-        self._clock, self._sleep, self._interval = clock, sleep, 1.0 / per if per else 0.0
-        self._next_at = clock.now()
+        # A slow publish causes no burst later.  publish() waits at its end, because a letter of a topic must not time
+        # out while it waits.  So the first letter uses its part of the rate here.
+        self._pace = Pace(per_second("rate", rate) or 0.0, clock, sleep, burst=0.0)
+        self._pace.take()
         self._returned = ReturnedLetters(clock.wall())
         self._writers: dict[str, Writer] = {}
         #: Published letters by topic, and letters that stay: by nsqd that cannot be reached, possible returns, others.
@@ -116,7 +117,7 @@ class Redrive:
                 if is_stored and self._is_published(letter, topic, nsqd):
                     store.remove(letter)
                     self.published[topic] += 1
-            self._wait()
+            self._pace.take()
 
     def _is_published(self, letter: DeadLetter, topic: str, nsqd: str) -> bool:
         """Publish *letter*.  Return False, and count the letter, if nsqd did not confirm it."""
@@ -137,13 +138,6 @@ class Redrive:
     def _refuse(self, why: str) -> None:
         self.refused += 1
         self._report(escape(why))
-
-    def _wait(self) -> None:
-        """Wait until the next letter is due.  A slow publish causes no burst later."""
-        if self._interval:
-            now = self._clock.now()
-            self._next_at = max(self._next_at, now - self._interval) + self._interval
-            self._sleep(max(0.0, self._next_at - now))
 
     def summary(self) -> list[str]:
         """Return a line about the letters of each nsqd that cannot be reached."""

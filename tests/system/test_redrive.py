@@ -65,7 +65,7 @@ def test_a_rate_is_the_rate_of_the_publishes_and_a_slow_publish_causes_no_burst(
             redrive.publish(store, each)
     gaps = [round(later - earlier, 6) for earlier, later in pairwise(times)]
     assert gaps == [2.0] * 10 + [7.0] + [2.0] * 8
-    assert waited[10] == 0.0
+    assert len(waited) == 19, "there is no wait after the slow publish"
 
 
 def test_letters_that_wait_for_a_rate_longer_than_msg_timeout_are_published_once(brokers: list[Broker]) -> None:
