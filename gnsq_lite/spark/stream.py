@@ -68,6 +68,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         self._given = 0
         self._waits_for_backlog = options.records and not supports_available_now()
         self._last: Position | None = None
+        self._initial: Position | None = None
         self._minimum = MinimumRows(options.min_offsets_per_trigger, seconds_of(options.max_trigger_delay))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -104,19 +105,24 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         return found
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return a new query's start: the committed position if the query records, or else startingOffsets."""
-        recording = self._recording()
-        found = recording.committed() if self._options.records else first_position(recording, self._options, "latest")
-        self._last = self._valid(found).position
-        return _ordered(self._last)
+        """Return a new query's start: the committed position if the query records, or else startingOffsets.
+
+        PySpark before 4.2 calls latestOffset() first.  The start must not change between the two calls.
+        """
+        if self._initial is None:
+            recording, records = self._recording(), self._options.records
+            found = recording.committed() if records else first_position(recording, self._options, "latest")
+            self._initial = self._last = self._valid(found).position
+        return _ordered(self._initial)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return the end of the next batch, which begins at *start*.
 
-        PySpark before 4.2 passes no arguments.  The batch then begins at the last known position.
+        PySpark before 4.2 passes no arguments.  The batch then begins at the last known position: a restarted query
+        has called partitions() with its checkpoint's position, and only a new query has called nothing before.
         """
         given = self._last if start is None else parse_position(start)
-        begin = self._valid(given if given is not None else self._recording().committed())
+        begin = self._valid(parse_position(self.initialOffset()) if given is None else given)
         most = [one for one in (self._options.max_offsets_per_trigger, getattr(limit, "max_rows", None)) if one]
         rows = min(most, default=None)
         if self._waits_for_backlog and self._embedded is not None:

@@ -42,6 +42,7 @@ class Reader(NsqStreamReader):
 def readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(embedded, "LOCK_WAIT", 0.0)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(stream, "supports_available_now", lambda: True)
     made: list[Reader] = []
 
     def make(**more: str) -> Reader:
@@ -449,6 +450,23 @@ def test_old_pyspark_passes_no_position(readers: Any) -> None:
     first = reader.latestOffset()
     second = reader.latestOffset()
     assert (rows(reader, start, first), rows(reader, first, second)) == ([0, 1], [2])
+
+
+@pytest.mark.parametrize(("offsets", "sizes"), [("earliest", [2, 2, 2]), ("latest", [0, 2, 1])])
+def test_old_pyspark_requests_the_first_batch_before_the_start(
+    tmp_path: Path, recorded: Any, offsets: str, sizes: list[int]
+) -> None:
+    """PySpark before 4.2 calls latestOffset() without a start, then initialOffset().  Another query has committed."""
+    name = recorded(0, 6)
+    Recording(str(tmp_path / "recorded")).commit({name: 1})
+    reader = follower(tmp_path, startingOffsets=offsets, maxOffsetsPerTrigger="2")
+    end = reader.latestOffset()
+    recorded(6, 3)
+    start, found = reader.initialOffset(), []
+    for _ in sizes:
+        found.append(len(rows(reader, start, end)))
+        start, end = end, reader.latestOffset()
+    assert found == sizes
 
 
 def test_a_spool_that_took_anothers_place_is_data_loss(readers: Any, tmp_path: Path) -> None:
