@@ -64,7 +64,9 @@ def settings(given: Mapping[str, str]) -> dict[str, str]:
         plain = name.replace("_", "").lower()
         if plain not in names:
             near = difflib.get_close_matches(plain, names, n=1, cutoff=0.0)
-            raise OptionError(f"nsq.storage.{name}", "<hidden>", f"is unknown; did you mean {names[near[0]]}?")
+            head, *rest = names[near[0]].split("_")
+            meant = "nsq.storage." + head + "".join(word.capitalize() for word in rest)
+            raise OptionError(f"nsq.storage.{name}", "<hidden>", f"is unknown; did you mean {meant}?")
         found[names[plain]] = text
     if found.get("endpoint", "").startswith("http://") and found.get("allow_http", "").lower() != "true":
         raise OptionError("nsq.storage.endpoint", "<hidden>", "is http://, which needs nsq.storage.allowHttp=true")

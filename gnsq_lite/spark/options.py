@@ -242,6 +242,8 @@ def parse(cls: type[_T], raw: Mapping[str, str]) -> _T:
             storage[key[12:]] = text
         elif low.startswith("nsq."):
             connection[key[4:]] = text
+        elif low in ("topic", "channel") and low in names and not text.strip():
+            raise OptionError(low, text, "is empty: give a name, or omit the option")
         elif low in names:
             values[names[low]] = convert(camel(names[low]), text, hints[names[low]], kinds[names[low]])
         elif low not in SPARK_NAMES and not low.startswith("__"):
@@ -337,9 +339,15 @@ def connection_arguments(raw: Mapping[str, str]) -> dict[str, Any]:
         (tls if cls is TLSOptions else result)[name] = value
     if wants_tls is False and tls:
         raise OptionError("nsq.tls", "false", "is contradicted by another nsq.tls option")
-    if wants_tls or tls:
-        result["tls"] = TLSOptions(**tls)
-    ConnectionOptions(**result)  # checks ranges and contradictions when the query is planned
+    try:
+        if wants_tls or tls:
+            result["tls"] = TLSOptions(**tls)
+        ConnectionOptions(**result)  # checks ranges and contradictions when the query is planned
+    except OptionError as error:
+        name, (_, _, in_ms) = next(item for item in CONNECTION_NAMES.items() if item[1][1] == error.name)
+        given = {key.lower(): text for key, text in raw.items()}.get(name.lower(), error.value)
+        shown = error.value if _SECRET.search(name) else given
+        raise OptionError("nsq." + name, shown, error.why + " (in seconds)" * in_ms) from None
     return result
 
 

@@ -94,11 +94,14 @@ def test_sizes_take_a_suffix(text: str, size: int) -> None:
         ("onMissingNsqd", "wait", "'error' or 'warn'"),
         ("startingOffsets", "latest", "at its channel.s position"),
         ("topic", "a b", "topic"),
-        ("channel", "", "channel"),
+        ("channel", "", "channel=''.*is empty"),
+        ("topic", " ", "topic=' '.*is empty"),
         ("maxTriggerDelay", "soon", "2 minutes"),
         ("nsq.heartbeatIntervalMs", "soon", "a number"),
-        ("nsq.heartbeatIntervalMs", "10", "between 1.0"),
-        ("nsq.sampleRate", "100", "between 0 and 99"),
+        ("nsq.heartbeatIntervalMs", "10", r"nsq\.heartbeatIntervalMs='10': .*between 1.0.*\(in seconds\)"),
+        ("nsq.sampleRate", "100", r"nsq\.sampleRate='100': .*between 0 and 99"),
+        ("nsq.tlsKeyFile", "/key", r"nsq\.tlsKeyFile='/key': needs"),
+        ("nsq.authSecret", "", r"nsq\.authSecret='<hidden>': "),
     ],
 )
 def test_a_value_out_of_type_or_range_is_refused_with_its_name(name: str, text: str, why: str) -> None:
