@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_choice, check_ranges
 from gnsq_lite.options import ConnectionOptions, TLSOptions, parse_address
 from gnsq_lite.recording.location import is_remote, local_directory, remote_url, without_password
 from gnsq_lite.recording.options import RecorderOptions
-from gnsq_lite.units import parse_duration, parse_size
+from gnsq_lite.units import parse_duration, parse_size, parse_time
 from gnsq_lite.wire.names import check_channel, check_topic
 
 _T = TypeVar("_T")
@@ -42,7 +43,10 @@ TWINS = {
 def opt(
     default: Any, doc: str, *, low: float | None = None, high: float | None = None, kind: str = "", shown: bool = True
 ) -> Any:
-    """Declare an option.  *kind* ``"bytes"`` allows size suffixes.  ``shown=False`` hides the value in reprs."""
+    """Declare an option.  *kind* ``"bytes"`` allows size suffixes, ``"time"`` a time or an age, converted to ms.
+
+    ``shown=False`` hides the value in reprs.
+    """
     bounds = {} if low is None else {"low": low, "high": math.inf if high is None else high}
     return field(default=default, repr=shown, metadata={"doc": doc, "kind": kind, "unit": kind, **bounds})
 
@@ -112,14 +116,16 @@ class SourceOptions(CommonOptions):
     starting_offsets: str = opt(
         "", "earliest, latest, or JSON of log names and rows; default: earliest for a batch, latest for a stream"
     )
-    starting_timestamp: int | None = opt(None, "start at the first row published at this time (ms since 1970)", low=0)
+    starting_timestamp: int | None = opt(
+        None, "start at the first row published at this time: ms since 1970, ISO, or an age such as 2h", kind="time"
+    )
     ending_offsets: str = opt("", "batch: latest, or JSON of log names and rows")
-    ending_timestamp: int | None = opt(None, "batch: end before the first row published at this time", low=0)
+    ending_timestamp: int | None = opt(None, "batch: end before the first row published at this time", kind="time")
     max_offsets_per_trigger: int | None = opt(None, "maximum rows of a micro-batch", low=1)
     min_offsets_per_trigger: int | None = opt(None, "minimum rows of a micro-batch", low=1)
     max_trigger_delay: str = opt("15m", "maximum wait for minOffsetsPerTrigger: 500ms, 30s, 15m, 2 minutes")
     min_partitions: int | None = opt(
-        None, "minimum tasks of a batch; default: one per 10,000 rows, at most one per core", low=1, high=4096
+        None, "minimum tasks of a batch; default: one per 10,000 rows and core, or per 100,000 rows", low=1, high=4096
     )
     fail_on_data_loss: bool = opt(True, "fail if rows are missing: recording replaced, or rows removed by retention")
     max_in_flight: int = opt(2500, "recording: messages in flight per connection", low=1, high=1_000_000)
@@ -298,6 +304,15 @@ def _whole(name: str, text: str, kind: str) -> int:
             return parse_size(text)
         except ValueError:
             raise OptionError(name, text, "must be a number of bytes, such as 65536, 64k, 16m or 1g") from None
+    if kind == "time" and (not re.fullmatch(r"\d{1,18}", text, re.ASCII) or len(text) == 8):  # 20261121 is a date
+        try:
+            ms = -1 if text[:1] in ("-", "+") else int(parse_time(text, SYSTEM_CLOCK.wall()) * 1000)
+        except (ValueError, OverflowError):
+            ms = -1
+        if ms < 0:
+            why = "must be milliseconds since 1970, an ISO time such as 2026-11-21T09:30Z, or an age such as 2h"
+            raise OptionError(name, text, why)
+        return ms
     if not re.fullmatch(r"-?\d{1,18}", text, re.ASCII):
         raise OptionError(name, text, "must be a whole number")
     return int(text)

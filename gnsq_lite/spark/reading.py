@@ -29,6 +29,8 @@ log = logging.getLogger("gnsq_lite.spark")
 
 #: A batch has a task for each TASK_ROWS rows, but at most one for each core.  A task costs Spark some 10 ms.
 TASK_ROWS = 10_000
+#: A cluster may have more cores than the driver: a batch has a task for each LARGE_TASK rows, but at most LARGE_TASKS.
+LARGE_TASK, LARGE_TASKS = 100_000, 64
 #: Reported if the recording's committed position is after the position in the query's checkpoint.
 OLDER = (
     "the checkpoint is an older copy.  Start with a new checkpointLocation, so that the query continues from the"
@@ -150,14 +152,13 @@ class Checked:
 def tasks(
     recording: Recording, ranges: list[tuple[LogReader, int, int]], options: SourceOptions
 ) -> list[InputPartition]:
-    """Split rows into at most one task per core, or minPartitions tasks.  With ordered=true, each log is one task."""
+    """Split rows into tasks of equal size, or with ordered=true into one task for each log."""
     uuid = recording.meta().uuid
     total = sum(end - start for _, start, end in ranges)
     if not total:
         return []
-    parts = min(os.cpu_count() or 1, -(-total // TASK_ROWS))
-    if options.min_partitions is not None:
-        parts = max(parts, options.min_partitions)
+    parts = max(min(os.cpu_count() or 1, -(-total // TASK_ROWS)), min(LARGE_TASKS, total // LARGE_TASK))
+    parts = max(parts, options.min_partitions or 0)
     groups = [group for one in ranges for group in share([one], 1)] if options.ordered else share(ranges, parts)
     return [RecordingPartition(uuid, group) for group in groups]
 

@@ -18,6 +18,7 @@ from gnsq_lite.spark.options import (
     parse,
     redacted,
 )
+from tests.fakes import FakeClock
 
 BASE = {"topic": "t", "channel": "c", "recording": "/spool", "nsqdTCPAddresses": "one:4150, two"}
 
@@ -97,6 +98,9 @@ def test_sizes_take_a_suffix(text: str, size: int) -> None:
         ("channel", "", "channel=''.*is empty"),
         ("topic", " ", "topic=' '.*is empty"),
         ("maxTriggerDelay", "soon", "2 minutes"),
+        ("startingTimestamp", "soon", "startingTimestamp='soon'.*an age such as 2h"),
+        ("startingTimestamp", "-5", "ISO time"),
+        ("endingTimestamp", "90000d", "ISO time"),
         ("nsq.heartbeatIntervalMs", "soon", "a number"),
         ("nsq.heartbeatIntervalMs", "10", r"nsq\.heartbeatIntervalMs='10': .*between 1.0.*\(in seconds\)"),
         ("nsq.sampleRate", "100", r"nsq\.sampleRate='100': .*between 0 and 99"),
@@ -107,6 +111,23 @@ def test_sizes_take_a_suffix(text: str, size: int) -> None:
 def test_a_value_out_of_type_or_range_is_refused_with_its_name(name: str, text: str, why: str) -> None:
     with pytest.raises((OptionError, InvalidName), match=why):
         source(**{name: text})
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1795233600000", 1795233600000),
+        ("0", 0),
+        ("20261121", 1795219200000),
+        ("2026-11-21T04:00:00.5+04:00", 1795219200500),
+        ("2h", 1795219200000 - 7_200_000),
+        ("1 hour 30m", 1795219200000 - 5_400_000),
+    ],
+)
+def test_a_time_is_milliseconds_or_an_iso_time_or_an_age(text: str, ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnsq_lite.spark.options.SYSTEM_CLOCK", FakeClock(95_219_200.0))
+    found = parse(SourceOptions, {"recording": "/spool", "startingTimestamp": text, "endingTimestamp": text})
+    assert (found.starting_timestamp, found.ending_timestamp) == (ms, ms)
 
 
 def test_milliseconds_become_seconds_for_the_reader() -> None:

@@ -145,6 +145,18 @@ def test_a_batch_has_as_many_tasks_as_cores_and_at_least_min_partitions(
     assert len(readers(ordered="true").partitions(start, end)) == 1
 
 
+def test_a_large_batch_has_more_tasks_than_the_driver_has_cores(readers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LARGE_TASK", 10)
+    monkeypatch.setattr(reading, "LARGE_TASKS", 3)
+    reader = readers()
+    start = reader.initialOffset()
+    feed(reader, 0, 50)
+    (name,) = end = reader.latestOffset(start, None)
+    counts = {row: len(reader.partitions(start, {name: row})) for row in (19, 20, 50)}
+    assert counts == {19: 1, 20: 2, 50: 3}
+    assert rows(reader, start, end) == list(range(50))
+
+
 def test_logs_share_a_limit_by_what_waits() -> None:
     assert limited({"a": 5}, {"a": 15, "b": 30}, 8) == {"a": 7, "b": 6}
     assert limited({"a": 5}, {"a": 15, "b": 30}, None) == {"a": 15, "b": 30}
