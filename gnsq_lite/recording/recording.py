@@ -115,6 +115,22 @@ class Recording:
             raise RecordingDamaged(f"{self.url}/meta is not readable: {error}") from error
         raise RecordingError(f"{self.url} has version {found.get('v')}, but this library supports only version 1")
 
+    def exists(self) -> bool:
+        """Return whether there is a recording.  Raises RecordingError if it cannot be read."""
+        try:
+            return bool(self.meta())
+        except FileNotFoundError:
+            return False
+
+    def inside(self) -> list[str]:
+        """Return the paths or URLs of the recordings directly in this place."""
+        if self._store is None:
+            folders = self._path.iterdir() if self._path.is_dir() else iter(())
+            return sorted(str(path) for path in folders if (path / "meta").exists())
+        store = self._store
+        names = self._patiently(store.folders)
+        return [f"{self.url}/{name}" for name in names if exists(store.below(f"{name}/"), "meta")]
+
     def create(self, topic: str, channel: str, *, owned: bool = False) -> Meta:
         """Create the recording unless it exists, and return its identity.
 

@@ -13,10 +13,10 @@ from gnsq_lite.spark.reading import (
     RecordingPartition,
     first_position,
     last_position,
-    open_recording,
     read_partition,
     tasks,
 )
+from gnsq_lite.spark.several import Recordings
 
 
 class NsqBatchReader(DataSourceReader):
@@ -27,12 +27,12 @@ class NsqBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Resolve the range to row numbers, and return the tasks.  Spark keeps the tasks for later actions."""
-        recording = open_recording(self._options)
+        recording = Recordings(self._options)
         begin = first_position(recording, self._options, "earliest")
         checked = Checked.of(recording, begin, fails=self._options.fail_on_data_loss)
         end = last_position(recording, self._options)
         found = tasks(recording, checked.ranges(end), self._options)
-        return found or [RecordingPartition("", [])]
+        return found or [RecordingPartition("", "", [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's rows."""

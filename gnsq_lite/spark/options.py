@@ -105,7 +105,9 @@ class CommonOptions:
 class SourceOptions(CommonOptions):
     """Options of the source: for a stream that records a channel, and for reads of a recording."""
 
-    recording: str = opt("", "path or URL of the recording, readable by the executors; required")
+    recording: str = opt(
+        "", "path or URL of the recording, readable by the executors; required; without topic also several, or a parent"
+    )
     topic: str = opt("", "topic to record; without a topic the source only reads the recording")
     channel: str = opt("", "channel to record")
     storage: Mapping[str, str] = field(
@@ -147,10 +149,11 @@ class SourceOptions(CommonOptions):
         if not self.recording:
             raise OptionError("recording", "", "is required")
         # Resolve relative paths here, in the driver, because executors have other working directories.
-        if self.is_remote:
-            object.__setattr__(self, "recording", remote_url(self.recording, "recording"))
-        else:
-            object.__setattr__(self, "recording", str(local_directory(self.recording, "recording")))
+        places = [place.strip() for place in self.recording.split(",")]
+        if self.records and len(places) > 1:
+            raise OptionError("recording", self.recording, "must be one recording, without a comma, if topic is given")
+        checked = [(remote_url if is_remote(one) else local_directory)(one, "recording") for one in places if one]
+        object.__setattr__(self, "recording", ",".join(map(str, checked)))
         seconds_of(self.max_trigger_delay)
         if self.records:
             if not self.channel:
@@ -188,9 +191,9 @@ class SourceOptions(CommonOptions):
         )
 
     @property
-    def is_remote(self) -> bool:
-        """Whether the recording is on an object store."""
-        return is_remote(self.recording)
+    def places(self) -> list[str]:
+        """Paths and URLs of the recordings."""
+        return self.recording.split(",")
 
 
 @dataclass(frozen=True, kw_only=True)

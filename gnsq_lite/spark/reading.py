@@ -14,13 +14,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from gnsq_lite.arrow import arrow_schema
-from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, report_loss
-from gnsq_lite.recording.files import Files
+from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, report_loss
 from gnsq_lite.recording.frames import coalesced
 from gnsq_lite.recording.logs import LogReader, Span, share
 from gnsq_lite.recording.recording import Position, Recording
 from gnsq_lite.spark.offsets import given_position
 from gnsq_lite.spark.options import SourceOptions
+from gnsq_lite.spark.several import Recordings
 
 if TYPE_CHECKING:
     from gnsq_lite.spark.embedded import Embedded
@@ -41,8 +41,9 @@ _frozen: list[bool] = []
 
 @dataclass
 class RecordingPartition(InputPartition):
-    """Task that reads spans of the recording *uuid*."""
+    """Task that reads spans of the recording *uuid* at *url*."""
 
+    url: str
     uuid: str
     spans: list[Span]
 
@@ -50,58 +51,43 @@ class RecordingPartition(InputPartition):
         return f"RecordingPartition({[(span.log, span.start, span.end) for span in self.spans]})"
 
 
-def open_recording(options: SourceOptions, files: Files | None = None) -> Recording:
-    """Return the recording of *options*, without I/O.  Raises OptionError, MissingExtra."""
-    recording = Recording(options.recording, options.storage, files=files)
-    recording.check()
-    return recording
-
-
-def first_position(recording: Recording, options: SourceOptions, otherwise: str) -> Position:
+def first_position(recording: Recordings, options: SourceOptions, otherwise: str) -> Position:
     """Return the start of a reader: startingTimestamp, startingOffsets, or *otherwise*.  Raises RecordingError."""
-    assert_exists(recording)
+    recording.assert_exist()
     if options.starting_timestamp is not None:
-        return recording.at(options.starting_timestamp * 1000)
+        at = options.starting_timestamp * 1000
+        return recording.position(lambda one: one.at(at))
     text = options.starting_offsets or otherwise
     if text in ("earliest", "latest"):
-        return recording.begin() if text == "earliest" else recording.end()
+        return recording.position(Recording.begin if text == "earliest" else Recording.end)
     return given_position("startingOffsets", text)
 
 
-def last_position(recording: Recording, options: SourceOptions) -> Position:
+def last_position(recording: Recordings, options: SourceOptions) -> Position:
     """Return the end of a batch: endingTimestamp, endingOffsets, or the rows stored now."""
     if options.ending_timestamp is not None:
-        return recording.at(options.ending_timestamp * 1000)
+        at = options.ending_timestamp * 1000
+        return recording.position(lambda one: one.at(at))
     if options.ending_offsets in ("", "latest"):
-        return recording.end()
+        return recording.position(Recording.end)
     return given_position("endingOffsets", options.ending_offsets)
-
-
-def assert_exists(recording: Recording) -> None:
-    """Raise RecordingError if there is no recording."""
-    try:
-        recording.meta()
-    except FileNotFoundError:
-        raise RecordingError(
-            f"there is no recording at {recording.url}: start gnsq-lite record, or name a topic and a channel"
-        ) from None
 
 
 @dataclass
 class Checked:
     """A position after which all rows are stored, or were given up because failOnDataLoss is false."""
 
-    recording: Recording
+    recording: Recordings
     position: Position
     #: The last row of each log.
     there: Position
     fails: bool
 
     @classmethod
-    def of(cls, recording: Recording, position: Position, *, fails: bool, embedded: Embedded | None = None) -> Checked:
+    def of(cls, recording: Recordings, position: Position, *, fails: bool, embedded: Embedded | None = None) -> Checked:
         """Check *position*.  If rows are missing, raise DataLoss, or log the loss if *fails* is false."""
         bounds = recording.bounds()
-        committed = recording.committed() if embedded is not None else {}
+        committed = recording.each[0].committed() if embedded is not None else {}
         found = dict(position)
         for name in sorted({*position, *bounds}):
             row = position.get(name, 0)
@@ -150,17 +136,23 @@ class Checked:
 
 
 def tasks(
-    recording: Recording, ranges: list[tuple[LogReader, int, int]], options: SourceOptions
+    recording: Recordings, ranges: list[tuple[LogReader, int, int]], options: SourceOptions
 ) -> list[InputPartition]:
     """Split rows into tasks of equal size, or with ordered=true into one task for each log."""
-    uuid = recording.meta().uuid
     total = sum(end - start for _, start, end in ranges)
     if not total:
         return []
     parts = max(min(os.cpu_count() or 1, -(-total // TASK_ROWS)), min(LARGE_TASKS, total // LARGE_TASK))
     parts = max(parts, options.min_partitions or 0)
-    groups = [group for one in ranges for group in share([one], 1)] if options.ordered else share(ranges, parts)
-    return [RecordingPartition(uuid, group) for group in groups]
+    found: list[InputPartition] = []
+    for one in recording.each:
+        mine = [each for each in ranges if recording.home(each[0].name) is one]
+        rows = sum(end - start for _, start, end in mine)
+        groups = [group for each in mine for group in share([each], 1)]
+        if rows and not options.ordered:
+            groups = share(mine, -(-parts * rows // total))
+        found += [RecordingPartition(one.url, one.meta().uuid, group) for group in groups]
+    return found
 
 
 def read_partition(partition: Any, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -171,7 +163,7 @@ def read_partition(partition: Any, options: SourceOptions) -> Iterator[pa.Record
     if not isinstance(partition, RecordingPartition):
         raise TypeError(f"not a partition of this source: {partition!r}")
     settle_worker()
-    recording = open_recording(options)
+    recording = Recording(partition.url or options.places[0], options.storage)
     if partition.spans:
         recording.check_visible(partition.uuid)
     batches = (batch for span in partition.spans for batch in _rows(recording, span, options))

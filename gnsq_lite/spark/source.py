@@ -16,8 +16,8 @@ from pyspark.sql.datasource import (
 from gnsq_lite.arrow import columns as all_columns
 from gnsq_lite.errors import OptionError
 from gnsq_lite.recording import schema as columns
-from gnsq_lite.recording.recording import Recording
 from gnsq_lite.spark.options import SinkOptions, SourceOptions, parse, redacted
+from gnsq_lite.spark.several import Recordings
 
 
 class NsqDataSource(DataSource):
@@ -38,7 +38,7 @@ class NsqDataSource(DataSource):
     def schema(self) -> str:
         """Return the source's columns.  Checks the options, so that ``load()`` raises OptionError for a mistake."""
         options = parse(SourceOptions, self._raw)
-        Recording(options.recording, options.storage).check()
+        Recordings(options).check()
         return columns.ddl(options.include_youzan)
 
     def reader(self, schema: Any) -> DataSourceReader:

@@ -30,7 +30,8 @@ from gnsq_lite.spark.compat import available_now_mixin, supports_available_now
 from gnsq_lite.spark.embedded import Embedded
 from gnsq_lite.spark.offsets import MinimumRows, limited, parse_position
 from gnsq_lite.spark.options import SourceOptions, seconds_of
-from gnsq_lite.spark.reading import Checked, first_position, open_recording, read_partition, tasks
+from gnsq_lite.spark.reading import Checked, first_position, read_partition, tasks
+from gnsq_lite.spark.several import Recordings
 
 log = logging.getLogger("gnsq_lite.spark")
 
@@ -55,7 +56,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._opened: Recording | None = None
+        self._opened: Recordings | None = None
         self._embedded: Embedded | None = None
         self._depths: Depths | None = None
         #: Start of AvailableNow in nanoseconds since 1970, and the last position to read if the query does not record.
@@ -76,12 +77,13 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
 
     # -- driver side
 
-    def _recording(self) -> Recording:
+    def _recording(self) -> Recordings:
         if self._opened is None:
             settle_process()
-            recording = open_recording(self._options, self.files())
+            recording = Recordings(self._options, self.files())
+            recording.check()
             if self._options.records:
-                self._embedded = Embedded(recording, self._options)
+                self._embedded = Embedded(recording.each[0], self._options)
                 self._embedded.open()
             self._opened = recording
         if self._embedded is not None:
@@ -111,7 +113,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         """
         if self._initial is None:
             recording, records = self._recording(), self._options.records
-            found = recording.committed() if records else first_position(recording, self._options, "latest")
+            found = recording.each[0].committed() if records else first_position(recording, self._options, "latest")
             self._initial = self._last = self._valid(found).position
         return _ordered(self._initial)
 
@@ -203,7 +205,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         """Return the newest position and the lag for the query's progress, or None before the first batch."""
         if self._opened is None or self._last is None:
             return None
-        end = self._opened.end()
+        end = self._opened.position(Recording.end)
         waiting = sum(end.values()) - sum(self._last.get(name, 0) for name in end)
         found: dict[str, Any] = {"logs": _ordered(end), "waiting": waiting}
         if self._embedded is not None and self._embedded.recorder is not None:
@@ -219,7 +221,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
         if self._embedded is not None and self._embedded.recorder is not None:
             self._embedded.expect(self._until_ns)
         elif not self._options.records:
-            self._target = self._recording().end()
+            self._target = self._recording().position(Recording.end)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch.  A batch that runs again has the same offsets, and so the same rows."""

@@ -140,5 +140,5 @@ def test_a_receiver_names_an_nsqlookupd_without_the_topic_and_an_address_without
 
 
 def test_an_empty_channel_is_an_error_that_names_the_option() -> None:
-    with pytest.raises(OptionError, match=r"channel='': is required with topic"):
+    with pytest.raises(OptionError, match=r"channel='': is empty"):
         made(channel="")

@@ -186,7 +186,7 @@ def test_markers_need_a_directory() -> None:
 
 def test_settings_of_an_object_store_are_the_sources_and_kept_apart() -> None:
     given = source(recording="S3A://b/x/", **{"nsq.storage.secretAccessKey": "hunter2", "nsq.clientId": "me"})
-    assert given.is_remote
+    assert given.recording == "S3A://b/x"
     assert (given.storage, given.nsq) == ({"secretAccessKey": "hunter2"}, {"client_id": "me"})
     assert "hunter2" not in repr(given) + str(redacted({"nsq.storage.accountKey": "hunter2"}))
     with pytest.raises(OptionError, match="storage"):

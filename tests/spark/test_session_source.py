@@ -140,7 +140,7 @@ def test_nsqd_may_go_away_and_come_back(spark: Any, feed: Feed) -> None:
 def test_mistakes_show_at_load_and_secrets_nowhere(spark: Any, feed: Feed) -> None:
     with pytest.raises(Exception, match="did you mean recording"):
         spark.readStream.format("nsq").options(**feed.options(recordin="x")).load()
-    with pytest.raises(Exception, match="where its channel stands"):
+    with pytest.raises(Exception, match=r"starts at its channel.s position"):
         spark.readStream.format("nsq").options(**feed.options(startingOffsets="latest")).load()
     frame = spark.readStream.format("nsq").options(**feed.options(**{"nsq.authSecret": "hunter2"})).load()
     assert "hunter2" not in frame._jdf.queryExecution().toString()

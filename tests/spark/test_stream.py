@@ -298,7 +298,8 @@ def test_a_directory_the_executor_does_not_see_fails_the_task_and_is_no_loss(
     place = tmp_path / "executor"
     if elsewhere != "nothing":
         Recording(str(place)).create("t", "c", owned=True)
-    copy = readers(recording=str(place), failOnDataLoss=fail_on_data_loss)
+    copy = readers(failOnDataLoss=fail_on_data_loss)
+    partition.url = str(place)
     with pytest.raises(RecordingNotVisible, match="executors must see the same recording"):
         list(copy.read(partition))
 
@@ -361,6 +362,40 @@ def test_a_query_reads_the_logs_of_recorders_that_join_and_leave(tmp_path: Path,
     assert reader.latestOffset(second, None) == second
     reader.commit(second)
     assert rows(follower(tmp_path), {}, second) == [0, 1, 2, 10, 11, 12] or len(second) == 2
+
+
+@pytest.mark.parametrize("given", ["{0}/one, {0}/two", "{0}"])
+def test_several_recordings_are_read_as_one(tmp_path: Path, given: str) -> None:
+    """The recordings are named, or are directly in a folder that is no recording."""
+    logs = []
+    for topic, first, count in (("one", 0, 3), ("two", 10, 2)):
+        recording = Recording(str(tmp_path / topic))
+        recording.create(topic, "c")
+        logs.append(recording.take())
+        logs[-1].append([(-1, to_batch([FakeMessage(n, b"%d" % n) for n in range(first, first + count)]))])
+    (tmp_path / "no recording").mkdir()
+    options = {"recording": given.format(tmp_path), "startingOffsets": "earliest", "maxOffsetsPerTrigger": "4"}
+    reader = NsqStreamReader(parse(SourceOptions, options))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)
+    found = rows(reader, start, end)
+    assert len(found) == 4
+    later = reader.latestOffset(end, None)
+    assert sorted(found + rows(reader, end, later)) == [0, 1, 2, 10, 11]
+    assert later == dict(sorted({logs[0].name: 3, logs[1].name: 2}.items()))
+    again = NsqStreamReader(parse(SourceOptions, options))
+    assert sorted(rows(again, {}, later)) == [0, 1, 2, 10, 11], "partitions() is the first call of a restart"
+    batch = NsqBatchReader(parse(SourceOptions, options))
+    found = [int(b) for p in batch.partitions() for one in batch.read(p) for b in one["body"].to_pylist()]
+    assert sorted(found) == [0, 1, 2, 10, 11]
+    (tmp_path / "one").rename(tmp_path.parent / f"{tmp_path.name}-gone")
+    with pytest.raises(DataLoss, match="is gone"):
+        NsqStreamReader(parse(SourceOptions, options)).latestOffset(later, None)
+
+
+def test_a_query_that_records_has_one_recording() -> None:
+    with pytest.raises(OptionError, match="must be one recording"):
+        parse(SourceOptions, {"topic": "t", "channel": "c", "recording": "/a,/b", "nsqdTCPAddresses": "n"})
 
 
 def test_available_now_of_a_recording_is_what_was_there_when_it_began(tmp_path: Path, recorded: Any) -> None:
