@@ -28,7 +28,8 @@ class Depths:
     """Polls depths.  Each poll queries the nsqds in a new thread, so no method blocks.
 
     Args:
-        options: Function that returns the keywords of a Reader of a topic.
+        options: Function that returns the keywords of a Reader of a topic, and optionally ``nsqd_http_addresses`` with
+            an HTTP address for each of ``nsqd_tcp_addresses``.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Depths:
                     auth_token=options.get("lookupd_token"),
                 )
                 known = address_list(named, option="nsqd_tcp_addresses", default_port=4150)
+                http |= zip(map(format_address, known), options.get("nsqd_http_addresses", ()), strict=False)
                 for nsqd in nsqds or {*map(format_address, known), *http}:
                     found[nsqd, topic, channel] = _depth(http_address(nsqd, http), topic, channel)
         except Exception:

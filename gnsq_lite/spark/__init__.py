@@ -14,16 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gnsq_lite.spark.launch import session
+    from gnsq_lite.spark.listener import ProgressListener
     from gnsq_lite.spark.nsq_log.source import NsqLogDataSource
     from gnsq_lite.spark.parsing import parse_json, with_dead_letters
     from gnsq_lite.spark.recorders import record
+    from gnsq_lite.spark.restart import run_query
     from gnsq_lite.spark.source import NsqDataSource
 
 __all__ = [
     "NsqDataSource",
     "NsqLogDataSource",
+    "ProgressListener",
     "parse_json",
     "record",
+    "run_query",
     "session",
     "with_dead_letters",
 ]
@@ -31,8 +35,10 @@ __all__ = [
 _HOMES = {
     "NsqDataSource": "gnsq_lite.spark.source",
     "NsqLogDataSource": "gnsq_lite.spark.nsq_log.source",
+    "ProgressListener": "gnsq_lite.spark.listener",
     "parse_json": "gnsq_lite.spark.parsing",
     "record": "gnsq_lite.spark.recorders",
+    "run_query": "gnsq_lite.spark.restart",
     "session": "gnsq_lite.spark.launch",
     "with_dead_letters": "gnsq_lite.spark.parsing",
 }

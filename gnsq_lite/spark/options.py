@@ -28,7 +28,11 @@ _T = TypeVar("_T")
 
 #: Names that Spark adds to the options of a source or a sink.  :func:`parse` ignores these names.
 SPARK_NAMES = frozenset({"checkpointlocation", "queryname", "outputmode", "maxrecordsperfile"})
-_SPECIAL = {"nsqd_tcp_addresses": "nsqdTCPAddresses", "lookupd_http_addresses": "lookupdHTTPAddresses"}
+_SPECIAL = {
+    "nsqd_tcp_addresses": "nsqdTCPAddresses",
+    "nsqd_http_addresses": "nsqdHTTPAddresses",
+    "lookupd_http_addresses": "lookupdHTTPAddresses",
+}
 _SECRET = re.compile(r"secret|password|token|key$", re.IGNORECASE)
 _BUNDLES = ("nsq", "storage")
 #: Options of Spark's Kafka source and of an earlier version of this source -> the option to use.
@@ -137,6 +141,9 @@ class SourceOptions(CommonOptions):
     )
     idle_timeout_ms: int = opt(2000, "recording: AvailableNow ends after this time without a backlog message", low=10)
     connect_timeout_ms: int = opt(30_000, "recording: time AvailableNow waits for an unreachable nsqd", low=10)
+    nsqd_http_addresses: tuple[str, ...] = opt(
+        (), "recording: host:port for each of nsqdTCPAddresses, to report depth; default: port 4151 for port 4150"
+    )
     on_missing_nsqd: Literal["error", "warn"] = opt(
         "error", "recording: if an nsqd is unreachable, AvailableNow fails (error) or reads the other nsqds (warn)"
     )
@@ -161,6 +168,11 @@ class SourceOptions(CommonOptions):
             check_topic(self.topic)
             check_channel(self.channel)
             self.check_addresses()
+            for address in self.nsqd_http_addresses:
+                parse_address(address, default_port=4151, option="nsqdHTTPAddresses")
+            if len(self.nsqd_http_addresses) not in (0, len(self.nsqd_tcp_addresses)):
+                why = "must have one address for each of nsqdTCPAddresses"
+                raise OptionError("nsqdHTTPAddresses", self.nsqd_http_addresses, why)
             for name in ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp"):
                 if getattr(self, name):
                     why = "a query that records starts at its channel's position; omit topic to read a recording"
@@ -172,6 +184,10 @@ class SourceOptions(CommonOptions):
     def records(self) -> bool:
         """Whether the query records a channel."""
         return bool(self.topic)
+
+    def depth_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of a Reader, and the HTTP addresses of its nsqds."""
+        return {**self.client_arguments(), "nsqd_http_addresses": self.nsqd_http_addresses}
 
     def recorder(self) -> RecorderOptions:
         """Return the options of the recorder."""

@@ -103,7 +103,7 @@ class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
             self._embedded.start(self._make_receiver(), found.position)
             if self._until_ns:
                 self._embedded.expect(self._until_ns)
-            self._depths = Depths(lambda topic: self._options.client_arguments())
+            self._depths = Depths(lambda topic: self._options.depth_arguments())
         return found
 
     def initialOffset(self) -> dict[str, Any]:

@@ -104,6 +104,7 @@ def test_sizes_take_a_suffix(text: str, size: int) -> None:
         ("nsq.heartbeatIntervalMs", "soon", "a number"),
         ("nsq.heartbeatIntervalMs", "10", r"nsq\.heartbeatIntervalMs='10': .*between 1.0.*\(in seconds\)"),
         ("nsq.sampleRate", "100", r"nsq\.sampleRate='100': .*between 0 and 99"),
+        ("nsqdHTTPAddresses", "one:4151", "one address for each of nsqdTCPAddresses"),
         ("nsq.tlsKeyFile", "/key", r"nsq\.tlsKeyFile='/key': needs"),
         ("nsq.authSecret", "", r"nsq\.authSecret='<hidden>': "),
     ],

@@ -93,3 +93,12 @@ def test_nsqlookupd_gets_the_token_and_only_https_uses_the_tls_options(broker: B
 
 def _entry(tcp: tuple[str, int], http: str) -> dict[str, Any]:
     return {"broadcast_address": tcp[0], "tcp_port": tcp[1], "http_port": int(http.rpartition(":")[2])}
+
+
+def test_the_http_addresses_of_nsqds_with_other_ports_are_given(broker: Broker) -> None:
+    tcp = [node.nsqd_tcp_address for node in broker.nodes]
+    http = [node.http_address for node in broker.nodes]
+    depths = made(FakeClock(), nsqd_tcp_addresses=tcp, nsqd_http_addresses=http)
+    depths.total("t", "c")
+    ASKED[0]()
+    assert depths.total("t", "c") == 11
