@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK
+from gnsq_lite.errors import OptionError
 from gnsq_lite.recording import daemon
 from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.recording import Recording
@@ -80,6 +81,9 @@ def record(
 
     Raises OptionError, and RecordingError if the recording is of another channel or its store is unreachable.
     """
+    if not hasattr(spark, "sparkContext"):
+        why = "needs a session with a SparkContext: start record() in a program on the cluster, or gnsq-lite record"
+        raise OptionError("spark", "Spark Connect", why)
     given = parse(SourceOptions, {**options, "topic": topic, "channel": channel, "recording": url})
     settings = replace(given.recorder(), max_waiting=None, retain=retain, retain_bytes=retain_bytes)
     recording, job = Recording(given.recording, given.storage), uuid.uuid4().hex
