@@ -104,7 +104,8 @@ class FakeWriter:
 def sink(
     writer: FakeWriter, skip: Done = NOTHING, on_progress: Callable[[Done], None] | None = None, **more: str
 ) -> Sink:
-    options = parse(SinkOptions, {"nsqdTCPAddresses": "n", "topic": "t", "mpubSize": "2", **more})
+    given = {"nsqdTCPAddresses": "n", "topic": "t", "mpubSize": "2", **more}
+    options = parse(SinkOptions, {name: text for name, text in given.items() if text})
     return Sink(writer, options, skip=skip, on_progress=on_progress, sleep=lambda _: None)  # type: ignore[arg-type]
 
 
