@@ -223,7 +223,8 @@ if not LACKS:
                 time.sleep(0.3)
                 store.proxy.clear()
                 store.proxy.delay = 0.1 * (number % 3)
-                wait_for(lambda n=number: recorder.stored >= 500 * (n + 1))
+                # The client's retries wait for more than ten seconds at times.
+                wait_for(lambda n=number: recorder.stored >= 500 * (n + 1), 60)
             wait_for(settled(server))
         bodies = [int(body) for batch in recording.batches() for body in batch["body"].to_pylist()]
         assert sorted(bodies) == sorted([*range(500)] * 8)

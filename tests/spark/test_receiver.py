@@ -13,6 +13,7 @@ import pytest
 from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import ConnectError
+from gnsq_lite.consume.rows import count_rows, split_all
 from gnsq_lite.message import Message
 from gnsq_lite.options import format_address
 from gnsq_lite.recording import Recording, daemon
@@ -154,16 +155,16 @@ def test_an_nsqd_that_is_away_may_be_done_without(nsqd: ServerHandle, readers: A
     assert sum(b.num_rows for p in reader.partitions(start, ends[-1]) for b in reader.read(p)) == 5
 
 
-def test_a_receiver_hands_over_lists_and_leaves_them_unanswered(nsqd: ServerHandle, tmp_path: Path) -> None:
+def test_a_receiver_hands_over_reads_and_leaves_them_unanswered(nsqd: ServerHandle, tmp_path: Path) -> None:
     publish(nsqd.tcp_address, 0, 2000)
     base = {"topic": "t", "channel": "c", "recording": str(tmp_path), "nsqdTCPAddresses": nsqd.tcp_address}
     receiver = Receiver(parse(SourceOptions, base).recorder())
-    lists: list[list[Message]] = []
-    receiver.start(lists.append)
-    wait_for(lambda: sum(map(len, lists)) == 2000)
-    messages = [message for one in lists for message in one]
+    reads: list[Message] = []
+    receiver.start(reads.append)
+    wait_for(lambda: count_rows(reads) == 2000)
+    assert len(reads) <= 200, "what is done per read is done per message else"
+    messages = split_all(reads)
     assert sorted(int(message.body) for message in messages) == list(range(2000))
-    assert len(lists) <= 200, "what is done per list is done per message else"
     assert not any(message.has_responded for message in messages)
     for message in messages:
         message.finish()

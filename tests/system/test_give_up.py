@@ -70,7 +70,7 @@ def test_when_the_directory_cannot_be_written_the_message_is_requeued(
         monkeypatch.undo()
         raise OSError("no space left")
 
-    monkeypatch.setattr(os, "replace", fail_once)
+    monkeypatch.setattr(os, "rename", fail_once)
     with poisoned(broker, topic, keep, on_failure=lambda m, e: failures.append(e)) as reader:
         wait_for(lambda: reader.stats().given_up == 1)
         wait_for(lambda: reader.stats().finished == 1)
