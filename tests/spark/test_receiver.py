@@ -12,8 +12,8 @@ import pytest
 
 from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
-from gnsq_lite.errors import ConnectError
 from gnsq_lite.consume.rows import count_rows, split_all
+from gnsq_lite.errors import ConnectError
 from gnsq_lite.message import Message
 from gnsq_lite.options import format_address
 from gnsq_lite.recording import Recording, daemon
