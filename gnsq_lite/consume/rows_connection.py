@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from gnsq_lite._core import scan_rows
-from gnsq_lite.consume.rows import Rows, count_ids, count_rows
+from gnsq_lite.consume.rows import Rows, copies_of, count_ids, count_rows
 from gnsq_lite.consume.subscribed import SubscribedConnection
 from gnsq_lite.message import Message
 from gnsq_lite.wire.identify import Negotiated
@@ -33,6 +33,11 @@ class RowsConnection(SubscribedConnection):
 
     def _scan(self, data: bytes, at: int, limit: int, make: Any, owner: Any, found: list[Any]) -> int:
         return scan_rows(data, at, limit, make, owner, found, self._most_rows)
+
+    def answer_late(self, message: Message, *, finished: bool) -> None:
+        """Queue the answers to an expired message, or to each message of expired Rows."""
+        for each in copies_of(message):
+            super().answer_late(each, finished=finished)
 
     def keep_parts(self, messages: list[Message]) -> None:
         """Keep the single messages of Rows until they are answered.  Thread-safe."""

@@ -13,7 +13,9 @@ from gnsq_lite import Message, Reader, Requeue, Worker
 from gnsq_lite.consume.calls import current_message
 from gnsq_lite.contrib.inbox import Inbox
 from gnsq_lite.errors import OptionError
+from gnsq_lite.message import finish_all, send_back
 from gnsq_lite.net.os_threads import is_patched
+from gnsq_lite.recording.receiver import RowsReader
 from gnsq_lite.worker.app import Middleware
 from tests.programs import wait_for
 from tests.servers import ServerHandle
@@ -227,6 +229,31 @@ def test_running_calls_and_current_message_name_the_first_row(broker: ServerHand
     assert (message.id.decode(), message.has_responded) == (first, True)
     assert calls[0].id == first
     assert 1 <= calls[0].messages <= 3
+
+
+@pytest.mark.parametrize("answer", [finish_all, send_back])
+def test_an_answer_to_rows_after_their_timeout_ends_nothing(broker: ServerHandle, topic: str, answer: Any) -> None:
+    published(broker, topic, 20)
+    held: list[Message] = []
+
+    def hold(message: Message) -> None:
+        message.enable_async()
+        held.append(message)
+
+    options: dict[str, Any] = {"handler_pool": "inline", "msg_timeout": 1.0, "max_in_flight": 40, "max_attempts": 0}
+    with RowsReader(topic, "ch", hold, nsqd_tcp_addresses=broker.tcp_address, **options) as reader:
+        wait_for(lambda: reader.stats().expired >= 20)
+        late, held[:] = held.copy(), []
+        answer(late)  # as a recorder does after a write that took long
+
+        def is_empty() -> bool:
+            finish_all([held.pop() for _ in range(len(held))])
+            there = channel(broker, topic)
+            return not (there["depth"] + there["in_flight_count"] + there["deferred_count"])
+
+        wait_for(is_empty, 30)
+        assert reader.stats().connections[0].open_for > 1.0  # the same connection
+    assert reader.stats().error is None
 
 
 # -- what cannot be combined
