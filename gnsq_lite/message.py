@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol
 
-from gnsq_lite._core import columns, finish_open, keep_open, know_message, swap_token
+from gnsq_lite._core import columns, finish_open, know_message, swap_token
 from gnsq_lite.errors import AlreadyAnswered
 from gnsq_lite.option_fields import check_number
 
@@ -314,12 +314,6 @@ def finish_all_new(messages: list[Message]) -> None:
     """Call :func:`finish_new` for each message."""
     for message in finish_open(messages, False):
         finish_new(message)
-
-
-def keep_all(messages: list[Message]) -> None:
-    """Call :meth:`Message.enable_async` for each of *messages*, which must be unanswered."""
-    for message in keep_open(messages):
-        message.enable_async()
 
 
 def read_columns(messages: list[Any]) -> tuple[str | None, bytes, bytes, bytes, bytes, bytes] | None:

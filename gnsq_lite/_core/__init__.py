@@ -75,7 +75,7 @@ else:
 
 is_accelerated = chosen is not twin
 scan, drain, pack, murmur3_32 = chosen.scan, chosen.drain, chosen.pack, chosen.murmur3_32
-all_answered, all_new, keep_open = chosen.all_answered, chosen.all_new, chosen.keep_open
+all_answered, all_new = chosen.all_answered, chosen.all_new
 finish_open, columns, know_message = chosen.finish_open, chosen.columns, chosen.know_message
 scan_rows, frame_columns = chosen.scan_rows, chosen.frame_columns
 receive, exchange = chosen.receive, chosen.exchange

@@ -1,4 +1,4 @@
-/* Functions of a list of messages: keep them open, finish them, or read their fields as columns.
+/* Functions of a list of messages: finish them, or read their fields as columns.
 
    C handles only instances of Message.  A function returns the other objects, or refuses the whole list, and the caller
    handles them in Python. */
@@ -23,26 +23,6 @@ all_new(PyObject *module, PyObject *args)
         }
     }
     Py_RETURN_TRUE;
-}
-
-PyObject *
-keep_open(PyObject *module, PyObject *args)
-{
-    const State *state = PyModule_GetState(module);
-    PyObject *messages;
-    if (!PyArg_ParseTuple(args, "O!:keep_open", &PyList_Type, &messages)) {
-        return NULL;
-    }
-    PyObject *others = PyList_New(0), *message;
-    for (Py_ssize_t i = 0; others != NULL && (message = item(messages, i)) != NULL; i++) {
-        int is_kept =
-            is_known(&state->message, message) && swap(&state->message, message, TOKEN, state->fresh, state->kept);
-        if (!is_kept && PyList_Append(others, message) < 0) {
-            Py_CLEAR(others);
-        }
-        Py_DECREF(message);
-    }
-    return others;
 }
 
 /* Finish *message* if it is unanswered, or append it to *others* for Python.  Return -1 for an exception, else 0. */

@@ -231,7 +231,6 @@ static PyMethodDef methods[] = {
     {"swap_token", FAST(swap_token), "swap_token($module, message, expected, token, /)\n--\n\n"},
     {"drain", FAST(drain), "drain($module, runner, queue, worker, /)\n--\n\n"},
     {"all_new", all_new, METH_VARARGS, "all_new($module, messages, most, /)\n--\n\n"},
-    {"keep_open", keep_open, METH_VARARGS, "keep_open($module, messages, /)\n--\n\n"},
     {"finish_open", finish_open, METH_VARARGS, "finish_open($module, messages, kept_too, /)\n--\n\n"},
     {"columns", columns, METH_VARARGS, "columns($module, messages, /)\n--\n\n"},
     {"scan_rows", scan_rows, METH_VARARGS, "scan_rows($module, data, at, limit, make, owner, found, most, /)\n--\n\n"},

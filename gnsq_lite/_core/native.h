@@ -154,7 +154,6 @@ int queue_fin(const State *state, PyObject *message, Target *target, const char 
 PyObject *drain(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 PyObject *all_new(PyObject *module, PyObject *args);
-PyObject *keep_open(PyObject *module, PyObject *args);
 PyObject *finish_open(PyObject *module, PyObject *args);
 PyObject *columns(PyObject *module, PyObject *args);
 

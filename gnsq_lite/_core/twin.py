@@ -1,6 +1,6 @@
 """Python versions of the C functions, with the same results (:mod:`gnsq_lite._core` chooses).
 
-Here ``all_new``, ``keep_open``, ``finish_open`` and ``columns`` return what they return in C for a list that C does
+Here ``all_new``, ``finish_open`` and ``columns`` return what they return in C for a list that C does
 not handle.  Their callers then use their own Python code.
 """
 
@@ -142,11 +142,6 @@ def all_answered(messages: list[Any], /) -> bool:
 def all_new(messages: list[Any], most: int, /) -> bool:
     """Return whether all messages are new with at most *most* attempts.  This version returns False (unknown)."""
     return False
-
-
-def keep_open(messages: list[Any], /) -> list[Any]:
-    """Call ``enable_async()`` of new messages, and return the other messages.  This version returns all messages."""
-    return messages
 
 
 def finish_open(messages: list[Any], kept_too: bool, /) -> list[Any]:

@@ -73,7 +73,7 @@ class ReaderOptions(SharedOptions):
     batch_format: BatchFormat = documented(
         "list",
         "'list': the handler gets a list of messages; 'pyarrow': the handler gets a pyarrow.RecordBatch, which costs"
-        " half as much CPU; needs batch_size and the extra recording",
+        " half the CPU of a list that becomes a table; needs batch_size and the extra recording",
     )
     batch_wait: float | None = duration(
         None, *TIMEOUT, "longest wait for a full list, at most half of msg_timeout; None: 1"

@@ -1,5 +1,6 @@
-"""The schema of ``format("nsq")`` as Spark writes it.  Spark checks only the first batch, so :mod:`gnsq_lite.arrow`
-defines all types.
+"""The columns of ``format("nsq")`` as Spark's DDL text, and the check of ``.schema(...)``.
+
+Spark checks only the first batch, so :mod:`gnsq_lite.arrow` defines all types.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gnsq_lite import _core
 from gnsq_lite._core import Fins, twin
 from gnsq_lite.consume.rows import Rows, copies_of, count_ids, count_rows, parts_of, split_all
-from gnsq_lite.message import Message, finish_all, finish_all_new, keep_all
+from gnsq_lite.message import Message, finish_all, finish_all_new
 
 LIMIT = 1000
 
@@ -103,7 +103,7 @@ def test_split_rows_are_answered_one_by_one(kept: bool) -> None:
     connection = Connection()
     rows = rows_of(connection, 3)
     if kept:
-        keep_all([rows])
+        rows.enable_async()
     first, *others = split_all([rows])
     assert rows.has_responded
     assert parts_of([rows]) == [first, *others] == connection.kept

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gnsq_lite import _core
 from gnsq_lite._core import Fins
-from gnsq_lite.message import ASYNC, EXPIRED, LATE_ASYNC, NEW, Message, finish_all, finish_all_new, finish_new, keep_all
+from gnsq_lite.message import ASYNC, EXPIRED, LATE_ASYNC, NEW, Message, finish_all, finish_all_new, finish_new
 from gnsq_lite.youzan.messages import message_factory
 
 ANSWERED = -1
@@ -106,15 +106,6 @@ def test_a_youzan_message_and_another_object_in_a_list_are_finished_too() -> Non
             _core.finish_open(odd, True)  # type: ignore[arg-type]
 
 
-@given(st.lists(st.sampled_from([NEW, ASYNC, EXPIRED, LATE_ASYNC]), max_size=8))
-def test_a_list_is_kept_open_as_its_messages_are_one_by_one(tokens: list[int]) -> None:
-    messages, others = made(Connection(), tokens), made(Connection(), tokens)
-    keep_all(messages)
-    for message in others:
-        message.enable_async()
-    assert tokens_of(messages) == tokens_of(others)
-
-
 @given(st.lists(TOKENS, max_size=4), st.integers(0, 5))
 def test_all_new_is_true_only_for_new_messages(tokens: list[int], most: int) -> None:
     messages = made(Connection(), tokens)
@@ -191,7 +182,6 @@ def test_no_reference_is_kept_and_none_is_lost_by_lists() -> None:
     for _ in range(20):
         _core.columns(messages)
         _core.all_new(messages, 1)
-        _core.keep_open(messages)
         _core.finish_open(messages, True)
         connection.fins.ids.clear()
         for message in messages:
