@@ -57,10 +57,10 @@ setup(
         "pydantic": ["pydantic>=2.5"],
         "statsd": ["statsd>=4.0"],
         "plot": ["matplotlib>=3.7"],
-        "recording": ["pyarrow>=15.0"],
-        "spark": ["pyspark>=4.0", "pyarrow>=15.0"],
+        "recording": ["pyarrow>=17.0"],
+        "spark": ["pyspark>=4.0", "pyarrow>=17.0"],
         "spark-storage": ["obstore>=0.8"],  # recordings on object stores
-        "spark-platform": ["pyarrow>=15.0"],  # where Spark brings its own pyspark: Databricks, EMR, Dataproc
+        "spark-platform": ["pyarrow>=17.0"],  # where Spark brings its own pyspark: Databricks, EMR, Dataproc
     },
     entry_points={
         "console_scripts": ["gnsq-lite = gnsq_lite.__main__:main"],

@@ -21,20 +21,19 @@ import socket
 import struct
 import time
 import zlib
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.recording import frames
+from gnsq_lite.recording import frames, parquet
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingInUse
+from gnsq_lite.recording.filereader import FileReader, LogFile
 from gnsq_lite.recording.files import Blobs, Files, Folder
 from gnsq_lite.recording.frames import Frame
-from gnsq_lite.recording.logs import SKEW, Age, Bounds, PartitionRows, Piece, Span, cut, first_row
+from gnsq_lite.recording.logs import Age, Bounds, PartitionRows, Piece, Span
 
 log = logging.getLogger("gnsq_lite.recording")
 
@@ -97,6 +96,7 @@ class LocalLog:
     """The writer of a log in a directory."""
 
     linger = 0.005
+    seals = 0
 
     def __init__(self, directory: Path, files: Files | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.directory, self.name = directory, directory.name
@@ -109,7 +109,7 @@ class LocalLog:
         self._since = 0.0
         self._schema: pa.Schema | None = None
 
-    def open(self, wait: float = 0.0) -> None:
+    def open(self, wait: float = 0.0, *, even_retired: bool = False) -> None:
         """Take the lock, and remove an incomplete last write from the newest pack.
 
         Raises:
@@ -120,7 +120,7 @@ class LocalLog:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock_fd = lock_file(self.directory / "LOCK", wait)
             try:
-                if (self.directory / "RETIRED").exists():
+                if not even_retired and (self.directory / "RETIRED").exists():
                     raise RecordingError(f"log {self.directory} is retired")
                 self._recover()
             except BaseException:
@@ -131,10 +131,11 @@ class LocalLog:
 
     def _recover(self) -> None:
         there = packs(self.directory)
-        synced = _read_end(self.directory)
+        synced = LocalReader(self.directory).bounds().last
         self.last = there[-1] - 1 if there else synced
         self._end_fd = os.open(self.directory / "END", os.O_RDWR | os.O_CREAT, 0o640)
         if not there:
+            self._note_end()
             return
         path = self.directory / pack_name(there[-1])
         data = mapped(path)
@@ -189,7 +190,7 @@ class LocalLog:
             raise RecordingError(f"log {self.directory} is closed; no row is lost, the messages stay in nsqd")
         written = int(self._clock.wall() * 1e6)
         schema = batches[0][1].schema
-        full = self._size >= PACK_BYTES or self._clock.now() - self._since >= PACK_SECONDS
+        full = self._size >= (self.seals or PACK_BYTES) or self._clock.now() - self._since >= PACK_SECONDS
         if self._pack is None or full or schema != self._schema:
             self._new_pack(schema)
         first, buffers, size = self.last + 1, [], 0
@@ -236,6 +237,15 @@ class LocalLog:
             self._files.close(self._pack_fd)
             self._pack = None
 
+    def is_free(self) -> bool | None:
+        """Return True: only :meth:`open` finds out whether another process has the lock."""
+        return True
+
+    def complete(self) -> int:
+        """Close the pack, so that the next write starts a new pack.  Return the last row's number."""
+        self._close_pack()
+        return self.last
+
     def probe(self, size: int) -> None:
         """Write and remove a file of *size* bytes and one disk block.  Raises OSError if the disk is full."""
         path = self.directory / "PROBE"
@@ -257,18 +267,47 @@ class LocalLog:
         self._end_fd = self._lock_fd = -1
 
 
-class LocalReader:
+class LocalReader(FileReader):
     """Reads a log in a directory.  Remembers where :meth:`pieces` ended, because the next span often begins there."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory, self.name = directory, directory.name
+        super().__init__(directory.name, str(directory))
+        self._directory, self._sealed_folder = directory, directory.parents[1] / parquet.FOLDER
         self._place = (0, 0, 0)  # row, first row of the pack, offset of the frame after that row
+
+    def listed(self) -> list[LogFile]:
+        """Return the packs and the sealed files."""
+        there = packs(self._directory)  # listed first, because a pack is removed after its rows are sealed
+        end = _read_end(self._directory)
+        self._list_sealed()
+        lasts = [*(first - 1 for first in there[1:]), end][: len(there)]
+        sizes = [self._size(pack_name(first)) for first in there]
+        found = zip(map(pack_name, there), there, lasts, sizes, strict=True)
+        return [*self._sealed_files(), *(LogFile(*one) for one in found)]
+
+    def _list_sealed(self) -> None:
+        try:
+            names = [entry.name for entry in os.scandir(self._sealed_folder)]
+        except FileNotFoundError:  # the recording is not sealed
+            names = []
+        known = self._sealed
+        mine = [name for name in names if name in known or parquet.first_of(name, self.name) is not None]
+        self._sealed = {name: known.get(name) or self._size(name) for name in mine}
+
+    def _path(self, name: str) -> Path:
+        return (self._sealed_folder if parquet.is_sealed(name) else self._directory) / name
+
+    def _size(self, name: str) -> int:
+        with suppress(FileNotFoundError):
+            return self._path(name).stat().st_size
+        return 0
 
     def bounds(self) -> Bounds:
         """Return the bounds of the synced rows."""
-        last = _read_end(self._directory)
-        there = packs(self._directory)
-        return Bounds(min(there[0], last + 1) if there else last + 1, last)
+        files, end = self.files(), _read_end(self._directory)
+        if not files:
+            return Bounds(end + 1, end)
+        return Bounds(min(files[0].first, end + 1), max(end, files[-1].last))
 
     def is_retired(self) -> bool:
         """Return whether the log was retired."""
@@ -279,100 +318,72 @@ class LocalReader:
         (self._directory / "RETIRED").touch()
 
     def span(self, start: int, end: int) -> Span:
-        """Return the span *start* < row <= *end* with its packs.  The first pack has the offset at which to begin."""
-        there = packs(self._directory)
-        index = bisect_right(there, start + 1) - 1
-        if end > start and index < 0:
-            why = f"the log begins at row {there[0]}" if there else "the log has no rows"
-            raise DataLoss(f"{self._directory} lacks rows from {start + 1} on: {why}")
-        chosen = [first for first in there[max(0, index) :] if first <= end] if end > start else []
-        files = [(pack_name(first), first, 0) for first in chosen]
+        """Return the span *start* < row <= *end* with its files.  A pack has the offset at which to begin, if known."""
         row, pack, at = self._place
-        if files and row <= start and pack == chosen[0]:
-            files[0] = (*files[0][:2], at)
+        chosen = self._chosen(start, end)
+        places = [at if pack_name(pack) == file.name and row <= start else 0 for file in chosen]
+        files = ((file.name, file.first, place) for file, place in zip(chosen, places, strict=True))
         return Span(self.name, start, end, tuple(files))
 
+    def _chosen(self, start: int, end: int) -> list[LogFile]:
+        """Return the files with the rows *start* < row <= *end*.  Raises DataLoss."""
+        if end <= start:
+            return []
+        there = self.files()
+        if not there or there[0].first > start + 1:
+            why = f"the log begins at row {there[0].first}" if there else "the log has no rows"
+            raise DataLoss(f"{self._directory} lacks rows from {start + 1} on: {why}")
+        return [file for file in there if file.last > start and file.first <= end]
+
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield the frames of the rows *start* < row <= *end*, and remember where the last frame ends."""
-        for name, file_first, frame, _, _ in self._walk(self.span(start, end)):
-            if frame.last <= end:
-                self._place = (frame.last, file_first, frame.end)
-            yield Piece(name, file_first, frame.at, frame.first, frame.last, frame.end - frame.at)
-
-    def read(self, span: Span) -> Iterator[tuple[Frame, pa.RecordBatch]]:
-        """Yield the rows of *span*, mapped into memory."""
-        for _, _, frame, data, schema in self._walk(span):
-            yield frame, cut(frames.decode(data, frame, schema), frame, span)
-
-    def _walk(self, span: Span) -> Iterator[tuple[str, int, Frame, pa.Buffer, pa.Schema]]:
-        expected = None
-        for name, first, at in span.files:
+        """Yield the sealed files and the frames of the rows *start* < row <= *end*, and remember the last place."""
+        tried = -1
+        while start < end:
             try:
-                data = mapped(self._directory / name)
-            except FileNotFoundError:
-                raise DataLoss(f"{self._directory}/{name} is gone: it held rows from {first} on") from None
-            found = frames.read_head(data)
-            if found is None:
-                raise RecordingDamaged(f"{self._directory}/{name} is not a pack, or is damaged")
-            for frame in frames.frames(memoryview(data), max(at, found[1])):
-                if frame.first > span.end:
+                for piece in self._pieces(start, end):
+                    yield piece
+                    start = piece.last
+            except FileNotFoundError:  # a pack was sealed meanwhile
+                if start == tried:
+                    raise
+                tried = start
+            else:
+                return
+
+    def _pieces(self, start: int, end: int) -> Iterator[Piece]:
+        row, pack, place = self._place
+        for file in self._chosen(start, end):
+            if parquet.is_sealed(file.name):
+                yield Piece(file.name, file.first, 0, file.first, file.last, file.size)
+                continue
+            at = place if pack_name(pack) == file.name and row <= start else 0
+            for frame in self._frames(mapped(self._path(file.name)), file.name, at)[1]:
+                if frame.first > end:
                     break
-                if frame.last > span.start:
-                    if expected is not None and frame.first != expected:
-                        raise RecordingDamaged(f"{self._directory}/{name} lacks rows {expected} to {frame.first - 1}")
-                    expected = frame.last + 1
-                    yield name, first, frame, data, found[0]
-        if span.files and (expected is None or expected <= span.end):
-            raise RecordingDamaged(f"{self._directory} lacks rows {expected or span.start + 1} to {span.end}")
+                if frame.last <= end:
+                    self._place = (frame.last, file.first, frame.end)
+                if frame.last > start:
+                    yield Piece(file.name, file.first, frame.at, frame.first, frame.last, frame.end - frame.at)
 
-    def first_after(self, time_us: int) -> int:
-        """Find a pack by the times of the packs' first writes, then search the rows from there on by publish time."""
-        bounds = self.bounds()
-        there = packs(self._directory)
-        begin = 0
-        for index, first in enumerate(there):
-            frame = self._first_frame(first)
-            if frame is not None and frame.written / 1e6 < time_us / 1e6 - SKEW:
-                begin = index
-        start = max(bounds.first, there[begin]) - 1 if there else bounds.last
-        return first_row(self, start, bounds.last, time_us)
+    def _opened(self, files: tuple[tuple[str, int, int], ...]) -> Iterator[pa.Buffer]:
+        return (mapped(self._path(name)) for name, _, _ in files)
 
-    def _first_frame(self, first: int) -> Frame | None:
-        with suppress(FileNotFoundError):
-            data = mapped(self._directory / pack_name(first))
-            found = frames.read_head(data)
-            return None if found is None else frames.frame_at(memoryview(data), found[1])
-        return None
+    def _end(self, name: str, size: int) -> pa.Buffer:
+        return mapped(self._path(name))
 
-    def ages(self) -> Iterator[Age]:
-        """Yield all packs except the newest.  ``written`` is the time of the first write to the following pack."""
-        for first, following in pairwise(packs(self._directory)):
-            frame = self._first_frame(following)
-            with suppress(FileNotFoundError):
-                size = (self._directory / pack_name(first)).stat().st_size
-                if frame is not None:
-                    yield Age(pack_name(first), following - 1, size, frame.written / 1e6)
+    def _head(self, name: str) -> pa.Buffer:
+        return mapped(self._path(name))
 
-    def removable(self, row: int) -> list[Age]:
-        """Return the packs that have no row after *row*, except the newest pack."""
-        found = []
-        for first, following in pairwise(packs(self._directory)):
-            if following - 1 > row:
-                break
-            with suppress(FileNotFoundError):
-                size = (self._directory / pack_name(first)).stat().st_size
-                found.append(Age(pack_name(first), following - 1, size, 0.0))
-        return found
+    def _frames(self, data: pa.Buffer, name: str, at: int) -> tuple[pa.Schema, Iterator[Frame]]:
+        found = frames.read_head(data)
+        if found is None:
+            raise RecordingDamaged(f"{self._directory}/{name} is not a pack, or is damaged")
+        return found[0], frames.frames(memoryview(data), max(at, found[1]))
 
-    def size(self) -> int:
-        """Return the size of all packs in bytes."""
-        total = 0
-        for first in packs(self._directory):
-            with suppress(FileNotFoundError):
-                total += (self._directory / pack_name(first)).stat().st_size
-        return total
+    def relist(self) -> None:
+        """Do nothing: :meth:`listed` lists the directories each time."""
 
     def remove(self, ages: list[Age]) -> None:
-        """Unlink packs."""
+        """Unlink files."""
         for age in ages:
-            (self._directory / age.name).unlink(missing_ok=True)
+            self._path(age.name).unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gnsq_lite.recording.files import Blobs
 from gnsq_lite.recording.frames import Frame
@@ -70,6 +69,8 @@ class LogWriter(Protocol):
     ids: Blobs
     #: Seconds for which messages are gathered before a write.
     linger: float
+    #: If the recording is sealed: bytes of packs or objects that become one sealed file.  0 if it is not sealed.
+    seals: int
 
     def append(self, batches: list[PartitionRows]) -> int:
         """Store the batches durably and return their size in bytes.
@@ -81,6 +82,9 @@ class LogWriter(Protocol):
 
     def probe(self, size: int) -> None:
         """Raise OSError unless the disk has room for *size* bytes.  Called after append() has raised OSError."""
+
+    def complete(self) -> int:
+        """Complete the newest pack or object, so that no row is added to it.  Return the last row's number."""
 
     def check_writer(self) -> None:
         """Raise RecordingFenced if another process has taken over the log."""
@@ -171,14 +175,3 @@ def cut(batch: pa.RecordBatch, frame: Frame, span: Span) -> pa.RecordBatch:
     """Return the rows of a frame's batch that are in *span*."""
     begin = max(0, span.start + 1 - frame.first)
     return batch.slice(begin, min(frame.last, span.end) - frame.first - begin + 1)
-
-
-def first_row(reader: LogReader, start: int, last: int, time_us: int) -> int:
-    """Return the first row of *start* < row <= *last* that was published at *time_us* or later, or else *last* + 1."""
-    for frame, batch in reader.read(reader.span(start, last)):
-        if frame.high >= time_us:
-            times = batch.column("timestamp").view(pa.int64())
-            index = pc.index(pc.greater_equal(times, pa.scalar(time_us, pa.int64())), True).as_py()
-            if index >= 0:
-                return max(frame.first, start + 1) + int(index)
-    return last + 1

@@ -26,13 +26,14 @@ from typing import TypeVar
 import pyarrow as pa
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.recording import frames
+from gnsq_lite.recording import frames, parquet
 from gnsq_lite.recording.ahead import read_ahead
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingFenced
+from gnsq_lite.recording.filereader import FileReader, LogFile, in_order
 from gnsq_lite.recording.files import Blobs
 from gnsq_lite.recording.frames import Frame
 from gnsq_lite.recording.lease import Lease, Patience, create_once
-from gnsq_lite.recording.logs import SKEW, Age, Bounds, PartitionRows, Piece, Span, cut, first_row
+from gnsq_lite.recording.logs import Age, Bounds, PartitionRows, Piece, Span
 from gnsq_lite.recording.objectstore import ObjectStore
 
 log = logging.getLogger("gnsq_lite.recording")
@@ -90,11 +91,13 @@ class ObjectLog:
     """The writer of a log on an object store."""
 
     linger = 0.1
+    seals = 0
 
     def __init__(
         self, store: ObjectStore, name: str, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.name, self._clock = name, clock
+        self._reader = ObjectReader(store, name, Patience(store.url, clock, sleep))
         self._store = store.below(f"logs/{name}/")
         self._rows, self._merged = self._store.below("rows/"), self._store.below("merged/")
         self._patiently = Patience(store.url, clock, sleep)
@@ -105,23 +108,23 @@ class ObjectLog:
         self._parts: list[tuple[str, int, int]] = []
         self._since = 0.0
 
-    def open(self, wait: float = 0.0) -> None:
+    def open(self, wait: float = 0.0, *, even_retired: bool = False) -> None:
         """Take the lease and create the fence.
 
         Raises RecordingInUse: another recorder runs.  RecordingError: the store is unavailable, or the log was retired.
         """
         try:
-            self._patiently(lambda: self._open(wait), opens=True)
+            self._patiently(lambda: self._open(wait, even_retired), opens=True)
         except OSError as error:
             raise RecordingError(f"log {self.name} of {self._store.url} cannot be opened: {error}") from error
 
-    def _open(self, wait: float) -> None:
-        if exists(self._store, "RETIRED"):
+    def _open(self, wait: float, even_retired: bool) -> None:
+        if not even_retired and exists(self._store, "RETIRED"):
             raise RecordingError(f"log {self.name} of {self._store.url} is retired")
         self.lease.take(wait)
         try:
             while True:
-                self.last, self._number = newest(self._rows, self._merged)
+                self.last, self._number = newest(self._rows, self._merged, self._reader.list_sealed())
                 if create_once(self._rows, rows_name(self.last + 1, self._number), uuid.uuid4().bytes):
                     break
             self._number += 1
@@ -157,6 +160,8 @@ class ObjectLog:
         if not mine:
             raise RecordingFenced(f"log {self.name} of {self._store.url} was taken over by another recorder")
         self.last, self._number = first - 1, 0
+        if self.seals:  # a sealed file replaces these objects
+            return len(data)
         if not self._parts:
             self._since = self._clock.now()
         self._parts.append((name, self.last, len(data)))
@@ -184,6 +189,14 @@ class ObjectLog:
         except (OSError, RecordingDamaged) as error:  # the writes stay
             log.warning("log %s: writes cannot be merged: %s", self.name, error)
 
+    def is_free(self) -> bool | None:
+        """Return whether no recorder has the lease, or None if only a later call can decide."""
+        return self.lease.is_free()
+
+    def complete(self) -> int:
+        """Return the last row's number: objects never change."""
+        return self.last
+
     def probe(self, size: int) -> None:
         """Do nothing: append() itself retries while the store is unavailable, and raises no OSError."""
 
@@ -205,12 +218,15 @@ def exists(store: ObjectStore, name: str) -> bool:
     return True
 
 
-def newest(rows: ObjectStore, merged: ObjectStore) -> tuple[int, int]:
-    """Return the last row of a log, and the N in the next write's name.  Raises RecordingDamaged, OSError."""
-    names = [name for name in rows.sizes() if _ROWS.fullmatch(name)]
+def newest(rows: ObjectStore, merged: ObjectStore, sealed: int = 0) -> tuple[int, int]:
+    """Return the last row of a log, and the N in the next write's name.  *sealed* is the last row of sealed files.
+
+    Raises RecordingDamaged, OSError.
+    """
+    names = [name for name in rows.sizes() if _ROWS.fullmatch(name) and int(name[:16]) > sealed]
     if not names:
         ends = [int(found[2]) for name in merged.sizes() if (found := _MERGED.fullmatch(name))]
-        return max(ends, default=0), 0
+        return max(sealed, *ends, 0), 0
     first, number = map(int, names[-1].split("-"))
     data = rows.read(names[-1])
     if len(data) <= FENCE_BYTES:
@@ -218,12 +234,12 @@ def newest(rows: ObjectStore, merged: ObjectStore) -> tuple[int, int]:
     return _frames_of(pa.py_buffer(data), names[-1])[1][-1].last, 0
 
 
-class ObjectReader:
+class ObjectReader(FileReader):
     """Reads a log on an object store, and caches the listed names."""
 
     def __init__(self, store: ObjectStore, name: str, patiently: Patience | None = None) -> None:
-        self.name, self._url = name, store.url
-        self._store = store.below(f"logs/{name}/")
+        super().__init__(name, f"log {name} of {store.url}")
+        self._store, self._parquet = store.below(f"logs/{name}/"), store.below(f"{parquet.FOLDER}/")
         self._patiently = patiently or Patience(store.url)
         self._names: dict[str, int] = {}  # name -> bytes, of objects in rows/ except fences
         self._joined: dict[str, int] = {}  # name -> bytes, of objects in merged/
@@ -235,36 +251,41 @@ class ObjectReader:
         more = self._listed("rows/", known)
         if not known:
             self._joined = self._listed("merged/")
+            self.list_sealed()
         self._names.update(more)
-        pieces = self._pieces()
-        if not pieces:
-            return Bounds(1, 0)
-        return Bounds(pieces[0].first, pieces[-1].last)
+        files = in_order(self._known())
+        return Bounds(files[0].first, files[-1].last) if files else Bounds(1, 0)
 
     def _listed(self, folder: str, after: str = "") -> dict[str, int]:
         found = self._patiently(lambda: self._store.below(folder).sizes(after=after))
         pattern = _ROWS if folder == "rows/" else _MERGED
         return {name: size for name, size in found.items() if pattern.fullmatch(name) and size > FENCE_BYTES}
 
-    def _relist(self) -> None:
+    def list_sealed(self) -> int:
+        """List the sealed files, and return their last row's number."""
+        found = self._patiently(lambda: self._parquet.sizes(after=f"{self.name}-"))
+        self._sealed = {name: size for name, size in found.items() if parquet.first_of(name, self.name) is not None}
+        return self.sealed_to()
+
+    def relist(self) -> None:
+        """List all names again."""
         self._names, self._joined = {}, {}
         self.bounds()
 
-    def _pieces(self) -> list[Piece]:
-        """Return the objects in the order of their rows.  If rows are in two objects, return only the merged object."""
-        found: list[Piece] = []
-        behind = 0
+    def listed(self) -> list[LogFile]:
+        """Return the objects, after listing the new names."""
+        self.bounds()
+        return self._known()
+
+    def _known(self) -> list[LogFile]:
         names = sorted(self._names)
-        merged = [(int(name[:16]), int(name[17:]), name) for name in sorted(self._joined)]
         firsts = [int(name[:16]) for name in names]
         lasts = [first - 1 for first in firsts[1:]] + ([self._last_row(names[-1])] if names else [])
-        rows = [(a, b, name) for a, b, name in zip(firsts, lasts, names, strict=True)]
-        for first, last, name in sorted(merged + rows, key=lambda one: (one[0], -one[1])):
-            if last > behind and (first > behind or not found):
-                folder, sizes = ("merged/", self._joined) if name in self._joined else ("rows/", self._names)
-                found.append(Piece(folder + name, first, sizes[name], first, last, sizes[name]))
-                behind = last
-        return found
+        rows = [
+            LogFile("rows/" + name, a, b, self._names[name]) for a, b, name in zip(firsts, lasts, names, strict=True)
+        ]
+        merged = [LogFile("merged/" + n, int(n[:16]), int(n[17:]), size) for n, size in self._joined.items()]
+        return [*self._sealed_files(), *merged, *rows]
 
     def _last_row(self, name: str) -> int:
         if self._newest[0] != name:
@@ -272,8 +293,9 @@ class ObjectReader:
             self._newest = name, _frames_of(pa.py_buffer(data), name)[1][-1].last
         return self._newest[1]
 
-    def _read(self, path: str, size: int | None = None) -> bytes:
-        return self._patiently(lambda: self._store.read(path, 0, size))
+    def _read(self, path: str, at: int = 0, size: int | None = None) -> bytes:
+        store = self._parquet if parquet.is_sealed(path) else self._store
+        return self._patiently(lambda: store.read(path, at, size))
 
     def is_retired(self) -> bool:
         """Return whether the log was retired."""
@@ -293,98 +315,44 @@ class ObjectReader:
         if end <= start:
             return
         chosen = self._chosen(start, end)
-        for look in (self.bounds, self._relist):
+        for look in (self.bounds, self.relist):
             if not _is_whole(chosen, start, end):
                 look()
                 chosen = self._chosen(start, end)
         if not _is_whole(chosen, start, end):
             where = f"its first row is {chosen[0].first}" if chosen else "it has none of these rows"
-            raise DataLoss(f"log {self.name} of {self._url} lacks rows of ({start}, {end}]: {where}")
+            raise DataLoss(f"{self._where} lacks rows of ({start}, {end}]: {where}")
         yield from chosen
 
     def _chosen(self, start: int, end: int) -> list[Piece]:
-        return [piece for piece in self._pieces() if piece.last > start and piece.first <= end]
+        return [
+            Piece(file.name, file.first, file.size, file.first, file.last, file.size)
+            for file in in_order(self._known())
+            if file.last > start and file.first <= end
+        ]
 
-    def read(self, span: Span) -> Iterator[tuple[Frame, pa.RecordBatch]]:
-        """Yield the rows of *span*.  If an object was merged or removed meanwhile, list the objects again."""
-        start, files, tries = span.start, span.files, 0
-        while start < span.end:
-            part = Span(span.log, start, span.end)
-            try:
-                for frame, batch in self._read_files(files, part):
-                    yield frame, batch
-                    start = min(frame.last, span.end)
-            except FileNotFoundError as error:
-                tries += 1
-                if tries > 3:
-                    raise DataLoss(f"log {self.name} of {self._url} lacks row {start + 1}: {error}") from error
-                self._relist()
-                files = self.span(start, span.end).files
-            else:
-                if start < span.end:
-                    raise RecordingDamaged(f"log {self.name} of {self._url} lacks rows after row {start}")
+    def _opened(self, files: tuple[tuple[str, int, int], ...]) -> Iterator[pa.Buffer]:
+        return map(pa.py_buffer, read_ahead(lambda file: self._read(file[0]), files, lambda file: file[2]))
 
-    def _read_files(
-        self, files: tuple[tuple[str, int, int], ...], span: Span
-    ) -> Iterator[tuple[Frame, pa.RecordBatch]]:
-        expected = span.start + 1
-        for (path, _, _), found in zip(
-            files, read_ahead(lambda file: self._read(file[0]), files, lambda file: file[2]), strict=True
-        ):
-            data = pa.py_buffer(found)
-            schema, headers = _frames_of(data, path)
-            for frame in headers:
-                if frame.last >= expected and frame.first <= span.end:
-                    if frame.first > expected:
-                        raise RecordingDamaged(f"log {self.name} of {self._url}: {path} lacks row {expected}")
-                    expected = frame.last + 1
-                    yield frame, cut(frames.decode(data, frame, schema), frame, span)
+    def _end(self, name: str, size: int) -> pa.Buffer:
+        return pa.py_buffer(self._read(name, max(0, self._sealed.get(name, 0) - size)))
 
-    def first_after(self, time_us: int) -> int:
-        """Return the first row published at *time_us* or later, or else the number after the last row."""
-        # A binary search by write time chooses the object at which the search of the rows begins.
-        bounds = self.bounds()
-        pieces = self._pieces()
-        low, high = 0, len(pieces)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._written(pieces[middle]) < time_us / 1e6 - SKEW:
-                low = middle
-            else:
-                high = middle
-        start = pieces[low].first - 1 if pieces else bounds.last
-        return first_row(self, start, bounds.last, time_us)
+    def _head(self, name: str) -> pa.Buffer:
+        return pa.py_buffer(self._read(name, 0, _HEAD_READ))
 
-    def _written(self, piece: Piece) -> float:
-        data = pa.py_buffer(self._read(piece.file, _HEAD_READ))
-        head = frames.read_head(data)
-        frame = None if head is None else frames.header(memoryview(data), head[1])
-        if frame is None:
-            raise RecordingDamaged(f"object {piece.file} of {self._url} is damaged")
-        return frame.written / 1e6
-
-    def ages(self) -> Iterator[Age]:
-        """Yield all objects except the newest.  ``written`` is the time of the following object's first write."""
-        self._relist()
-        pieces = self._pieces()
-        for piece, following in pairwise(pieces):
-            yield Age(piece.file, piece.last, piece.size, self._written(following))
-
-    def removable(self, row: int) -> list[Age]:
-        """Return the objects that have no row after *row*, except the newest object."""
-        self.bounds()
-        return [Age(one.file, one.last, one.size, 0.0) for one in self._pieces()[:-1] if one.last <= row]
-
-    def size(self) -> int:
-        """Return the size of all objects in bytes."""
-        self.bounds()
-        return sum(piece.size for piece in self._pieces())
+    def _frames(self, data: pa.Buffer, name: str, at: int) -> tuple[pa.Schema, list[Frame]]:
+        return _frames_of(data, name)
 
     def remove(self, ages: list[Age]) -> None:
         """Remove objects."""
+        sealed = [age.name for age in ages if parquet.is_sealed(age.name)]
+        others = [age.name for age in ages if not parquet.is_sealed(age.name)]
+        if sealed:
+            self._parquet.remove(*sealed)
+        if others:
+            self._store.remove(*others)
         if ages:
-            self._store.remove(*[age.name for age in ages])
-            self._relist()
+            self.relist()
 
 
 def _is_whole(pieces: list[Piece], start: int, end: int) -> bool:
