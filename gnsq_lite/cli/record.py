@@ -30,7 +30,10 @@ if TYPE_CHECKING:  # pyarrow is installed by an extra
     from gnsq_lite.recording.recording import Recording
 
 #: Parameters of the command that are fields of RecorderOptions.
-_OPTIONS = ("retain", "retain_bytes", "max_in_flight", "connections_per_nsqd", "connect_timeout", "msg_timeout")
+_OPTIONS = (
+    *("retain", "retain_bytes", "parquet", "seal", "seal_after"),
+    *("max_in_flight", "connections_per_nsqd", "connect_timeout", "msg_timeout"),
+)
 
 
 @tool(
@@ -44,6 +47,15 @@ _OPTIONS = ("retain", "retain_bytes", "max_in_flight", "connections_per_nsqd", "
 @storage
 @option("--retain", type=Duration(), default=0.0, help="Remove rows after this time, such as 7d; default: never.")
 @option("--retain-bytes", type=Size(), help="Maximum bytes of all logs, such as 200g.")
+@option("--parquet", is_flag=True, help="Turn finished files of all logs into Parquet files, in URL/parquet.")
+@option("--seal", type=Size(), default="64m", show_default=True, help="Recorded bytes of a Parquet file.")
+@option(
+    "--seal-after",
+    type=Duration(low=1.0),
+    default="10m",
+    show_default=True,
+    help="Time after which fewer bytes become a Parquet file; less than 1 MB waits for an hour.",
+)
 @option("--until-empty", is_flag=True, help="Exit after 2 s without a message published before the start.")
 @option("--metrics", metavar="HOST:PORT", section=OUTPUT, help="Serve /metrics, /healthz and /readyz.")
 @option(

@@ -1,4 +1,4 @@
-"""``gnsq-lite recording``: list, verify, trim and retire the logs of a recording."""
+"""``gnsq-lite recording``: list, verify, seal, trim and retire the logs of a recording."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def existing(url: str, settings: tuple[str, ...]) -> Any:
 
 @click.group("recording")
 def command() -> None:
-    """List, verify, trim and retire the logs of a recording."""
+    """List, verify, seal, trim and retire the logs of a recording."""
 
 
 @command.command("ls", cls=Command, example="recording ls /var/lib/clicks")
@@ -63,14 +63,16 @@ def ls_command(url: str, storage: tuple[str, ...], as_json: bool) -> int:
     for name, bounds in recording.bounds().items():
         reader = recording.reader(name)
         log = {"log": name, "first": bounds.first, "last": bounds.last, "rows": bounds.last - bounds.first + 1}
-        found.append({**log, "bytes": reader.size(), "retired": reader.is_retired()})
+        rest = {"bytes": reader.size(), "sealed": reader.sealed_to(), "retired": reader.is_retired()}
+        found.append({**log, **rest})
     meta = recording.meta()
     if as_json:
         echo(json.dumps({"topic": meta.topic, "channel": meta.channel, "logs": found}))
         return 0
     echo(f"{meta.topic}/{meta.channel}")
     for log in found:
-        end = "\tretired" if log["retired"] else ""
+        end = f"\tsealed up to {log['sealed']}" if log["sealed"] else ""
+        end += "\tretired" if log["retired"] else ""
         echo(f"{log['log']}\trows {log['first']} to {log['last']}\t{log['bytes']} bytes{end}")
     return 0
 
@@ -84,6 +86,25 @@ def verify_command(url: str, storage: tuple[str, ...]) -> int:
     for name, bounds, wrong in existing(url, storage).verify():
         failed = failed or bool(wrong)
         echo(f"{name}\trows {bounds.first} to {bounds.last}\t{wrong or 'ok'}")
+    return int(failed)
+
+
+@command.command("seal", cls=Command, example="recording seal /var/lib/clicks")
+@_URL
+@storage
+def seal_command(url: str, storage: tuple[str, ...]) -> int:
+    """Turn the rows of the logs that no recorder writes into Parquet files, in URL/parquet.
+
+    From then on, the recorders of URL do the same, as with record --parquet.  Exit with 1 if a log cannot be sealed.
+    """
+    from gnsq_lite.recording.sealer import seal_free_logs
+
+    recording = existing(url, storage)
+    recording.begin_sealing()
+    failed = False
+    for name, why in seal_free_logs(recording):
+        failed = failed or bool(why)
+        echo(f"{name}\t{why or 'sealed'}")
     return int(failed)
 
 

@@ -12,6 +12,7 @@ from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.recording.recorder import Recorder
 from gnsq_lite.recording.recording import Recording
+from gnsq_lite.recording.sealer import Sealer
 
 #: Seconds between two removals of rows beyond the retention, and seconds between two checks whether to stop.
 TRIM_EVERY, CHECK_EVERY = 30.0, 0.1
@@ -25,18 +26,25 @@ log = logging.getLogger("gnsq_lite.recording")
 def running_recorder(recording: Recording, options: RecorderOptions) -> Iterator[Recorder]:
     """Start a recorder on a log that has no writer, or on a new log.  After the block, stop the recorder gracefully.
 
-    Creates the recording if it does not exist.  Raises RecordingError.
+    Creates the recording if it does not exist.  If the recording is sealed, or with ``options.parquet`` becomes sealed,
+    also seals its logs.  Raises RecordingError.
     """
 
     def make_room() -> int:
         return recording.trim(options.retain, options.retain_bytes) if _retains(options) else 0
 
-    recording.create(options.topic, options.channel)
+    is_sealed = recording.create(options.topic, options.channel).is_sealed or options.parquet
+    if is_sealed:
+        recording.begin_sealing(options.include_youzan)
     writer = recording.take()
     reader = recording.reader(writer.name)
     recorder = Recorder(writer, reader, Receiver(options), options, make_room=make_room)
     try:
         recorder.start()
+        if is_sealed:
+            sealer = Sealer(recording, recorder, options.seal, options.seal_after)
+            recorder.before_close = sealer.stop
+            sealer.start()
         yield recorder
     finally:
         recorder.stop()

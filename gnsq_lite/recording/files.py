@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 
 class Files:
@@ -47,6 +48,10 @@ class Files:
         """Rename *source* to *target* atomically."""
         os.rename(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give *source* the second name *target*.  Raises FileExistsError: never replaces a file, as rename() does."""
+        os.link(source, target)
+
     def unlink(self, path: Path) -> None:
         """Remove *path*, if it exists."""
         path.unlink(missing_ok=True)
@@ -79,6 +84,27 @@ class Files:
             self.sync(fd)
         finally:
             self.close(fd)
+
+    def create_whole(self, path: Path, fresh: Path, fill: Callable[[BinaryIO], None]) -> bool:
+        """Create the file *path* durably, with all its bytes or not at all, and return False if it exists.
+
+        *fill* writes the bytes to a file object.  *fresh* is the file that is written and linked.  Other users may read
+        the file, as far as the umask allows.
+        """
+        self.unlink(fresh)
+        try:
+            with open(self.create(fresh, 0o666), "wb") as sink:
+                fill(sink)
+                sink.flush()
+                self.sync(sink.fileno())
+            os.utime(fresh)  # readers order files by this time, and this process may have been suspended
+            self.link(fresh, path)
+        except FileExistsError:
+            return False
+        finally:
+            self.unlink(fresh)
+        self.sync_directory(path.parent)
+        return True
 
 
 class Blobs(Protocol):

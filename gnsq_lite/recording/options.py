@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gnsq_lite.errors import OptionError
 from gnsq_lite.wire.names import check_channel, check_topic
+
+#: Bytes of packs or objects, and seconds, after which their rows become a sealed file.
+SEAL, SEAL_AFTER = 64 << 20, 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +21,9 @@ class RecorderOptions:
     which rows stay (0: no limit).  *retain_bytes* is the maximum bytes of stored rows (None: no limit).  A Spark query
     ignores *retain* and *retain_bytes*, and removes rows when it commits.  Receiving pauses when more than
     *max_waiting* bytes of rows are in no batch of the query (None: no limit), and resumes at 80% of this number.
+
+    If *parquet* is true, the recording becomes sealed.  The rows of a sealed recording become Parquet files of about
+    *seal* bytes of frames, or of the rows of *seal_after* seconds.
     """
 
     topic: str
@@ -32,6 +39,9 @@ class RecorderOptions:
     retain: float = 0.0
     retain_bytes: int | None = None
     max_waiting: int | None = None
+    parquet: bool = False
+    seal: int = SEAL
+    seal_after: float = SEAL_AFTER
     idle_timeout: float = 2.0
     connect_timeout: float = 30.0
     on_missing_nsqd: str = "error"
@@ -39,6 +49,8 @@ class RecorderOptions:
     def __post_init__(self) -> None:
         check_topic(self.topic)
         check_channel(self.channel)
+        if self.seal < 1:
+            raise OptionError("seal", self.seal, "must be at least 1 byte")
 
     @property
     def addresses(self) -> list[str]:

@@ -51,6 +51,8 @@ class Recorder:
     ) -> None:
         self.log, self._reader, self._receiver, self._options, self._clock = writer, reader, receiver, options, clock
         self._make_room = make_room
+        #: Called before the log is closed.
+        self.before_close: Callable[[], None] = lambda: None
         self.lock = threading.RLock()
         self._known = DedupIndex(writer.ids, options.dedup_rows) if options.dedup_rows else None
         #: Number of the last row whose key is in the index of known messages.
@@ -359,5 +361,6 @@ class Recorder:
         return has_ended and not closing.is_alive()
 
     def _close_log(self) -> None:
+        self.before_close()
         with self.lock:
             self.log.close()

@@ -6,35 +6,38 @@
     committed       the position up to which the owning query has committed rows
     logs/NAME/      a log, see local.py and objects.py
     jobs/ID         marker of a Spark job of recorders; the job stops when the marker is removed
+    parquet/        sealed files, if the recording is sealed, see parquet.py
 
 A position maps log names to the number of the last row read.  It has no entry for a log of which no row was read.
 """
 
 from __future__ import annotations
 
+import errno
 import heapq
+import io
 import json
 import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsq_lite.arrow import arrow_schema
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
-from gnsq_lite.recording import frames, lease, objectstore
+from gnsq_lite.recording import frames, lease, objectstore, parquet
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingInUse, RecordingNotVisible
 from gnsq_lite.recording.files import Blobs, Files, Folder
 from gnsq_lite.recording.frames import Frame
 from gnsq_lite.recording.lease import Patience, create_once
 from gnsq_lite.recording.local import LocalLog, LocalReader, lock_file
 from gnsq_lite.recording.location import is_remote, local_directory, remote_url
-from gnsq_lite.recording.logs import Bounds, LogReader, Span, new_name
+from gnsq_lite.recording.logs import Bounds, Span, new_name
 from gnsq_lite.recording.objects import ObjectLog, ObjectReader, exists
 
 log = logging.getLogger("gnsq_lite.recording")
@@ -47,13 +50,28 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Meta:
-    """Identity of a recording: its topic, channel and uuid."""
+    """Identity of a recording: its topic, channel and uuid.
+
+    Version 2 means that the recording is sealed, so that releases without sealed files refuse it.  *youzan* means that
+    its sealed files have the columns of Youzan's NSQ.
+    """
 
     uuid: str
     topic: str
     channel: str
     owned: bool = False
     v: int = 1
+    youzan: bool = False
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether finished packs or objects become Parquet files."""
+        return self.v == 2
+
+    def encode(self) -> bytes:
+        """Return the content of ``meta``.  A release without sealed files can read version 1."""
+        fields = {name: value for name, value in asdict(self).items() if self.is_sealed or name != "youzan"}
+        return json.dumps(fields).encode()
 
 
 class Recording:
@@ -73,7 +91,7 @@ class Recording:
     ) -> None:
         self._files, self._clock = files or Files(), clock
         self._store: objectstore.ObjectStore | None = None
-        self._readers: dict[str, LogReader] = {}
+        self._readers: dict[str, LocalReader | ObjectReader] = {}
         if is_remote(url):
             self.url = remote_url(url, "recording")
             self._store = objectstore.ObjectStore(self.url, objectstore.settings(storage or {}))
@@ -109,11 +127,11 @@ class Recording:
         """Return the recording's identity.  Raises FileNotFoundError if there is no recording."""
         try:
             found = json.loads(self._patiently(lambda: self._root.read("meta")))
-            if found.get("v") == 1:
+            if found.get("v") in (1, 2):
                 return Meta(**found)
         except (ValueError, TypeError, AttributeError) as error:
             raise RecordingDamaged(f"{self.url}/meta is not readable: {error}") from error
-        raise RecordingError(f"{self.url} has version {found.get('v')}, but this library supports only version 1")
+        raise RecordingError(f"{self.url} has version {found.get('v')}; this library knows versions 1 and 2")
 
     def exists(self) -> bool:
         """Return whether there is a recording.  Raises RecordingError if it cannot be read."""
@@ -161,7 +179,7 @@ class Recording:
             except FileNotFoundError:
                 if self.names():
                     raise RecordingDamaged(f"{self.url} has logs but no meta: it is damaged") from None
-            self._files.replace_text(self._path / "meta", json.dumps(asdict(wanted)))
+            self._files.replace(self._path / "meta", wanted.encode())
         return wanted
 
     def _refuse_others(self, names: list[str], has_meta: Callable[[], bool]) -> None:
@@ -178,7 +196,7 @@ class Recording:
 
     def _create_remote(self, store: objectstore.ObjectStore, wanted: Meta) -> Meta:
         def create() -> Meta:
-            text = json.dumps(asdict(wanted)).encode()
+            text = wanted.encode()
             try:
                 text = store.read("meta")
             except FileNotFoundError:
@@ -195,6 +213,47 @@ class Recording:
             )
 
         return self._patience(create, opens=True)
+
+    def begin_sealing(self, include_youzan: bool = False) -> Meta:
+        """Make this a sealed recording, unless it is one, and return its identity.
+
+        Raises RecordingError if a Spark query owns the recording, if its file system has no hard links, or if
+        *include_youzan* is true and the sealed files have no columns of Youzan's NSQ.
+        """
+        found = self.meta()
+        if found.owned:
+            raise RecordingError(f"the Spark query that owns {self.url} removes its rows: they cannot be sealed")
+        if not found.is_sealed:
+            youzan = include_youzan or any(self.reader(name).has_youzan_columns() for name in self.names())
+            found = replace(found, v=2, youzan=youzan)
+        elif include_youzan and not found.youzan:
+            raise RecordingError(f"the Parquet files of {self.url} lack the columns of Youzan's NSQ: use another place")
+        try:  # before meta, so that no reader finds version 2 without the folder
+            self.add_sealed(parquet.SCHEMA_FILE, lambda sink: parquet.write(sink, [], found.youzan))
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise
+            raise RecordingError(f"{self.url} cannot be sealed: its file system has no hard links") from error
+        self._patiently(lambda: self._root.write("meta", found.encode()))
+        return found
+
+    def add_sealed(self, name: str, fill: Callable[[BinaryIO], None]) -> bool:
+        """Create the sealed file *name* durably, with all its bytes or not at all, and return False if it exists.
+
+        *fill* writes the bytes to a file object.  On an object store they are held in memory.  Raises OSError.
+        """
+        if self._store is None:
+            folder, staging = self._path / parquet.FOLDER, self._path / parquet.STAGING
+            folder.mkdir(exist_ok=True)
+            staging.mkdir(exist_ok=True)
+            return not (folder / name).exists() and self._files.create_whole(folder / name, staging / name, fill)
+        store, data = self._store.below(f"{parquet.FOLDER}/"), io.BytesIO()
+        fill(data)
+        try:
+            self._patiently(lambda: store.create(name, data.getvalue()))
+        except FileExistsError:
+            return False
+        return True
 
     def check_visible(self, wanted: str) -> None:
         """Raise RecordingNotVisible unless this process sees the recording with the uuid *wanted*."""
@@ -233,8 +292,8 @@ class Recording:
         folder = self._path / "logs"
         return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
-    def reader(self, name: str) -> LogReader:
-        """Return the reader of a log."""
+    def reader(self, name: str) -> LocalReader | ObjectReader:
+        """Return the reader of a log.  A reader is not thread-safe."""
         if name not in self._readers:
             if self._store is None:
                 self._readers[name] = LocalReader(self._path / "logs" / name)
@@ -249,8 +308,8 @@ class Recording:
         raise RecordingInUse if another writer still runs after *wait* seconds.  If its log has lost rows, raise
         RecordingDamaged or, if *complete* is false, retire this log and open a new log.
         """
-        writers = [self._writer(name) for name in self.names() if not self.reader(name).is_retired()]
-        for writer in writers if own or self._store is None else _without_writer(writers):
+        writers = [self.writer(name) for name in self.names() if not self.reader(name).is_retired()]
+        for writer in writers if own else without_writer(writers):
             try:
                 writer.open(wait)
             except RecordingInUse:
@@ -264,11 +323,12 @@ class Recording:
                     self.reader(writer.name).retire()
             else:
                 return writer
-        fresh = self._writer(new_name())
+        fresh = self.writer(new_name())
         fresh.open()
         return fresh
 
-    def _writer(self, name: str) -> LocalLog | ObjectLog:
+    def writer(self, name: str) -> LocalLog | ObjectLog:
+        """Return the writer of a log, which is not open yet."""
         if self._store is None:
             return LocalLog(self._path / "logs" / name, self._files, self._clock)
         return ObjectLog(self._store, name, self._clock)
@@ -376,7 +436,7 @@ class Recording:
         """
         if name not in self.names():
             raise RecordingError(f"recording {self.url} has no log {name}")
-        writer = self._writer(name)
+        writer = self.writer(name)
         writer.open()
         writer.close()
         self.reader(name).retire()
@@ -393,14 +453,13 @@ class Recording:
             yield name, bounds, wrong
 
 
-def _without_writer(logs: list[LocalLog | ObjectLog]) -> Iterator[LocalLog | ObjectLog]:
+def without_writer(logs: list[LocalLog | ObjectLog]) -> Iterator[LocalLog | ObjectLog]:
     """Yield each log as soon as its lease is known to be free, but no log with a writer.  Watches all leases."""
-    watched = [one for one in logs if isinstance(one, ObjectLog)]
-    while watched:
-        states = [(one, one.lease.is_free()) for one in watched]
+    while logs:
+        states = [(one, one.is_free()) for one in logs]
         yield from (one for one, is_free in states if is_free)
-        watched = [one for one, is_free in states if is_free is None]
-        if watched:
+        logs = [one for one, is_free in states if is_free is None]
+        if logs:
             time.sleep(lease.LOOK)
 
 

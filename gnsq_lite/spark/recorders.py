@@ -14,7 +14,7 @@ from typing import Any
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import OptionError
 from gnsq_lite.recording import daemon
-from gnsq_lite.recording.options import RecorderOptions
+from gnsq_lite.recording.options import SEAL, SEAL_AFTER, RecorderOptions
 from gnsq_lite.recording.recording import Recording
 from gnsq_lite.spark.options import SourceOptions, parse
 from gnsq_lite.spark.reading import settle_worker
@@ -66,6 +66,9 @@ def record(
     recorders: int = 1,
     retain: float = 0.0,
     retain_bytes: int | None = None,
+    parquet: bool = False,
+    seal: int = SEAL,
+    seal_after: float = SEAL_AFTER,
     options: Mapping[str, str],
 ) -> Recorders:
     """Start recorders of a channel as a Spark job with one task per recorder, and return at once.
@@ -77,6 +80,9 @@ def record(
         url: Path or URL of the recording.  Every executor must have access to the recording.
         retain: Seconds for which rows stay.  0 means no limit.
         retain_bytes: Maximum bytes of all logs.  None means no limit.
+        parquet: Whether finished files become Parquet files, in the folder ``parquet`` of *url*.
+        seal: Recorded bytes of a Parquet file.
+        seal_after: Seconds after which fewer bytes become a Parquet file.  Less than 1 MB waits for an hour.
         options: Options of the source, such as nsqdTCPAddresses, nsq.authSecret, nsq.storage.region.
 
     Raises OptionError, and RecordingError if the recording is of another channel or its store is unreachable.
@@ -85,7 +91,15 @@ def record(
         why = "needs a session with a SparkContext: start record() in a program on the cluster, or gnsq-lite record"
         raise OptionError("spark", "Spark Connect", why)
     given = parse(SourceOptions, {**options, "topic": topic, "channel": channel, "recording": url})
-    settings = replace(given.recorder(), max_waiting=None, retain=retain, retain_bytes=retain_bytes)
+    settings = replace(
+        given.recorder(),
+        max_waiting=None,
+        retain=retain,
+        retain_bytes=retain_bytes,
+        parquet=parquet,
+        seal=seal,
+        seal_after=seal_after,
+    )
     recording, job = Recording(given.recording, given.storage), uuid.uuid4().hex
     found = recording.create(topic, channel)
     recording.jobs.write(job, b"")

@@ -12,6 +12,8 @@ from tests import servers
 
 NO_ARROW = importlib.util.find_spec("pyarrow") is None
 collect_ignore_glob = ["test_*.py"] if NO_ARROW else []
+if not NO_ARROW:
+    from tests.recording.places import make, place  # noqa: F401 - fixtures
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gnsq_lite.arrow import to_batch
 from gnsq_lite.recording import Recording, lease, local, logs, objects
 from gnsq_lite.recording import recording as module
 from gnsq_lite.recording.errors import (
@@ -26,58 +24,11 @@ from gnsq_lite.recording.errors import (
     RecordingNotVisible,
 )
 from gnsq_lite.recording.files import Files
-from gnsq_lite.recording.objectstore import ObjectStore
 from tests.fakes import FakeClock
-from tests.recording.fakes import Crash, CrashingFiles, FailingSync, FakeMessage, FullDisk
+from tests.recording.fakes import Crash, CrashingFiles, FailingSync, FullDisk
+from tests.recording.places import FolderStore, batch, bodies
 
 FIRST_US = 1_700_000_000_000_000
-
-
-class FolderStore(ObjectStore):
-    """obstore's own store of a folder."""
-
-    def _opened(self) -> Any:
-        from obstore.store import LocalStore
-
-        if self._store is None:
-            self._store = LocalStore(self.url.replace("s3://bucket", os.environ["GNSQ_TEST_FOLDER"]), mkdir=True)
-        return self._store
-
-    def below(self, prefix: str) -> FolderStore:
-        found = FolderStore(self.url, self._given, self._prefix + prefix)
-        found._store = self._opened()
-        return found
-
-
-@pytest.fixture(params=["directory", "objects"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Path or URL of a recording that does not exist yet."""
-    if request.param == "objects":
-        pytest.importorskip("obstore")
-        monkeypatch.setenv("GNSQ_TEST_FOLDER", str(tmp_path / "bucket"))
-        monkeypatch.setattr(module.objectstore, "ObjectStore", FolderStore)
-        monkeypatch.setattr(lease, "LEASE", 0.4)
-    return str(tmp_path / "recording") if request.param == "directory" else "s3://bucket/recording"
-
-
-@pytest.fixture
-def make(place: str) -> Callable[..., Recording]:
-    """Opens the same recording, as another process would."""
-
-    def made(**more: Any) -> Recording:
-        found = Recording(place, **more)
-        found.create("t", "c")
-        return found
-
-    return made
-
-
-def batch(*numbers: int) -> logs.PartitionRows:
-    return -1, to_batch([FakeMessage(n, b"%d" % n) for n in numbers])
-
-
-def bodies(recording: Recording, **how: Any) -> list[int]:
-    return [int(body) for one in recording.batches(**how) for body in one.column("body").to_pylist()]
 
 
 @pytest.mark.rule("PIPE-3")
