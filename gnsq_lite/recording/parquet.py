@@ -147,15 +147,21 @@ def _footer(metadata: Any) -> Footer:
     return found
 
 
+def check(data: pa.Buffer, name: str) -> Footer:
+    """Return the footer of a whole sealed file.  Raises RecordingDamaged if a byte before it has changed."""
+    found = footer(data, name)
+    if found is None or zlib.crc32(memoryview(data)[: found.size]) != found.crc:
+        raise RecordingDamaged(f"{name} is damaged: the checksum differs")
+    return found
+
+
 def read(data: pa.Buffer, name: str, start: int, end: int) -> Iterator[tuple[Frame, pa.RecordBatch]]:
     """Yield the rows *start* < row <= *end* of a sealed file, in the form of frames.  Raises RecordingDamaged."""
     from pyarrow.parquet import ParquetFile
 
-    try:  # Arrow raises OSError for a wrong checksum of a page
-        file = ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        found = _footer(file.metadata)
-        if zlib.crc32(memoryview(data)[: found.size]) != found.crc:
-            raise ValueError("its checksum differs")
+    found = check(data, name)
+    try:
+        file = ParquetFile(pa.BufferReader(data))
         schema = arrow_schema("partition" in file.schema_arrow.names)
         at, runs = found.first, iter(found.runs)
         partition, left = next(runs, (-1, 0))
