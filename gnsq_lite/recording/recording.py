@@ -255,6 +255,12 @@ class Recording:
             return False
         return True
 
+    def sealed_in_future(self) -> list[str]:
+        """Return the sealed files of a directory whose time is a minute or more ahead of this host's clock."""
+        limit = self._clock.wall() + 60.0
+        folder = self._path / parquet.FOLDER if self._store is None else None  # a store sets the times itself
+        return [] if folder is None else [path.name for path in folder.iterdir() if path.stat().st_mtime >= limit]
+
     def check_visible(self, wanted: str) -> None:
         """Raise RecordingNotVisible unless this process sees the recording with the uuid *wanted*."""
         try:

@@ -178,6 +178,16 @@ class Sealer:
             writer: Any = self._recorder.log
             self._left = seal_log(self._recording, writer, last, whole=whole)
             self._stored, self._since = stored, None
+        if ahead := self._recording.sealed_in_future():
+            said = (
+                "%s: %d Parquet files have times ahead of this host's clock, such as %s: a host's clock is wrong, and a"
+            )
+            log.warning(
+                said + " Spark stream ignores files a week older than the newest",
+                self._recording.url,
+                len(ahead),
+                ahead[0],
+            )
 
     def look_around(self) -> None:
         """Seal the other logs that have no writer, and no new row for *after* seconds."""

@@ -182,15 +182,15 @@ def test_logs_are_listed_verified_trimmed_and_retired(
     assert run(["recording", "trim", place]) == 2
 
 
-def test_the_block_of_the_page_reads_a_recording(tmp_path: Path) -> None:
+def test_the_first_block_of_the_page_reads_a_recording(tmp_path: Path) -> None:
     place = str(tmp_path / "recording")
     recording = Recording(place)
     recording.create("clicks", "archive")
     writer = recording.take()
     writer.append([(-1, to_batch([FakeMessage(1, b"hello")]))])
     writer.close()
-    (program,) = docblocks.programs(ROOT / "docs" / "recordings.rst")
-    (tmp_path / "page.py").write_text(program.text.replace("/var/lib/clicks", place), encoding="utf-8")
+    text = next(source for _, source in docblocks.blocks(ROOT / "docs" / "recordings.rst"))
+    (tmp_path / "page.py").write_text(text.replace("/var/lib/clicks", place), encoding="utf-8")
     with running(["page.py"], tmp_path) as page:
         assert page.ends() == 0
         assert "1 b'hello'" in page.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -486,3 +487,16 @@ def test_a_seal_that_fails_is_logged_and_tried_again(
     wait_for(lambda: in_folder(place) == [0])
     thread.stop()
     assert "cannot be sealed now: [Errno 28] No space left on device" in caplog.text
+
+
+def test_a_file_from_the_future_is_reported(
+    recorder: tuple[Recording, Recorder], place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording, one = recorder
+    store(one, 0, 100)
+    Sealer(recording, one).seal()
+    assert "clock is wrong" not in caplog.text
+    (sealed,) = (path for path in sealed_folder(place).iterdir() if path.name != parquet.SCHEMA_FILE)
+    os.utime(sealed, (0, time.time() + 3600))
+    Sealer(recording, one).seal()
+    assert (f"such as {sealed.name}: a host's clock is wrong" in caplog.text) != place.startswith("s3:")

@@ -7,7 +7,6 @@ kind wants a session of its own, so each recipe runs as pasted in a process of i
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -18,27 +17,12 @@ import pytest
 
 from tests.programs import running
 from tests.servers import ServerHandle
+from tests.spark.jars import JARS, SETTINGS
 from tests.spark.option_tables import PAGE
 from tests.spark.streams import Feed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.filterwarnings("default")]
 
-#: Kind of table -> folder of its jars, the settings of a session that has it, and how it is read.
-JARS = {kind: os.environ.get(f"GNSQ_{kind.upper()}", "") for kind in ("delta", "iceberg")}
-SETTINGS = {
-    "delta": {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    },
-    "iceberg": {
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "hadoop",
-        "spark.sql.catalog.lake.warehouse": "{work}/lake",
-        # Unused for 30 s the query's table leaves the cache: what a later read puts there does not see its commits.
-        "spark.sql.catalog.lake.cache-enabled": "false",
-    },
-}
 TABLE = {"delta": 'spark.read.format("delta").load(f"{work}/delta")', "iceberg": 'spark.table("lake.db.clicks")'}
 
 #: Before the recipe.
