@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset
 import pytest
 
 from gnsq_lite.arrow import to_batch
-from gnsq_lite.recording import Recording, lease, logs
+from gnsq_lite.recording import Recording, lease, logs, parquet
 from gnsq_lite.recording import recording as module
 from gnsq_lite.recording.objectstore import ObjectStore
 from tests.recording.fakes import FakeMessage
@@ -53,6 +54,16 @@ def make(place: str) -> Callable[..., Recording]:
         return found
 
     return made
+
+
+def sealed_folder(place: str) -> Path:
+    """Return the folder that other tools read."""
+    return Path(place.replace("s3://bucket", os.environ.get("GNSQ_TEST_FOLDER", ""))) / parquet.FOLDER
+
+
+def in_folder(place: str) -> list[int]:
+    """Read the folder as another tool does."""
+    return [int(body) for body in pyarrow.dataset.dataset(sealed_folder(place)).to_table().column("body").to_pylist()]
 
 
 def batch(*numbers: int) -> logs.PartitionRows:

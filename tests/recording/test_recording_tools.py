@@ -30,6 +30,7 @@ from tests import docblocks
 from tests.cli.programs import run_here
 from tests.programs import ROOT, STARTING, running, wait_for
 from tests.recording.fakes import FakeMessage
+from tests.recording.places import in_folder
 from tests.recording.publishing import publish
 from tests.servers import ServerHandle
 
@@ -330,3 +331,53 @@ def test_a_second_sigterm_ends_a_recorder_that_cannot_stop(nsqd: ServerHandle, t
         program.says("stopping")
         program.signal(signal.SIGTERM)
         assert program.ends(60) == -signal.SIGTERM
+
+
+def test_rows_of_a_killed_recorder_become_parquet_files_however_few(
+    nsqd: ServerHandle, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "recording")
+    parquet = ("--parquet", "--seal-after", "1s")
+    nsqd.prepare(topic, "c")
+    publish(nsqd.tcp_address, topic, 0, 1000)
+    recording = Recording(place)
+    with running(record(nsqd, topic, *parquet), tmp_path, name="dies") as program:
+        wait_for(lambda: recording.exists() and sum(recording.end().values()) == 1000, STARTING)
+        assert in_folder(place) == [], "less than 1 MB waits"
+        program.signal(signal.SIGKILL)
+    (dead,) = recording.names()
+    recording.retire(dead)  # so that the next recorder writes another log
+    with running(record(nsqd, topic, *parquet), tmp_path, name="lives") as program:
+        wait_for(lambda: sorted(in_folder(place)) == list(range(1000)), STARTING)
+        publish(nsqd.tcp_address, topic, 1000, 10)
+        wait_for(lambda: sum(recording.end().values()) == 1010)
+        program.signal(signal.SIGTERM)
+        assert program.ends() == 0
+    assert sorted(in_folder(place)) == list(range(1010)), "a recorder that stops seals its rows"
+    assert run(["recording", "ls", place]) == 0
+    assert f"{dead}\trows 1 to 1000\t" in (out := capsys.readouterr().out)
+    assert "sealed up to 1000\tretired" in out
+    assert run(["recording", "verify", place]) == 0
+
+
+def test_a_recording_is_sealed_by_a_command_and_not_while_a_recorder_writes(
+    nsqd: ServerHandle, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "recording")
+    publish(nsqd.tcp_address, topic, 0, 100)
+    where = ["--nsqd-tcp-address", nsqd.tcp_address]
+    assert run(["record", topic, "c", place, *where, "--until-empty"]) == 0
+    (name,) = Recording(place).names()
+    assert run(["recording", "seal", place + "x"]) == 2
+    writer = Recording(place).take()
+    assert run(["recording", "seal", place]) == 1
+    assert f"{name}\ta recorder writes it" in capsys.readouterr().out
+    writer.close()
+    assert run(["recording", "seal", place]) == 0
+    assert f"{name}\tsealed" in capsys.readouterr().out
+    assert in_folder(place) == list(range(100))
+    publish(nsqd.tcp_address, topic, 100, 100)
+    assert run(["record", topic, "c", place, *where, "--until-empty"]) == 0
+    assert in_folder(place) == list(range(200)), "the recorders of a sealed recording seal without --parquet"
+    assert run(["record", topic, "c", place, *where, "--until-empty", "--seal", "0"]) == 2
+    assert "--seal" in capsys.readouterr().err

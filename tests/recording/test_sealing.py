@@ -26,19 +26,9 @@ from gnsq_lite.recording.sealer import Sealer, seal_free_logs, seal_log
 from tests.fakes import FakeClock
 from tests.programs import wait_for
 from tests.recording.fakes import Crash, CrashingFiles, FakeMessage, FakeReceiver
-from tests.recording.places import batch, bodies
+from tests.recording.places import batch, bodies, in_folder, sealed_folder
 
 Make = Callable[..., Recording]
-
-
-def sealed_folder(place: str) -> Path:
-    """Return the folder that other tools read."""
-    return Path(place.replace("s3://bucket", os.environ.get("GNSQ_TEST_FOLDER", ""))) / parquet.FOLDER
-
-
-def in_folder(place: str) -> list[int]:
-    """Read the folder as another tool does."""
-    return [int(body) for body in pyarrow.dataset.dataset(sealed_folder(place)).to_table().column("body").to_pylist()]
 
 
 def written(recording: Recording, count: int, *, packs: int = 1) -> Any:
