@@ -16,7 +16,9 @@ import io
 import json
 import re
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
@@ -24,7 +26,7 @@ import pyarrow.compute as pc
 
 from gnsq_lite.arrow import COLUMNS, YOUZAN_COLUMNS, arrow_schema
 from gnsq_lite.recording.errors import RecordingDamaged
-from gnsq_lite.recording.frames import Frame, conform
+from gnsq_lite.recording.frames import BATCH_ROWS, Frame, conform
 
 FOLDER, STAGING, SCHEMA_FILE = "parquet", "sealing", "schema.parquet"
 #: Bytes of Arrow memory at which a row group is complete.
@@ -136,7 +138,7 @@ def footer(tail: pa.Buffer, name: str) -> Footer | None:
         return None
     try:
         return _footer(read_metadata(pa.BufferReader(tail)))
-    except (OSError, ValueError, TypeError, KeyError) as error:  # pa.ArrowInvalid is a ValueError
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise RecordingDamaged(f"{name} is damaged: {error}") from error
 
 
@@ -160,34 +162,31 @@ def read(data: pa.Buffer, name: str, start: int, end: int) -> Iterator[tuple[Fra
     from pyarrow.parquet import ParquetFile
 
     found = check(data, name)
+    ends = list(accumulate(count for _, count in found.runs))
     try:
         file = ParquetFile(pa.BufferReader(data))
         schema = arrow_schema("partition" in file.schema_arrow.names)
-        at, runs = found.first, iter(found.runs)
-        partition, left = next(runs, (-1, 0))
+        at = found.first
         for index in range(file.num_row_groups):
             count = file.metadata.row_group(index).num_rows
-            wanted = at + count > start + 1 and at <= end
-            batch = _only_batch(file.read_row_group(index, use_threads=False), schema) if wanted else None
-            done = 0
-            while done < count:
-                if not left:
-                    partition, left = next(runs)
-                size = min(left, count - done)
-                if batch is not None and at + done + size > start + 1 and at + done <= end:
-                    yield _framed(batch.slice(done, size), at + done, partition, found)
-                done, left = done + size, left - size
-            at += count
-    except (OSError, ValueError, TypeError, KeyError, StopIteration) as error:
+            if at + count <= start + 1 or at > end:
+                at += count
+                continue
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=[index], use_threads=False):
+                rest = conform(batch, schema)
+                while rest.num_rows:
+                    if at > end:
+                        return
+                    run = bisect_right(ends, at - found.first)
+                    piece = rest.slice(0, ends[run] - (at - found.first))
+                    at, rest = at + piece.num_rows, rest.slice(piece.num_rows)
+                    if at > start + 1:
+                        yield _framed(piece, at - piece.num_rows, found.runs[run][0], found.written)
+    except (OSError, ValueError, TypeError, IndexError) as error:  # pa.ArrowInvalid is a ValueError
         raise RecordingDamaged(f"{name} is damaged: {error}") from error
 
 
-def _only_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    (batch,) = table.combine_chunks().to_batches()
-    return conform(batch, schema)
-
-
-def _framed(batch: pa.RecordBatch, first: int, partition: int, found: Footer) -> tuple[Frame, pa.RecordBatch]:
+def _framed(batch: pa.RecordBatch, first: int, partition: int, written: int) -> tuple[Frame, pa.RecordBatch]:
     span = pc.min_max(batch.column("timestamp").view(pa.int64()))
     low, high = span["min"].as_py(), span["max"].as_py()
-    return Frame(first, batch.num_rows, partition, low, high, found.written, 0, 0), batch
+    return Frame(first, batch.num_rows, partition, low, high, written, 0, 0), batch
