@@ -45,6 +45,10 @@ def in_order(files: Iterable[LogFile]) -> list[LogFile]:
     return found
 
 
+class _Gap(RecordingDamaged):
+    """A file does not go on where the file before it ended, perhaps because a cached listing is old."""
+
+
 class FileReader(ABC):
     """The part of a LogReader that does not depend on where the files are."""
 
@@ -160,15 +164,16 @@ class FileReader(ABC):
                 for frame, batch in self._rows(files, Span(span.log, start, span.end)):
                     yield frame, batch
                     start = min(frame.last, span.end)
-            except FileNotFoundError as error:
+                if start < span.end:
+                    raise _Gap(f"{self._where} lacks rows {start + 1} to {span.end}")
+            except (FileNotFoundError, _Gap) as error:
                 tries, tried = tries + 1 if start == tried else 1, start
+                if tries > 3 and isinstance(error, _Gap):
+                    raise
                 if tries > 3:
                     raise DataLoss(f"{self._where} lacks row {start + 1}: {error}") from error
                 self.relist()
                 files = self.span(start, span.end).files
-            else:
-                if start < span.end:
-                    raise RecordingDamaged(f"{self._where} lacks rows {start + 1} to {span.end}")
 
     def _rows(self, files: tuple[tuple[str, int, int], ...], span: Span) -> Iterator[tuple[Frame, pa.RecordBatch]]:
         expected = span.start + 1
@@ -176,7 +181,7 @@ class FileReader(ABC):
             for frame, batch in self._file_rows(data, name, at, span):
                 if frame.last >= expected:
                     if frame.first > expected:
-                        raise RecordingDamaged(f"{self._where}: {name} lacks row {expected}")
+                        raise _Gap(f"{self._where}: {name} lacks row {expected}")
                     expected = frame.last + 1
                     yield frame, cut(batch, frame, span)
 

@@ -200,6 +200,28 @@ def test_a_read_goes_on_at_the_same_row_if_rows_are_sealed_at_any_step(make: Mak
         writer.close()
 
 
+@pytest.mark.rule("PIPE-3")
+def test_a_reader_whose_names_are_old_finds_rows_that_were_sealed_and_partly_removed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = make()
+    recording.begin_sealing()
+    writer = written(recording, 2)
+    reader = make().reader(writer.name)
+    assert reader.bounds().last == 2
+    for row in (2, 3):
+        writer.append([batch(row)])
+        writer.complete()
+    sealing = recording.reader(writer.name)
+    remove = sealing.remove
+    monkeypatch.setattr(sealing, "remove", lambda ages: remove(ages[-2:]))  # a store removes objects one by one
+    seal(recording, writer)
+    writer.append([batch(4, 5)])
+    assert reader.bounds().last == 6
+    assert [int(b) for _, one in reader.read(reader.span(0, 6)) for b in one["body"].to_pylist()] == list(range(6))
+    writer.close()
+
+
 @pytest.mark.rule("PIPE-2")
 @pytest.mark.parametrize("step", ["check_writer", "add_sealed", "remove"])
 def test_a_sealer_that_is_suspended_while_another_seals_adds_nothing(
