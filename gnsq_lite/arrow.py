@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsq_lite._core import frame_columns
+from gnsq_lite.arrow_values import from_buffer, number_array, number_scalar, text_array, text_scalar
 from gnsq_lite.consume.rows import Rows
 from gnsq_lite.message import Message, read_columns
 
@@ -68,8 +69,7 @@ def signed(value: int | None) -> int | None:
 
 
 _ORIGIN = attrgetter("nsqd_address")
-#: Created once, because Arrow takes as long to convert a Python number as to process a thousand rows.
-_THOUSAND = pa.scalar(1000, pa.int64())
+_THOUSAND = number_scalar(1000, pa.int64())
 #: Rows of the columns that are created once, with equal texts or with the offsets of ids, which have 16 characters.
 _MOST_IDS = 10_000
 _ID_OFFSETS = pa.py_buffer(array("i", range(0, 16 * _MOST_IDS + 1, 16)))
@@ -86,7 +86,7 @@ def to_batch(messages: Sequence[Message], include_youzan: bool = False) -> pa.Re
     if Rows in kinds:
         stamps, *others = frame_columns(tuple([message.frames for message in messages if isinstance(message, Rows)]))
         counts = [message._rows for message in messages]
-        count, fields = sum(counts), _from_columns(_numbers(stamps, pa.int64()), *others)
+        count, fields = sum(counts), _from_columns(from_buffer(stamps, pa.int64()), *others)
         origins = _repeated(list(map(_ORIGIN, messages)), counts)
         extra = [pa.nulls(count, kind) for _, _, kind in YOUZAN_COLUMNS] if include_youzan else []
     else:
@@ -105,31 +105,28 @@ def _repeated(texts: list[str], counts: list[int]) -> pa.Array:
     return pa.concat_arrays([_same(text, count) for text, count in zip(texts, counts, strict=True)])
 
 
-def _numbers(data: Any, kind: pa.DataType) -> pa.Array:
-    buffer = pa.py_buffer(data)
-    return pa.Array.from_buffers(kind, buffer.size // (kind.bit_width // 8), [None, buffer])
-
-
 def _same(text: str, count: int) -> pa.Array:
-    return _many(text).slice(0, count) if count <= _MOST_IDS else pa.repeat(pa.scalar(text, pa.string()), count)
+    return _many(text).slice(0, count) if count <= _MOST_IDS else pa.repeat(text_scalar(text, pa.string()), count)
 
 
 @lru_cache(maxsize=64)
 def _many(text: str) -> pa.Array:
-    return pa.repeat(pa.scalar(text, pa.string()), _MOST_IDS)
+    return pa.repeat(text_scalar(text, pa.string()), _MOST_IDS)
 
 
 def _origins(messages: Sequence[Message]) -> pa.Array:
     origins = list(map(_ORIGIN, messages))
-    return _same(origins[0], len(origins)) if len(set(origins)) == 1 else pa.array(origins, pa.string())
+    return _same(origins[0], len(origins)) if len(set(origins)) == 1 else text_array(origins, pa.string())
 
 
 def _from_columns(micros: pa.Array, attempts: bytes, ids: bytes, ends: bytes, bodies: bytes) -> list[pa.Array]:
     texts = _text_ids(ids)
     return [
-        pa.array([id_text(ids[at : at + 16]) for at in range(0, len(ids), 16)]) if texts is None else texts,
+        text_array((id_text(ids[at : at + 16]) for at in range(0, len(ids), 16)), pa.string())
+        if texts is None
+        else texts,
         micros.view(COLUMNS[4][2]),
-        _numbers(attempts, pa.int32()),
+        from_buffer(attempts, pa.int32()),
         pa.Array.from_buffers(pa.binary(), len(micros), [None, pa.py_buffer(ends), pa.py_buffer(bodies)]),
     ]
 
@@ -138,15 +135,15 @@ def _from_messages(messages: Sequence[Message]) -> list[pa.Array]:
     ids = [message.id for message in messages]
     texts = _text_ids(b"".join(ids)) if set(map(len, ids)) == {16} else None
     return [
-        pa.array(map(id_text, ids), pa.string()) if texts is None else texts,
+        text_array(map(id_text, ids), pa.string()) if texts is None else texts,
         _microseconds(array("q", [message.timestamp_ns for message in messages])).view(COLUMNS[4][2]),
-        pa.array([message.attempts for message in messages], pa.int32()),
-        pa.array([message.body for message in messages], pa.binary()),
+        number_array((message.attempts for message in messages), pa.int32()),
+        text_array((message.body for message in messages), pa.binary()),
     ]
 
 
 def _microseconds(stamps: Any) -> pa.Array:
-    return pc.divide(_numbers(stamps, pa.int64()), _THOUSAND)
+    return pc.divide(from_buffer(stamps, pa.int64()), _THOUSAND)
 
 
 def _text_ids(joined: bytes) -> pa.Array | None:
@@ -163,8 +160,8 @@ def _youzan(messages: Sequence[Message]) -> list[pa.Array]:
 
     headers = [None if message.headers is None else json.dumps(message.headers) for message in messages]
     return [
-        pa.array([message.partition for message in messages], pa.int32()),
-        pa.array([signed(message.internal_id) for message in messages], pa.int64()),
-        pa.array([signed(message.trace_id) for message in messages], pa.int64()),
-        pa.array(headers, pa.string()),
+        number_array((message.partition for message in messages), pa.int32()),
+        number_array((signed(message.internal_id) for message in messages), pa.int64()),
+        number_array((signed(message.trace_id) for message in messages), pa.int64()),
+        text_array(headers, pa.string()),
     ]

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnsq_lite.arrow_values import flag_array, number_scalar
 from gnsq_lite.recording import frames, parquet
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged
 from gnsq_lite.recording.frames import Frame
@@ -203,7 +204,8 @@ class FileReader(ABC):
         for frame, batch in self.read(self.span(start, bounds.last)):
             if frame.high >= time_us:
                 times = batch.column("timestamp").view(pa.int64())
-                index = pc.index(pc.greater_equal(times, pa.scalar(time_us, pa.int64())), True).as_py()
+                is_late = pc.greater_equal(times, number_scalar(time_us, pa.int64()))
+                index = pc.index(is_late, flag_array([True])[0]).as_py()
                 if index >= 0:
                     return max(frame.first, start + 1) + int(index)
         return bounds.last + 1

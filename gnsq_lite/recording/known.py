@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnsq_lite.arrow_values import flag_array, number_scalar, text_scalar
 from gnsq_lite.recording.ahead import read_ahead
 from gnsq_lite.recording.files import Blobs
 
@@ -114,7 +115,7 @@ class DedupIndex:
                 continue
             if pc.min_max(times)["min"].as_py() > newest:
                 continue
-            suspects = pc.less_equal(times, pa.scalar(newest, pa.int64()))
+            suspects = pc.less_equal(times, number_scalar(newest, pa.int64()))
             if mask is not None:
                 suspects = pc.and_(suspects, mask)
             if pc.any(suspects).as_py():
@@ -127,7 +128,7 @@ class DedupIndex:
             keep.append(key not in copies)
             copies.add(key)
         self.dropped += keep.count(False)
-        return batch.filter(pa.array(keep))
+        return batch.filter(flag_array(keep))
 
     def _found(self, origin: str, ids: pa.Array, times: pa.Array) -> set[tuple[str, str, int]]:
         span = pc.min_max(times)
@@ -267,7 +268,7 @@ def _origins(partition: int, batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Ar
     if _is_repeated(nsqds, first):
         return [(first, None)]
     values = nsqds.unique().to_pylist()
-    return [(value, pc.equal(nsqds, value)) for value in values]
+    return [(value, pc.equal(nsqds, text_scalar(value, pa.string()))) for value in values]
 
 
 def _is_repeated(texts: pa.Array, text: str) -> bool:

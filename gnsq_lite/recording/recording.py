@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsq_lite.arrow import arrow_schema
+from gnsq_lite.arrow_values import number_scalar
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.recording import frames, lease, objectstore, parquet
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingInUse, RecordingNotVisible
@@ -489,6 +490,6 @@ def chosen(batch: pa.RecordBatch, frame: Frame, low: int | None, high: int | Non
         return batch
     times = batch.column("timestamp").view(pa.int64())
     if low is not None:
-        mask = pc.greater_equal(times, pa.scalar(low, pa.int64()))
+        mask = pc.greater_equal(times, number_scalar(low, pa.int64()))
         batch, times = batch.filter(mask), times.filter(mask)
-    return batch if high is None else batch.filter(pc.less(times, pa.scalar(high, pa.int64())))
+    return batch if high is None else batch.filter(pc.less(times, number_scalar(high, pa.int64())))

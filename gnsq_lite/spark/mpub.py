@@ -16,6 +16,8 @@ from typing import overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnsq_lite.arrow_values import text_scalar
+
 
 @dataclass(frozen=True)
 class Payload:
@@ -54,7 +56,7 @@ def joined(bodies: pa.Array) -> pa.Array:
     if sys.byteorder == "little":
         numbers.byteswap()
     heads = pa.FixedSizeBinaryArray.from_buffers(pa.binary(4), len(bodies), [None, pa.py_buffer(numbers.tobytes())])
-    return pc.binary_join_element_wise(heads.cast(pa.binary()), bodies, pa.scalar(b"", pa.binary()))
+    return pc.binary_join_element_wise(heads.cast(pa.binary()), bodies, text_scalar(b"", pa.binary()))
 
 
 def payloads(topic: str, bodies: pa.Array, most_messages: int, most_bytes: int) -> Iterator[Payload]:

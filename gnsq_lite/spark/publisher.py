@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from gnsq_lite import Writer
+from gnsq_lite.arrow_values import text_array
 from gnsq_lite.clock import Pace
 from gnsq_lite.errors import DpubFailedError, MpubFailedError, NotSent, NSQError, OutcomeUnknown, PubFailedError
 from gnsq_lite.publish.publication import Publish
@@ -155,7 +156,7 @@ class Sink:
         most = options.mpub_size
         if options.rows_per_second is not None:  # about ten MPUBs a second
             most = max(1, min(most, int(options.rows_per_second / 10)))
-        records = pa.array(one.records, pa.binary())
+        records = text_array(one.records, pa.binary())
         for piece in payloads(options.bad_row_topic, records, most, options.mpub_max_bytes):
             self._push(piece, None)
         left = sum(len(run.bodies) for run in one.runs)

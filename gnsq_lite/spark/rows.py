@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gnsq_lite.arrow_values import flag_array, number_scalar
 from gnsq_lite.errors import InvalidBody, MessageTooLarge, NSQError, OptionError
 from gnsq_lite.spark.options import SinkOptions
 from gnsq_lite.wire.names import check_topic
@@ -19,6 +20,7 @@ log = logging.getLogger("gnsq_lite.spark")
 
 #: Maximum bytes of a bad row's record without the body.
 _RECORD_BYTES = 1024
+_ZERO = number_scalar(0.0, pa.float64())
 
 
 class BadRows(NSQError, ValueError):
@@ -49,7 +51,7 @@ def check(batch: pa.RecordBatch, options: SinkOptions) -> CheckedRows:
     """
     bodies = _binary(batch.column("body"))
     topics = _topics(batch, options.topic)
-    lengths = pc.fill_null(pc.binary_length(bodies), 0)
+    lengths = pc.fill_null(pc.binary_length(bodies), number_scalar(0, pa.int32()))
     wrong = {topic: error for topic in dict.fromkeys(topics) if (error := _topic_error(topic)) is not None}
     records: list[bytes] = []
     span = pc.min_max(lengths)
@@ -59,7 +61,7 @@ def check(batch: pa.RecordBatch, options: SinkOptions) -> CheckedRows:
             for topic, length in zip(topics, lengths.to_pylist(), strict=True)
         ]
         records = _left_out(errors, topics, bodies, options)
-        kept = pa.array([error is None for error in errors])
+        kept = flag_array(error is None for error in errors)
         batch, bodies, lengths = batch.filter(kept), bodies.filter(kept), lengths.filter(kept)
         topics = [topic for topic, error in zip(topics, errors, strict=True) if error is None]
         return CheckedRows(list(_runs(batch, topics, bodies)), records, False, pc.sum(lengths).as_py() or 0)
@@ -124,6 +126,6 @@ def _runs(batch: pa.RecordBatch, topics: list[str], bodies: pa.Array) -> Iterato
     for index in range(1, last + 1) if len(set(topics)) > 1 else {last} - {0}:
         if index == last or topics[index] != topics[at]:
             some = None if defers is None else defers.slice(at, index - at)
-            waits = some is not None and pc.any(pc.greater(pc.fill_null(some, 0.0), 0.0)).as_py()
+            waits = some is not None and pc.any(pc.greater(pc.fill_null(some, _ZERO), _ZERO)).as_py()
             yield Run(topics[at], bodies.slice(at, index - at), some if waits else None)
             at = index

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from gnsq_lite.arrow_values import number_array, text_array
 from gnsq_lite.errors import OptionError
 from gnsq_lite.option_fields import check_choice
 from gnsq_lite.spark.compat import stream_arrow_writer
@@ -113,7 +114,11 @@ def _as_batch(rows: list[Any], names: Sequence[str]) -> pa.RecordBatch:
                 value.encode() if isinstance(value, str) else None if value is None else bytes(value)
                 for value in values
             ]
-        columns.append(pa.array(values, {"body": pa.binary(), "topic": pa.string(), "defer": pa.float64()}[name]))
+        columns.append(
+            number_array(values, pa.float64())
+            if name == "defer"
+            else text_array(values, pa.binary() if name == "body" else pa.string())
+        )
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
