@@ -74,10 +74,15 @@ def settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 class ObjectStore:
-    """The objects below a URL.  Every method raises OSError if the store fails, RecordingError without the bucket.
+    """The objects below a URL.
+
+    Every method raises OSError if the store fails, and RecordingError without the bucket or after a fork.
 
     :meth:`names`, :meth:`read`, :meth:`write` and :meth:`remove` implement ``files.Blobs``.
     """
+
+    #: Process that opened the first store.  In its forked children, obstore's threads are missing and requests hang.
+    _process = 0
 
     def __init__(self, url: str, given: Mapping[str, str], prefix: str = "") -> None:
         self.url, self._given, self._prefix = url, dict(given), prefix
@@ -93,6 +98,12 @@ class ObjectStore:
         return found
 
     def _opened(self) -> Any:
+        ObjectStore._process = ObjectStore._process or os.getpid()
+        if ObjectStore._process != os.getpid():
+            raise RecordingError(
+                f"{self.url} cannot be read or written: process {ObjectStore._process} opened an object store and then"
+                f" forked this process {os.getpid()}, in which obstore does not answer; open recordings after the fork"
+            )
         if self._store is None:
             try:
                 from obstore import store as stores

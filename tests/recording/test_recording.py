@@ -25,6 +25,7 @@ from gnsq_lite.recording.errors import (
 )
 from gnsq_lite.recording.files import Files
 from tests.fakes import FakeClock
+from tests.programs import python
 from tests.recording.fakes import Crash, CrashingFiles, FailingSync, FullDisk
 from tests.recording.places import FolderStore, batch, bodies
 
@@ -278,6 +279,36 @@ def test_a_recorder_that_was_paused_finds_the_fence_and_stores_nothing_more(stor
     assert reader.bounds() == logs.Bounds(1, 4)
     found = [int(b) for _, one in reader.read(reader.span(0, 4)) for b in one["body"].to_pylist()]
     assert found == [0, 1, 2, 3]
+
+
+def test_after_a_fork_recordings_on_object_stores_raise_an_error() -> None:
+    pytest.importorskip("obstore")
+    done = python("""
+import os, signal
+from gnsq_lite.recording import Recording
+from gnsq_lite.recording.errors import RecordingError
+
+def opened():
+    settings = {"endpoint": "http://127.0.0.1:1", "allowHttp": "true", "accessKeyId": "a", "secretAccessKey": "b"}
+    return Recording("s3://bucket/recording", settings)
+
+recording = opened()
+recording.check()
+if os.fork() == 0:
+    signal.alarm(20)  # a request in the child waits for ever
+    for call in (recording.check, recording.names, recording.take, opened().meta, lambda: opened().create("t", "c")):
+        try:
+            call()
+        except RecordingError as error:
+            print(error, flush=True)
+    os._exit(0)
+print(os.wait()[1], flush=True)
+recording.check()
+""")
+    assert (done.returncode, done.stderr) == (0, b"")
+    *errors, status = done.stdout.decode().splitlines()
+    assert (len(errors), status) == (5, "0")
+    assert all("open recordings after the fork" in error for error in errors)
 
 
 def test_a_recorder_looks_at_all_leases_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
