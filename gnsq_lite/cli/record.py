@@ -108,7 +108,7 @@ def command(
     writes its own log.
     """
     recording = opened(url, storage)
-    from gnsq_lite.recording.daemon import record, running_recorder
+    from gnsq_lite.recording.daemon import record, running_recorder, seldom_collected
     from gnsq_lite.recording.options import RecorderOptions
 
     logs.configure("brief", "warning", "main")
@@ -123,6 +123,7 @@ def command(
             signal.signal(each, signal.SIG_DFL)
 
     with (
+        seldom_collected(),
         stages.installed((number, begin_drain) for number in numbers),
         running_recorder(recording, options) as recorder,
         Progress(recorder.log.name) as progress,

@@ -7,7 +7,6 @@ position: a dict from log name to the number of the last row.  The rows between 
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from gnsq_lite.errors import ConnectError
 from gnsq_lite.net.depths import Depths
 from gnsq_lite.recording.backlog import Backlog
+from gnsq_lite.recording.daemon import collect_seldom
 from gnsq_lite.recording.files import Files
 from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.recording.recording import Position, Recording
@@ -44,8 +44,6 @@ FIRST = 0.1
 #: Rows that AvailableNow's first batch gathers while the backlog arrives.  Each later batch gathers as many rows as all
 #: earlier batches together, because a batch costs 0.1 s of CPU.
 GATHERED = 100_000
-#: Threshold of the garbage collector in Spark's source process: many times the messages in flight.
-UNCOLLECTED = 50_000
 
 
 class NsqStreamReader(DataSourceStreamReader, _AvailableNow):
@@ -263,13 +261,11 @@ def _ordered(position: Position) -> dict[str, Any]:
 def settle_process() -> None:
     """In Spark's source process, ignore SIGTERM, and raise the thresholds of the garbage collector.
 
-    Spark sends SIGTERM when it closes the process's socket, but the process must still call ``stop()``.  With the
-    default thresholds, the collector would scan all messages in flight after every 700 new messages.
+    Spark sends SIGTERM when it closes the process's socket, but the process must still call ``stop()``.
     """
     if _is_source_process() and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        gc.freeze()
-        gc.set_threshold(UNCOLLECTED, 10, 10)
+        collect_seldom()
 
 
 def _is_source_process() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -24,7 +25,7 @@ from gnsq_lite.cli import replay
 from gnsq_lite.cli.app import run
 from gnsq_lite.cli.replay import MOST_BYTES, State, gather
 from gnsq_lite.errors import NotSent
-from gnsq_lite.recording import Recording
+from gnsq_lite.recording import Recording, daemon
 from gnsq_lite.units import parse_time
 from tests import docblocks
 from tests.cli.programs import run_here
@@ -181,6 +182,18 @@ def test_logs_are_listed_verified_trimmed_and_retired(
     assert run(["recording", "verify", place]) == 1
     assert run(["recording", "ls", place + "x"]) == 2
     assert run(["recording", "trim", place]) == 2
+
+
+def test_a_recorder_seldom_collects_garbage_and_restores_the_settings(
+    nsqd: ServerHandle, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, seen, record = gc.get_threshold(), [], daemon.record
+    monkeypatch.setattr(daemon, "record", lambda *a, **k: (seen.append(gc.get_threshold()[0]), record(*a, **k)))
+    where = ["--nsqd-tcp-address", nsqd.tcp_address]
+    publish(nsqd.tcp_address, topic, 0, 10)
+    assert run(["record", topic, "c", str(tmp_path / "recording"), *where, "--until-empty"]) == 0
+    assert seen == [daemon.UNCOLLECTED]
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
 
 
 def test_the_first_block_of_the_page_reads_a_recording(tmp_path: Path) -> None:
