@@ -30,12 +30,12 @@ NO_STACK = {
 LINK = {"gcc": "", "clang": "-shared-libasan"}
 TESTS = (
     *("tests/unit/test_speed.py", "tests/unit/test_packing.py", "tests/unit/test_runner.py", "tests/unit/wire"),
-    *("tests/unit/test_speed_lists.py", "tests/unit/test_workers.py"),
+    *("tests/unit/test_rows.py", "tests/unit/test_speed_lists.py", "tests/unit/test_workers.py"),
     *("tests/unit/youzan/test_messages.py", "tests/unit/youzan/test_hashing.py", "tests/fuzz"),
     *("tests/system/test_hostile_nsqd.py",),
 )
 #: Targets that reach the C part.
-TARGETS = ("frames", "message", "youzan", "packed")
+TARGETS = ("frames", "message", "youzan", "packed", "rows")
 #: Large fields and limits, which chance alone does not find.
 NUMBERS = (b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00", b"\x00\x00\x10\x00")
 LOOK = "from gnsq_lite._core import native; print(native.__file__)"

@@ -89,7 +89,8 @@ def frame_columns(parts: tuple[tuple[bytes, int, int], ...], /) -> tuple[bytes, 
         return b"", b"", b"", bytes(4), b""
     stamps, attempts, ids, bodies = zip(*rows, strict=True)
     ends = array("i", accumulate(map(len, bodies), initial=0))
-    micros = array("q", [stamp // 1000 for stamp in stamps])
+    # As C and Arrow divide: towards zero.
+    micros = array("q", [stamp // 1000 if stamp >= 0 else -(-stamp // 1000) for stamp in stamps])
     return micros.tobytes(), array("i", attempts).tobytes(), b"".join(ids), ends.tobytes(), b"".join(bodies)
 
 

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from gnsq_lite._core import murmur3_32, pack, twin
+from gnsq_lite._core import frame_columns, murmur3_32, pack, scan_rows, twin
 from gnsq_lite.broker.commands import CommandError, CommandReader, LineTooLong
 from gnsq_lite.dialect import Dialect
 from gnsq_lite.errors import HTTPResponseError, ProtocolError
@@ -75,6 +75,28 @@ def packed(data: bytes) -> None:
         rest = rest[1 + size :]
     assert pack(b"MPUB t\n", batch, limit) == twin.pack(b"MPUB t\n", batch, limit)
     assert murmur3_32(data) == twin.murmur3_32(data)
+
+
+def rows(data: bytes) -> None:
+    """Rows and columns of any frames, and of parts that are no frames: the same in C and in Python.
+
+    The first byte has the number of messages in one row object, and where an arbitrary part begins.
+    """
+    most, begin = (data[0] % 4 + 1, data[0] // 4) if data else (1, 0)
+    found: list[list[Any]] = [[], []]
+    ends = [
+        scan(data, min(1, len(data)), LIMIT, lambda *given: given, None, into, most)
+        for scan, into in zip((scan_rows, twin.scan_rows), found, strict=True)
+    ]
+    assert (ends[0], found[0]) == (ends[1], found[1])
+    for parts in (tuple(each[1:4] for each in found[0]), ((data, begin, len(data)),)):
+        outcomes = []
+        for columns in (frame_columns, twin.frame_columns):
+            try:
+                outcomes.append(columns(parts))
+            except ValueError as error:
+                outcomes.append(type(error))
+        assert outcomes[0] == outcomes[1]
 
 
 def _codec(codec: Any, data: bytes) -> None:
@@ -167,5 +189,5 @@ def broker(data: bytes) -> None:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each for each in (frames, message, packed, snappy, deflate, identify, lookup, youzan, broker)
+    each.__name__: each for each in (frames, message, packed, rows, snappy, deflate, identify, lookup, youzan, broker)
 }
