@@ -180,6 +180,7 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
     def __init__(self, options: LogOptions) -> None:
         super().__init__(options)
         self._last: Places | None = None
+        self._initial: Places | None = None
         self._until: Places | None = None
         self._warned: set[str] = set()
         self._is_healthy = True
@@ -194,43 +195,49 @@ class NsqLogStreamReader(_LogReader, DataSourceStreamReader, _AvailableNow):
                 raise OptionError(name, limit, why)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset of a new query, from startingOffsets or startingTimestamp."""
+        """Return the offset of a new query, from startingOffsets or startingTimestamp.
+
+        PySpark calls this method after latestOffset() too.  The start must not change between the calls.
+        """
         settle_process()
-        self._last = self._resolved(self._options.starting(batch=False), self._all_extents())
-        return as_offset(self._options.topic, self._last)
+        if self._initial is None:
+            self._initial = self._last = self._resolved(self._options.starting(batch=False), self._all_extents())
+        return as_offset(self._options.topic, self._initial)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return the end of the next batch, which begins at *start*.  PySpark before 4.2 passes no arguments."""
+        """Return the end of the next batch, which begins at *start*.
+
+        PySpark before 4.2 passes no arguments.  The batch then begins at the last known offset: a restarted query has
+        called partitions() with its checkpoint's offset, and a new query begins at its initial offset.
+        """
         settle_process()
         topic = self._options.topic
-        begins = parse_places(start, topic) if start is not None else self._last
+        if start is None and self._last is None:
+            self.initialOffset()
+        begins = (self._last or {}) if start is None else parse_places(start, topic)
         self._is_healthy = True
         extents = self._extents(begins)
-        ends = dict(begins or {})
-        ends.update({number: extent.end for number, extent in extents.items()})
+        ends = {**begins, **{number: extent.end for number, extent in extents.items()}}
         if self._until is not None:  # AvailableNow omits partitions that were added after the query's start
-            last = {**(begins or {}), **self._until}
+            last = {**begins, **self._until}
             ends = {number: last[number] for number in ends if number in last}
-        if begins is not None:
-            self._report_shorter(begins, ends)
-            try:
-                ends = self._admitted(begins, ends, extents, limit)
-            except LogUnavailable as error:  # a leader was lost after the lookup
-                if self._until is not None:  # an empty batch would end AvailableNow
-                    raise
-                self._warn(str(error))
-                ends = dict(begins)
-            if ends == begins and self._until is None:
-                time.sleep(PATIENT)
+        self._report_shorter(begins, ends)
+        try:
+            ends = self._admitted(begins, ends, extents, limit)
+        except LogUnavailable as error:  # a leader was lost after the lookup
+            if self._until is not None:  # an empty batch would end AvailableNow
+                raise
+            self._warn(str(error))
+            ends = dict(begins)
+        if ends == begins and self._until is None:
+            time.sleep(PATIENT)
         if self._is_healthy:
             self._warned.clear()
         self._last = ends
         return as_offset(topic, ends)
 
-    def _extents(self, begins: Places | None) -> dict[int, Extent]:
-        """Return the available extents.  Without *begins*, wait for all, because a missing log would be read from 0."""
-        if begins is None:
-            return self._all_extents()
+    def _extents(self, begins: Places) -> dict[int, Extent]:
+        """Return the available extents, and log a warning if a partition of *begins* has no leader."""
         try:
             extents = self._cluster.extents()
         except LogUnavailable as error:  # a stream tries again at its next trigger

@@ -338,6 +338,22 @@ def test_a_stream_keeps_its_limits_goes_on_and_replays(cluster: YouzanBroker) ->
         assert rows(again, again.partitions(start, end)) == tasks
 
 
+@pytest.mark.parametrize("starting", ["latest", "earliest"])
+def test_a_new_query_starts_before_the_end_that_pyspark_requested_first(cluster: YouzanBroker, starting: str) -> None:
+    """Before 4.2, PySpark calls latestOffset() of a new query first, and messages may arrive before initialOffset()."""
+    cluster.youzan.create_topic("first", 1)
+    publish(cluster, "first", 0, 0, 5)
+    reader = NsqLogStreamReader(source(cluster, "first", startingOffsets=starting))
+    end = reader.latestOffset()
+    publish(cluster, "first", 0, 5, 5)
+    start = reader.initialOffset()
+    expected = [] if starting == "latest" else wanted(0, 5)
+    assert [body for part in bodies(rows(reader, reader.partitions(start, end))) for body in part] == expected
+    later = reader.latestOffset()
+    assert [body for part in bodies(rows(reader, reader.partitions(end, later))) for body in part] == wanted(0, 5, 5)
+    assert reader.initialOffset() == start
+
+
 @pytest.mark.usefixtures("with_limits")
 def test_available_now_ends_where_the_logs_ended_when_it_began(cluster: YouzanBroker) -> None:
     cluster.youzan.create_topic("clicks", 1)
