@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import Connect, MakeBroker, MakeCluster
 from tests.contract.conformance import BEHAVIOURS, PAGE, Behaviour, behaviour, page_with, table
 from tests.programs import wait_for
-from tests.rawclient import CLOSE_WAIT, MESSAGE, Closed, RawClient, dpub, identify, mpub, pub, sub
+from tests.rawclient import CLOSE_WAIT, MESSAGE, PATIENCE, Closed, RawClient, dpub, identify, mpub, pub, sub
 from tests.servers import ServerHandle
 
 #: Longer than a message that is due needs; shorter than the five seconds in which nsqd learns of a channel.
@@ -51,17 +51,17 @@ class Bench:
         assert server.http("POST", path + where).status == 200
 
 
-def bodies(client: RawClient, seconds: float = 0.4) -> list[bytes]:
-    """Return the bodies of the messages that come within *seconds* of each other."""
-    found = []
+def bodies(client: RawClient, seconds: float = 0.4, expected: int = 0) -> list[bytes]:
+    """Return the bodies of the messages that come within *seconds* of each other; wait longer for *expected* ones."""
+    found = list[bytes]()
     while True:
         try:
-            found.append(client.message(seconds).body)
+            found.append(client.message(seconds if len(found) >= expected else PATIENCE).body)
         except TimeoutError:
             return found
 
 
-def reply(client: RawClient, seconds: float = 0.4) -> str:
+def reply(client: RawClient, seconds: float = PATIENCE) -> str:
     """Return the next frame in words."""
     try:
         kind, body = client.frame(seconds)
@@ -90,7 +90,7 @@ def _(bench: Bench) -> str:
     for number in range(3):
         client.ask(dpub(bench.topic, 600_000, b"%d" % number))
     client.subscribe(bench.topic, "c", ready=9)
-    return {0: "kept", 1: "lost: due at once"}[len(bodies(client))]
+    return {0: "kept", 1: "lost: due at once"}[len(bodies(client, SOON))]
 
 
 @behaviour("ids of messages published to two nsqds of a host at once", "some are equal", broker="all differ")
@@ -218,7 +218,7 @@ def _(bench: Bench) -> str:
     server = bench.make_broker()
     client = bench.consumer(server, ready=500, sample_rate=5)
     server.publish(bench.topic, *[b"x"] * 200)
-    count = len(bodies(client))
+    count = len(bodies(client, SOON))
     found = server.stats(bench.topic, "c")
     assert count < 200
     return "thrown away" if (found["depth"], found["in_flight_count"]) == (0, count) else "kept"
@@ -239,8 +239,8 @@ def _(bench: Bench) -> str:
     client = bench.consumer(server)
     client.send(dpub(bench.topic, 0, b"x"))
     assert {client.frame()[0], client.frame()[0]} == {0, MESSAGE}
-    client.send(f"DPUB {bench.topic} 00100\n".encode(), b"\0\0\0\1y")
     start = time.monotonic()
+    client.send(f"DPUB {bench.topic} 00100\n".encode(), b"\0\0\0\1y")
     assert {client.frame()[0], client.frame()[0]} == {0, MESSAGE}
     return f"at once, {'after 0.1 s' if time.monotonic() - start >= 0.09 else 'at once'}"
 
@@ -258,7 +258,7 @@ def _(bench: Bench) -> str:
     seen = []
     for command in (b"RDY 9\n", b"RDY 99999\n", sub(bench.topic, "d")):
         client.send(command)
-        seen.append(reply(client).replace("nothing", "ignored"))
+        seen.append(reply(client, 0.4 if command.startswith(b"RDY") else PATIENCE).replace("nothing", "ignored"))
     return "; ".join(seen)
 
 
@@ -273,7 +273,7 @@ def _(bench: Bench) -> str:
         client.finish(message)
         assert bodies(client, 0.2) == []
     client.finish(messages[2])
-    return "nothing until there are fewer" if len(bodies(client)) == 1 else "more"
+    return "nothing until there are fewer" if len(bodies(client, expected=1)) == 1 else "more"
 
 
 @behaviour("``output_buffer_timeout=-1``", "held until RDY is used up")
@@ -283,16 +283,16 @@ def _(bench: Bench) -> str:
     server.publish(bench.topic, b"1")
     assert bodies(client, 1.0) == []
     server.publish(bench.topic, b"2")
-    return "held until RDY is used up" if len(bodies(client)) == 2 else "held longer"
+    return "held until RDY is used up" if len(bodies(client, expected=2)) == 2 else "held longer"
 
 
 @behaviour("PUB with words after the topic; with two spaces", "taken; E_BAD_TOPIC")
 def _(bench: Bench) -> str:
     client = bench.connect(bench.make_broker())
     client.send(f"PUB {bench.topic} extra words\n".encode(), b"\0\0\0\1x")
-    seen = reply(client, 5.0).replace("OK", "taken")
+    seen = reply(client).replace("OK", "taken")
     client.send(f"PUB  {bench.topic}\n".encode(), b"\0\0\0\1x")
-    return f"{seen}; {reply(client, 5.0)}"
+    return f"{seen}; {reply(client)}"
 
 
 @behaviour("IDENTIFY with a value out of range, of another type", "E_BAD_BODY, closed")
@@ -305,7 +305,7 @@ def _(bench: Bench) -> str:
     ):
         client = bench.connect(server)
         client.send(identify(**wrong))
-        seen.add(f"{reply(client, 5.0)}, {reply(client, 5.0)}")
+        seen.add(f"{reply(client)}, {reply(client)}")
     return " or ".join(seen)
 
 
@@ -324,7 +324,11 @@ def _(bench: Bench) -> str:
     wait_for(lambda: server.stats(bench.topic, "c")["depth"] == 3)
     assert bodies(client) == []
     bench.post(server, "/channel/unpause", "c")
-    return "wait until it is unpaused" if {*bodies(client)} == {b"requeued", b"unanswered", b"delayed"} else "lost"
+    return (
+        "wait until it is unpaused"
+        if {*bodies(client, expected=3)} == {b"requeued", b"unanswered", b"delayed"}
+        else "lost"
+    )
 
 
 @behaviour("channel created while its topic is paused", "gets the backlog after the pause")
@@ -336,7 +340,7 @@ def _(bench: Bench) -> str:
     client = bench.consumer(server)
     assert bodies(client) == []
     bench.post(server, "/topic/unpause")
-    return "gets the backlog after the pause" if bodies(client) else "gets nothing"
+    return "gets the backlog after the pause" if bodies(client, expected=1) else "gets nothing"
 
 
 @behaviour("``/topic/empty``", "drops the backlog only")

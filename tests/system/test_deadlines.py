@@ -72,5 +72,5 @@ def test_a_publish_fails_in_time_while_a_handler_blocks_the_loop(broker: ServerH
     with scripted(steps(granting(), drain)) as silent:
         done = python(BLOCKED, broker.tcp_address, topic, silent)
     assert done.returncode == 0, done
-    assert float(done.stdout) < 5.0  # half a second each, on a busy machine
+    assert float(done.stdout) < 15.0  # at most 1 s each; the handler blocks the loop for 60 s
     assert int(broker.stats(topic)["depth"]) + int(broker.stats(topic)["channels"][0]["depth"]) <= 2

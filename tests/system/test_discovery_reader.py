@@ -92,10 +92,10 @@ def test_a_new_nsqd_is_found_soon_while_a_publish_waits_for_one(broker: ServerHa
     with stub() as server:
         lists(server, "127.0.0.1", 1)  # nobody listens there
         with Writer(lookupd_http_addresses=server.address, dialect="nsq") as writer:
-            publication = writer.publish_nowait(topic, b"x", timeout=20.0)
-            wait_for(lambda: len(server.requests) > 2, 4.0)
+            publication = writer.publish_nowait(topic, b"x", timeout=40.0)
+            wait_for(lambda: len(server.requests) > 2)
             lists(server, broker.host, broker.tcp_port)
-            publication.result(4.0)
+            publication.result(30.0)  # the poll interval is 60 s
 
 
 @pytest.mark.rule("DISC-6")

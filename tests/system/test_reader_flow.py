@@ -244,11 +244,10 @@ def test_probes_prefer_the_nsqd_that_delivered_last(make_broker: MakeBroker, top
     more: dict[str, Any] = {"backoff": BackoffOptions(unit=0.1), "requeue_delay": 0.0, **QUICK}
     with Reader(topic, "ch", handler, nsqd_tcp_addresses=addresses, max_in_flight=50, **more) as reader:
         wait_for(lambda: reader.stats().share == 50)
-        began = time.monotonic()
         brokers[2].publish(topic, *([b"good"] * 5 + [b"bad"] + [b"good"] * 5) * 10)
-        wait_for(lambda: reader.stats().finished == 110)
+        # 1 s.  A probe of another nsqd waits 10 s for the first message: without the preference, 80 s in all.
+        wait_for(lambda: reader.stats().finished == 110, 25.0)
         assert failed == 10
-        assert time.monotonic() - began < 9.0  # a probe of another nsqd waits 10 s for the first message
 
 
 @pytest.mark.rule("BACK-5")

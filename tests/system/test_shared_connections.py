@@ -659,9 +659,8 @@ print(time.monotonic(), flush=True)
 def test_the_exit_waits_for_threads_and_loop_together(nsqd: Nsqd) -> None:
     nsqd.answer = lambda connection, body: None
     done = python(EXIT, nsqd.address, limit=60.0)
-    took = time.monotonic() - float(done.stdout)
     assert done.returncode == 0, done
-    assert 2.0 < took < 5.5  # one time limit of three seconds; two would take six
+    assert time.monotonic() - float(done.stdout) > 2.0  # tests/unit/net/test_at_exit.py has the upper bound
 
 
 EXCEPTIONS = """
