@@ -182,7 +182,14 @@ def test_unused_modules_are_not_imported() -> None:
 
 
 def test_every_module_of_the_core_can_be_imported_alone() -> None:
-    need_extras = ("gnsq_lite.spark", "gnsq_lite.recording", "gnsq_lite.contrib", "gnsq_lite.cli", "gnsq_lite.__main__")
+    need_extras = (
+        "gnsq_lite.arrow",
+        "gnsq_lite.spark",
+        "gnsq_lite.recording",
+        "gnsq_lite.contrib",
+        "gnsq_lite.cli",
+        "gnsq_lite.__main__",
+    )
     names = [
         found.name
         for found in pkgutil.walk_packages([str(PACKAGE)], "gnsq_lite.")
