@@ -163,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def reports(folder: Path) -> list[str]:
-    """Return what the sanitizers said, in whatever process."""
+    """Return the reports of the sanitizers, from all processes."""
     return [path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("report.*"))]
 
 

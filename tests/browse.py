@@ -111,7 +111,7 @@ def look(program: str, folder: Path, address: str, screen: str, scheme: str) -> 
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Serve a directory; yield the address and what was asked for and missing."""
+    """Serve a directory; yield the address and the list of requested files that are missing."""
     missing: list[str] = []
     handler = type("_Handler", (Handler,), {"missing": missing})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder))) as server:

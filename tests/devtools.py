@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its DevTools pipe: nothing to install but the browser itself."""
+"""A headless Chromium, controlled over its DevTools pipe; needs only the browser."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Page:
 
     def complaints(self) -> list[str]:
         """Return what the console shows as an error, exceptions and refused scripts included."""
-        self.value("1")  # so that what was told before has come
+        self.value("1")  # so that earlier events have arrived
         return [text for session, text in self._browser.complaints if session == self._session]
 
 

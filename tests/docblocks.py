@@ -74,7 +74,7 @@ def _body(text: str) -> list[ast.stmt]:
 
 
 def _serves(tree: ast.Module) -> bool:
-    if not isinstance(tree.body[-1], ast.Expr):  # what start() returns is kept: it is none of a Reader's
+    if not isinstance(tree.body[-1], ast.Expr):  # keep the result of start(), if the object is no Reader
         return False
     for call in ast.walk(tree.body[-1]):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in ("start", "run"):

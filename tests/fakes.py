@@ -1,4 +1,4 @@
-"""Stand-ins for time and chance.  No test of a policy sleeps."""
+"""A fake clock, and a decoder of one message.  No test of a policy sleeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gnsq_lite.wire.frames import FrameDecoder
 
 
 class FakeClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that changes only in advance()."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now = start

@@ -1,4 +1,4 @@
-"""Numbered messages from Writers to Readers for minutes or hours, and what the process holds meanwhile.
+"""Numbered messages from Writers to Readers for minutes or hours, and the memory and descriptors of the process.
 
 Used by :mod:`tests.load`.
 """
@@ -133,7 +133,7 @@ class Flow:
             return numbers
 
     def publish(self, writer: Writer) -> None:
-        """Publish until told to stop, or until all were published."""
+        """Publish until the run stops, or until all messages were published."""
         try:
             while not self._stop.is_set():
                 numbers = self._take()

@@ -18,7 +18,7 @@ def repeats(long: int, default: int | None = None) -> int:
 
 
 def load() -> None:
-    """Register the two profiles with hypothesis and load the one that this run asks for."""
+    """Register the two profiles with hypothesis and load the one that this run needs."""
     from hypothesis import HealthCheck, settings  # a quarter of a second, which tests without it do not need
 
     # A busy machine is no defect: properties have no deadline, and print how to repeat the example that broke them.

@@ -145,7 +145,7 @@ class Proxy:
         except OSError:
             pass
         if self.holding or swallowed:
-            return  # the other side hears nothing of it
+            return  # the other side is not closed
         _shut(source, sink)
 
     def _send(self, sink: Any, data: bytes, tap: Tap | None) -> None:

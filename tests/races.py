@@ -1,4 +1,4 @@
-"""A pytest plugin to hunt races: threads switch every microsecond, and each test runs as often as asked.
+"""A pytest plugin to find races: threads switch every microsecond, and each test runs ``--repeat`` times.
 
 ``python -X dev -m pytest -p tests.races --repeat 100 tests/system/test_writer.py -k threads``
 """

@@ -1,4 +1,4 @@
-"""A client of its own for contract tests: a blocking socket and literals, none of the library's code.
+"""A client for contract tests: a blocking socket and literal bytes, without the library's code.
 
 What it parses and how it writes commands is stated here a second time on purpose: a mistake in the library's codec
 cannot hide itself.
@@ -105,7 +105,7 @@ class RawClient:
         self.socket.close()
 
     def send(self, *parts: bytes) -> None:
-        """Send bytes, compressed where an upgrade says so."""
+        """Send bytes, compressed if the connection was upgraded."""
         data = b"".join(parts)
         if self._deflate is not None:
             data = self._deflate(data)
@@ -149,7 +149,7 @@ class RawClient:
         return reply
 
     def subscribe(self, topic: str, channel: str, ready: int | None = None) -> None:
-        """SUB, check the answer, and RDY where *ready* says so."""
+        """Send SUB, check the response, and send RDY if *ready* is given."""
         assert self.ask(sub(topic, channel)) == b"OK"
         if ready is not None:
             self.send(b"RDY %d\n" % ready)

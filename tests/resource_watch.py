@@ -17,7 +17,7 @@ from tests.floods import resident_kib
 
 #: Seconds that no publish to the healthy nsqd may take; on a quiet machine they take milliseconds.
 LONGEST = 2.0
-#: KiB that one test may leave the process larger by; a module that feeds it large lawful answers has its own.
+#: KiB that one test may leave the process larger by; a module whose servers send large valid answers has its own.
 MOST_GROWTH = 50 * 1024
 #: Seconds between two publishes.
 PAUSE = 0.02

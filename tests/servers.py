@@ -147,7 +147,7 @@ class Process:
             time.sleep(0.005)
 
     def spawn(self, argv: list[str]) -> None:
-        """Start it, what it says appended to the log."""
+        """Start the server and append its output to the log."""
         assert self.pid is None, "it is running"
         create = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         actions = [
@@ -450,7 +450,7 @@ def real_nsqd(folder: Path, name: str = "nsqd", **options: Any) -> Iterator[Serv
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on now."""
+    """Return a TCP port of 127.0.0.1 on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -458,7 +458,7 @@ def free_port() -> int:
 
 @contextmanager
 def refusing_port() -> Iterator[int]:
-    """Keep a TCP port of 127.0.0.1 that nobody listens on, nor can meanwhile."""
+    """Reserve a TCP port of 127.0.0.1 on which no process listens or can listen."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield int(held.getsockname()[1])

@@ -40,7 +40,7 @@ def imported() -> set[str]:
 
 
 def declared() -> set[str]:
-    """Return the modules of what setup.py asks for, extras included."""
+    """Return the modules of the packages that setup.py requires, extras included."""
     tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     named = {found[1] for text in texts if (found := re.fullmatch(r"([A-Za-z][\w-]*)[<>=].*", text))}

@@ -1,4 +1,4 @@
-"""Who may import whom.  The rules are the table below; the checker is itself tested on planted faults."""
+"""Which package may import which.  The table below has the rules; the checker is tested on wrong imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public names and how they are called.  A change here is a change for users: say it in CHANGELOG.rst."""
+"""The public names and their signatures.  A change here is a change for users and belongs in CHANGELOG.rst."""
 
 from __future__ import annotations
 

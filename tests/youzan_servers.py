@@ -94,7 +94,7 @@ def many_files() -> Iterator[None]:
 
 
 def until(done: Callable[[], bool], what: str) -> None:
-    """Return when *done* says so; raises RuntimeError."""
+    """Wait until *done* returns true.  Raises RuntimeError."""
     limit = time.monotonic() + START_TIMEOUT
     while not done():
         if time.monotonic() > limit:
@@ -129,7 +129,7 @@ class RealCluster:
         return next(each for each in self.lookupds if each.http_address.endswith(f":{port}"))
 
     def is_stable(self) -> bool:
-        """Whether no partition is without a leader or a replica; only the leading nsqlookupd tells."""
+        """Return whether each partition has a leader and its replicas.  Only the leading nsqlookupd lists this."""
         try:
             answer = servers.http_call(self.leading().http_address, "GET", "/cluster/stats")
         except (OSError, StopIteration):  # it has died, or none leads yet

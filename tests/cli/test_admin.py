@@ -32,7 +32,7 @@ def cluster(make_cluster: MakeCluster) -> Cluster:
 
 
 def patiently(condition: Callable[[], bool]) -> Callable[[], bool]:
-    """Return *condition*, false while the cluster says that it is not stable."""
+    """Return *condition*, or false while the cluster reports that it is not stable."""
 
     def check() -> bool:
         try:

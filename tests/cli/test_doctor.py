@@ -1,4 +1,4 @@
-"""What the doctor finds in programs for pynsq and gnsq, and in those that need nothing."""
+"""Changes that the doctor lists for programs for pynsq and gnsq, and programs that need no change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line's tools when something is wrong: they end, with one line and an exit code, and lose nothing."""
+"""Commands that fail end with one line and an exit code, and lose no message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An HTTP auth server as nsqd expects one: it answers what the test says and keeps what it was asked."""
+"""An HTTP auth server for nsqd: it sends the responses that a test sets, and records the requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and channels: copies, backlog, balance, ephemeral ones, pauses, what a lost connection leaves."""
+"""Topics and channels: copies, backlog, balance, ephemeral channels, pauses, messages of a lost connection."""
 
 from __future__ import annotations
 

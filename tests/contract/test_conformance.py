@@ -362,7 +362,7 @@ def _(bench: Bench) -> str:
     bench.post(server, "/channel/delete", "c")
     ended = "disconnected" if client.is_closed() else "connected"
     wait_for(lambda: server.stats(bench.topic)["channels"] == [])
-    time.sleep(0.5)  # nsqd has told nsqlookupd meanwhile
+    time.sleep(0.5)  # nsqd registers the topic at nsqlookupd meanwhile
     return f"{ended}; {'still lists it' if cluster.lookupd_http('GET', where).json()['channels'] else 'forgets it'}"
 
 

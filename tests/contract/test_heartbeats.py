@@ -1,4 +1,4 @@
-"""Heartbeats: sent, enforced, switched off."""
+"""Heartbeats: their interval, the end of a silent client, and how a client disables them."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_topic_and_a_channel_made_at_lookupd_are_known_without_producers(clust
 
 def test_a_new_topic_gets_the_channels_that_lookupd_knows(cluster: Cluster, connect: Connect, topic: str) -> None:
     cluster.nodes[0].http("POST", f"/topic/create?topic={topic}_b")
-    cluster.wait_registered(f"{topic}_b")  # now nsqd knows whom to ask
+    cluster.wait_registered(f"{topic}_b")  # now nsqd has the address of nsqlookupd
     cluster.lookupd_http("POST", f"/channel/create?topic={topic}&channel=known")
     cluster.nodes[0].publish(topic, b"x")
     wait_for(lambda: cluster.nodes[0].stats(topic, "known").get("depth") == 1)

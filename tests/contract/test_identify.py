@@ -1,4 +1,4 @@
-"""IDENTIFY: ranges, replies, and what they set."""
+"""IDENTIFY: ranges of its values, the reply, and the effect on the connection."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_a_client_certificate_can_be_required(make_broker: MakeBroker, certs: Ce
     for context in (certs.client_context(), certs.client_context(client=certs.stranger)):
         client = connect(server)
         assert client.identify(tls_v1=True)["tls_v1"] is True
-        with pytest.raises((OSError, Closed)):  # TLS 1.3 tells at the first read
+        with pytest.raises((OSError, Closed)):  # TLS 1.3 reports it at the first read
             _hear(client, context)
 
 

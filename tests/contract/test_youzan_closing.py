@@ -1,4 +1,4 @@
-"""Closing in the middle of a cluster's troubles: nothing that nobody answers is waited for."""
+"""close() while servers of a cluster fail: it waits for no response that cannot come."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def test_other_lookupds_are_found_and_asked_when_the_configured_one_is_gone() ->
         cluster = Cluster(broker.lookupd_http_address, broker)
         with a_writer(cluster) as writer:
             writer.publish("t", b"before")
-            time.sleep(0.5)  # /listlookup is asked beside the first lookup
+            time.sleep(0.5)  # /listlookup is queried together with the first lookup
             broker.lookupds[0].stop()
             broker.youzan.move_leader("t", 0, 1 - (broker.youzan.leader("t", 0) or 0))
             writer.publish("t", b"after", timeout=20.0)
@@ -294,7 +294,7 @@ def test_a_writer_that_refuses_a_publish_looks_the_topic_up_again() -> None:
         broker.youzan.create_topic("t", 1)
         with Writer(lookupd_http_addresses=broker.lookupd_http_address, dialect="youzan") as writer:
             writer.publish("t", b"first")
-            time.sleep(0.5)  # /listlookup is asked beside the first lookup
+            time.sleep(0.5)  # /listlookup is queried together with the first lookup
             broker.youzan.upgrade_to_ext("t")
             with pytest.raises(OptionError, match="not an ext topic"):
                 writer.multipublish("t", [b"x"], headers=[{"a": 1}])
@@ -326,7 +326,7 @@ def test_a_topic_that_became_ext_is_read_on_after_the_next_lookup() -> None:
             subscribed(reader, 1)
             broker.youzan.upgrade_to_ext("t")
             writer.publish("t", b"x", headers={"a": 1}, timeout=10.0)
-            wait_for(lambda: got, 15.0)  # silence alone tells after a minute
+            wait_for(lambda: got, 15.0)  # a missing heartbeat is noticed after a minute
     assert got[0] == (b"x", {"a": 1})
 
 

@@ -1,4 +1,4 @@
-"""A real cluster of Youzan's whose servers are killed, stopped, and changed under a Reader and a Writer."""
+"""A real Youzan cluster whose servers are killed, stopped and changed while a Reader and a Writer use it."""
 
 from __future__ import annotations
 
@@ -137,5 +137,5 @@ def test_a_topic_that_becomes_ext_is_read_on_within_a_lookup(real: RealCluster) 
         wait_for(lambda: cluster.try_post(f"/topic/meta/update?topic={topic}&upgradeext=true"), 120.0)
         marker = uuid.uuid4().hex.encode()
         writer.publish(topic, marker)
-        wait_for(lambda: (0, marker) in got, 30.0)  # a poll is every 5 s; silence alone tells after about a minute
+        wait_for(lambda: (0, marker) in got, 30.0)  # a poll is every 5 s; a missing heartbeat is noticed after a minute
         assert reader.stats().connections

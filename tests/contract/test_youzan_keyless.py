@@ -1,4 +1,4 @@
-"""Publishes without a key: which partition they go to, and those that nobody waits for."""
+"""Publishes without a key: their partitions, and publish_nowait() without a wait for the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions of a Youzan cluster whose leader moves, dies, or is none."""
+"""Partitions of a Youzan cluster whose leader moves or dies, and partitions without a leader."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.youzan_broker import YouzanBroker
 
 
 class Cluster:
-    """What the tests ask of either cluster, over nsqlookupd's HTTP alone."""
+    """A cluster, embedded or real, that tests control through nsqlookupd's HTTP API."""
 
     def __init__(self, lookupd: str, broker: YouzanBroker | None) -> None:
         self.lookupd, self.broker = lookupd, broker
@@ -32,7 +32,7 @@ class Cluster:
         return json.loads(body) if body else None
 
     def topic(self, partitions: int, *, replicas: int = 1, **flags: str) -> str:
-        """Make a topic whose partitions all take writes; return its name."""
+        """Create a topic, wait until all its partitions accept writes, and return its name."""
         name = f"yz{uuid.uuid4().hex[:12]}"
         more = "".join(f"&{flag}={value}" for flag, value in flags.items())
         path = f"/topic/create?topic={name}&partition_num={partitions}&replicator={replicas}{more}"

@@ -27,7 +27,7 @@ def is_there() -> bool:
 
 
 class Postgres:
-    """A running server with the databases ``shop`` and ``other``; everyone who reaches the socket may come in."""
+    """A running server with the databases ``shop`` and ``other``; the socket needs no password."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,12 +45,12 @@ class Postgres:
             return False
 
     def keep(self) -> None:
-        """Keep both as they are: what :meth:`new_databases` makes copies of."""
+        """Rename both databases to the templates of :meth:`new_databases`."""
         for name in DATABASES:
             self.sql(f"alter database {name} rename to {name}_kept")
 
     def new_databases(self) -> None:
-        """Make both anew, as those that were kept."""
+        """Create both databases again from the kept templates."""
         for name in DATABASES:
             self.sql(f"drop database if exists {name} with (force)")
             self.sql(f"create database {name} template {name}_kept")
@@ -63,7 +63,7 @@ class Postgres:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """Start one, as another user where this is root, whom it refuses; ended and removed with the test."""
+    """Start a PostgreSQL, as another user if this is root, which PostgreSQL refuses.  It ends with the test."""
     folder = Path(tempfile.mkdtemp(prefix="gnsq-pg-"))
     user = None
     if os.geteuid() == 0:

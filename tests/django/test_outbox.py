@@ -1,4 +1,4 @@
-"""The outbox, on PostgreSQL where it is found and on SQLite: at least once, in order, and nothing that never was."""
+"""The outbox on PostgreSQL, if it is found, and on SQLite: at least once, in order, no rolled-back message."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The test suites of other NSQ clients, and nsqd's own, run against the embedded broker: nsqd says what is right."""
+"""The test suites of other NSQ clients, and nsqd's own, run on the embedded broker; nsqd's results are right."""

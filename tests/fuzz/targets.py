@@ -1,4 +1,4 @@
-"""What is fuzzed: each target takes any bytes and raises only what its documentation says it raises.
+"""The fuzz targets: each takes any bytes, and may raise only the documented exceptions.
 
 ``python -m tests.fuzz TARGET`` runs one under atheris, guided by coverage; :mod:`tests.fuzz.test_corpus` replays what
 was found.  What a target asserts beyond "no other exception" is said in its text.
@@ -57,7 +57,7 @@ def frames(data: bytes) -> None:
 
 
 def message(data: bytes) -> None:
-    """What is decoded stands where the layout says."""
+    """Check that each decoded field is at its place in the layout."""
     try:
         timestamp_ns, attempts, message_id, body = decode_message(data)
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""What is noted, and how the notes are audited."""
+"""The notes of publishers and handlers, and their audit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.ledger.wire import Passed, Witness
 
 #: Seconds around an event within which a machine under load may see it.
 SLACK = 1.5
-#: What a handler does whose message is finished.
+#: Ways in which a handler ends so that the message is finished.
 FINISHING = ("ok", "hang")
 
 
@@ -89,7 +89,7 @@ class Sent:
     unknown: int = 0
     #: How often the Writer itself sent it again after a lost connection (its ``retries``).
     resent: int = 0
-    #: When each publish that said OK began and ended, seconds of ``time.monotonic()``.
+    #: Begin and end of each publish that returned without an error, in seconds of ``time.monotonic()``.
     claims: list[tuple[float, float]] = field(default_factory=list)
 
     def most_copies(self) -> int:
@@ -242,7 +242,7 @@ class Auditor:
 
 
 def _invented(sent: dict[int, Sent], witness: Witness) -> Iterable[str]:
-    """Each OK that a Writer told of was said by an nsqd, and went on to it, between the call and its return."""
+    """Check that an nsqd sent each OK that a Writer reported, between the call of publish() and its return."""
     for number, outcome in sent.items():
         for began, ended in outcome.claims:
             if not any(began <= at <= ended for _, at in witness.confirmed.get(number, ())):

@@ -35,6 +35,6 @@ def jumps() -> bool:
 
 
 def jump(seconds: int) -> None:
-    """Let the wall clock be off by so many seconds, from what the machine says, until the next jump."""
+    """Set the difference between the wall clock and the machine's clock, in seconds, until the next jump."""
     with open(os.environ[VARIABLE], "r+b", buffering=0) as offset:
         offset.write(struct.pack("=q", seconds))

@@ -1,4 +1,4 @@
-"""TLS between a client and the proxy, and none between the proxy and nsqd: so the witness sees what passes.
+"""TLS between a client and the proxy, and none between the proxy and nsqd, so that the witness can read the bytes.
 
 nsqd begins TLS within a connection: IDENTIFY asks for it, the reply grants it, the handshake follows, then an OK.  The
 front asks nsqd for no TLS, grants it itself, and goes through the handshake with a certificate of the tests.
@@ -27,9 +27,9 @@ class TLSFront:
     def __init__(self, certificates: Certificates) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificates.server.cert, certificates.server.key)
-        #: While true, a handshake goes no further than the client's first words.
+        #: While true, a handshake stops after the client's first bytes.
         self.stalling = False
-        #: What a client is told then in place of the handshake, its last word.
+        #: Bytes that a client receives instead of the handshake, before the connection is closed.
         self.retort = b""
         #: Handshakes that were begun while *stalling*.
         self.stalled = 0
@@ -59,7 +59,7 @@ class TLSFront:
         return side
 
     def let_go(self) -> None:
-        """Let the handshakes go on, or hear the retort."""
+        """Let the stalled handshakes go on, or send :attr:`retort` instead."""
         self.stalling = False
 
     def _stall(self, client: Any) -> None:
@@ -82,7 +82,7 @@ class TLSSide:
         self._lock, self._sending = native_lock(), native_lock()
 
     def shake_hands(self, heard: Any) -> None:
-        """Do the handshake; *heard* is called with the socket after the client's first words."""
+        """Do the handshake.  *heard* is called with the socket after the client's first bytes."""
         while True:
             try:
                 self._tls.do_handshake()

@@ -42,9 +42,9 @@ STUCK = 60.0
 SURE = 2
 #: Seconds for which a process is stopped: longer than nsqd, or a client, waits for the other's heartbeats.
 PAUSE = 2.5 * float(QUICK["heartbeat_interval"])
-#: What a client says for which nsqd is not the reason, so that a run can show that it is seen.
+#: Kinds of false notes of a client, so that a run can show that the audit notices them.
 LIES = ("fin", "ok", "twice")
-#: What a balancer says to a client that begins TLS where no nsqd is left.
+#: Bytes that a load balancer sends to a client that begins TLS when no nsqd is left.
 BALANCER = b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
 
 
@@ -127,7 +127,7 @@ class Run:
         self.failure: BaseException | None = None
 
     def strike_until_stopped(self) -> None:
-        """Let faults strike, one after the other, until told to stop; then undo them."""
+        """Cause faults, one after the other, until the run stops; then undo them."""
         try:
             while not self.stopping.wait(self.rng.uniform(0.02, 0.15)):
                 self._strike(self.rng.choice(FAULTS), self.rng.randrange(NODES), self.rng.uniform(0.02, 0.3))
@@ -239,7 +239,7 @@ class Run:
 
 @contextmanager
 def cluster_of(kind: str, folder: Path) -> Iterator[servers.Cluster]:
-    """Start the servers.  A real nsqd writes each message to its disk before it says OK."""
+    """Start the servers.  A real nsqd writes each message to its disk before it sends OK."""
     if kind == "embedded":
         with servers.embedded_cluster(NODES, msg_timeout=MSG_TIMEOUT) as cluster:
             yield cluster
@@ -250,7 +250,7 @@ def cluster_of(kind: str, folder: Path) -> Iterator[servers.Cluster]:
 
 
 def make_proxies(cluster: servers.Cluster, setup: Setup, witness: Witness, folder: Path) -> tuple[list[Proxy], str]:
-    """Start a proxy before each nsqd, heard by *witness*; return them and the CA to trust, "" without TLS."""
+    """Start a proxy before each nsqd, read by *witness*; return the proxies and the CA file, "" without TLS."""
     made = certs.make(folder) if setup.tls else None
     proxies = [Proxy(handle.tcp_address) for handle in cluster.nodes]
     for proxy, handle in zip(proxies, cluster.nodes, strict=True):

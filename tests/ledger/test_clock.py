@@ -1,4 +1,4 @@
-"""Whatever the wall clock does, what the library waits for takes the time it should."""
+"""Jumps of the wall clock change no time limit and no delay of the library."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Wire:
         return Passed(self._worker, number, id.decode(), self._nsqd, time.monotonic())
 
     def down(self, data: bytes) -> None:
-        """Take note of what nsqd said next, whether it will go on or not."""
+        """Note nsqd's next bytes, also if the proxy does not forward them."""
         self._down += data
         at = 0
         while len(self._down) >= at + 8:

@@ -1,4 +1,4 @@
-"""A Reader whose handler notes each message and then does what the seed says: return, raise, hang, exit."""
+"""A Reader whose handler notes each message and then returns, raises, hangs or exits, as the seed decides."""
 
 from __future__ import annotations
 

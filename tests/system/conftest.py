@@ -1,4 +1,4 @@
-"""Every system test ends with the library's greenlets it began with: none left behind, none dead unseen."""
+"""Every system test ends with the greenlets of the library with which it began, and none failed unnoticed."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.youzan_broker import YouzanBroker
 
 
 class Crowd:
-    """Threads that publish, each its own bodies in order, until they are told to stop."""
+    """Threads that publish, each its own bodies in order, until stop() is called."""
 
     def __init__(self, writer: Writer, topic: str, count: int) -> None:
         self._writer, self._topic = writer, topic

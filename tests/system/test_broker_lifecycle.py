@@ -346,7 +346,7 @@ def test_noise_on_every_port_leaves_it_alive_silent_and_without_leaks() -> None:
 
 
 def test_who_connects_while_an_nsqd_starts_again_has_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(name: str) -> str:  # gevent's server of HTTP asks for it, and others have their turn meanwhile
+    def slow(name: str) -> str:  # gevent's HTTP server calls it, and other greenlets run meanwhile
         gevent.sleep(0.5)
         return name
 

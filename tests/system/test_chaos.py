@@ -1,4 +1,4 @@
-"""Faults on the way to nsqd: after each the Reader consumes again within a bound, nothing is lost, nothing leaks.
+"""Faults of the network: after each, the Reader consumes again within a time limit, and nothing is lost or leaks.
 
 Duplicates may only be messages that were in flight at the fault: nsqd cannot know that they were handled.
 """

@@ -1,4 +1,4 @@
-"""Who publishes from a thread keeps the deadline itself, whatever the I/O loop does."""
+"""A publish from a thread ends at its deadline, also if the I/O loop is blocked."""
 
 from __future__ import annotations
 

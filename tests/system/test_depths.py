@@ -1,4 +1,4 @@
-"""The depths of channels, which nsqd's HTTP API tells: for a Worker's pages and for a Spark query's progress."""
+"""The depths of channels, from nsqd's HTTP API, for a Worker's pages and for a Spark query's progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A missing descriptor, memory or address family ends one attempt to connect, and nothing else."""
+"""A missing descriptor, memory or address family fails only one attempt to connect."""
 
 from __future__ import annotations
 

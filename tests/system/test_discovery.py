@@ -16,7 +16,7 @@ from tests.fakes import FakeClock
 from tests.programs import wait_for
 from tests.system.lookupd_stubs import A, B, C, Cluster, Found, poll, producers
 
-# -- whom it finds ----------------------------------------------------------------------------------------------------
+# -- nsqds that are found ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rule("DISC-1")
@@ -98,7 +98,7 @@ def test_the_404_of_a_server_that_is_no_nsqlookupd_is_a_failure(found: Found) ->
     assert discovery.health()["one"].ok is False
 
 
-# -- what it logs and tells -------------------------------------------------------------------------------------------
+# -- logs and error messages ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rule("DISC-6")

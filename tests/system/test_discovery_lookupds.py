@@ -1,4 +1,4 @@
-"""nsqlookupds that name each other: who is asked, and how many."""
+"""nsqlookupds that list each other: which of them are queried, and how many at most."""
 
 from __future__ import annotations
 

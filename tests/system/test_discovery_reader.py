@@ -1,4 +1,4 @@
-"""A Reader and a Writer on nsqlookupds that fail: what is connected stays, what is found is used."""
+"""A Reader and a Writer whose nsqlookupds fail keep their connections and use the nsqds that are found."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_an_nsqlookupd_that_is_missing_at_the_start_is_queried_again_soon(broker
 @pytest.mark.rule("PUB-4")
 def test_a_new_nsqd_is_found_soon_while_a_publish_waits_for_one(broker: ServerHandle, topic: str) -> None:
     with stub() as server:
-        lists(server, "127.0.0.1", 1)  # nobody listens there
+        lists(server, "127.0.0.1", 1)  # no process listens there
         with Writer(lookupd_http_addresses=server.address, dialect="nsq") as writer:
             publication = writer.publish_nowait(topic, b"x", timeout=40.0)
             wait_for(lambda: len(server.requests) > 2)
@@ -106,7 +106,7 @@ def test_nothing_is_remembered_of_nsqds_that_nobody_lists_any_more(broker: Serve
         options: dict[str, Any] = {"lookupd_http_addresses": server.address, "lookupd_poll_interval": 0.05}
         with Reader(topic, "c", print, **options) as reader:
             core: Any = reader._core
-            for port in (1, 2, 3):  # nobody listens there
+            for port in (1, 2, 3):  # no process listens there
                 lists(server, "127.0.0.1", port)
                 wait_for(lambda port=port: any(lost.port == port for lost in core.losses.reasons()))
             lists(server, broker.host, broker.tcp_port)

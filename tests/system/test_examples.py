@@ -1,4 +1,4 @@
-"""The examples are run as their first lines say."""
+"""Each example is run by the command in its first lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an nsqd that floods a client does to the others, and to memory: next to nothing."""
+"""An nsqd that floods a client delays no other client of the process and fills no memory."""
 
 from __future__ import annotations
 

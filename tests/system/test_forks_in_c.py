@@ -1,4 +1,4 @@
-"""Forks that run none of Python's hooks: in uWSGI's master, and wherever else fork() is called from C."""
+"""Forks that do not run Python's fork hooks: in uWSGI's master, and in other C code that calls fork()."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_writer_of_an_application_publishes_in_uwsgis_workers(
     broker: ServerHandle, topic: str, flags: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "application.py").write_text(APPLICATION)
-    loads = 2 if "--lazy-apps" in flags else 1  # each worker its own, whose publish it counts, or the master
+    loads = 2 if "--lazy-apps" in flags else 1  # each worker loads the module and publishes, or only the master does
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [str(uwsgi()), "--http-socket", address, "--master", "--processes", "2", "--need-app", "--die-on-term"]

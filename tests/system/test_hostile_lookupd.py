@@ -61,7 +61,7 @@ def node(host: Any, port: Any = 4150) -> dict[str, Any]:
 
 
 class Gate:
-    """An ``allowed_addresses`` that notes what it was asked."""
+    """An ``allowed_addresses`` that notes its arguments."""
 
     def __init__(self, *allowed: tuple[str, int]) -> None:
         self.allowed, self.asked = set(allowed), set[tuple[str, int]]()

@@ -19,7 +19,7 @@ HOSTILE = '</script><script>window.owned=1</script><img src=x onerror="window.ow
 
 
 class Pages:
-    """Shows what the test says."""
+    """Show the state that the test sets."""
 
     def __init__(self) -> None:
         self.shown: Callable[[], dict[str, Any]] = document

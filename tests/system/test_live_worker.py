@@ -102,7 +102,7 @@ def test_the_status_is_of_all_processes_with_failures_depths_and_lines(
             wait_for(lambda: json.loads(call(address, "GET", "/api/history")[1])["samples"], STARTING)
         assert call(address, "GET", "/api/history", Host="rebound.example")[0] == 403
         assert call(address, "GET", "/", Host="rebound.example")[0] == 403
-        assert call(address, "GET", "/healthz", Host="rebound.example")[0] == 200  # probes ask by any name
+        assert call(address, "GET", "/healthz", Host="rebound.example")[0] == 200  # probes may use any host name
         assert call(address, "POST", "/api/control")[0] == 501
         assert "<title>" in call(address, "GET", "/")[1]
 

@@ -1,4 +1,4 @@
-"""Threads of a process that is not monkey-patched publish by themselves, whatever happens to one of them or to nsqd."""
+"""Threads of an unpatched process publish by themselves, also if one of them or nsqd fails."""
 
 from __future__ import annotations
 

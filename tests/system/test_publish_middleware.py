@@ -1,4 +1,4 @@
-"""Middleware of a Writer: which hooks see which publishes, in which order, and what an exception in a hook does."""
+"""Middleware of a Writer: which hooks run for which publishes, in which order, and exceptions in hooks."""
 
 from __future__ import annotations
 

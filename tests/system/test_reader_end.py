@@ -218,7 +218,7 @@ def test_start_blocks_until_close(broker: ServerHandle, topic: str) -> None:
 
 
 def test_a_reader_without_a_reference_continues(broker: ServerHandle, topic: str) -> None:
-    # lessons: a handler held by a weak reference was collected, and messages were finished with nobody reading them
+    # a handler held by a weak reference could be collected, and messages were finished without a handler
     seen: list[bytes] = []
 
     class Collector:

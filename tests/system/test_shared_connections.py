@@ -40,7 +40,7 @@ def no_nsqd_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Nsqd:
-    """A scripted nsqd: notes who connects and what is published, and answers as the test says."""
+    """A scripted nsqd: it notes connections and published bodies, and answers as the test sets."""
 
     def __init__(self) -> None:
         self.address = ""

@@ -172,7 +172,7 @@ def handle(message):
 def make(channel):
     return Reader("t", channel, handle, nsqd_tcp_addresses=address)
 
-make("b").start(block=False)  # which nobody keeps
+make("b").start(block=False)  # the program keeps no reference
 if how == "start":
     make("a").start()
 elif how == "with":

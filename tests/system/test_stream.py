@@ -1,4 +1,4 @@
-"""What a stream detects about its peer, and how it connects to a name with several addresses."""
+"""A stream notices the end of its peer, and connects to a name with several addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TLS has to say while callers' threads publish by themselves: its errors, its end, AUTH above it."""
+"""TLS while callers' threads publish by themselves: its errors, its end, and AUTH."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OK = b"\0\0\0\6\0\0\0\0OK"
 
 
 class Peer:
-    """An nsqd that speaks TLS and answers publishes, until it is told otherwise."""
+    """An nsqd with TLS that answers publishes until a test changes this."""
 
     def __init__(self, raw: socket.socket, context: ssl.SSLContext) -> None:
         self._raw = raw

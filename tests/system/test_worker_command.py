@@ -101,7 +101,7 @@ def test_a_process_that_does_not_end_is_killed_with_exit_code_3(tmp_path: Path) 
 
 
 def test_the_supervisor_waits_for_the_drain_timeout_of_the_worker(nsqd: Broker, tmp_path: Path) -> None:
-    # the supervisor would kill after its grace; the worker needs longer, and says so
+    # the supervisor kills after its grace; the worker needs longer and requests more time
     app = APP.replace("Worker(", "Worker(drain_timeout=60.0, ")
     source = "from gnsq_lite.supervise import children, processes\nchildren._DRAIN_TIMEOUT = processes.GRACE = 0.1\n"
     source += "processes.Supervisor.__init__.__defaults__ = tuple(\n"

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A directory with a short path: a supervisor whose sockets' paths would be too long for the system takes /tmp."""
+    """A directory with a short path: a supervisor uses /tmp if the paths of its sockets would be too long."""
     with tempfile.TemporaryDirectory(prefix="w") as path:
         yield Path(path)
 

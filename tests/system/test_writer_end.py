@@ -1,4 +1,4 @@
-"""What a Writer's flush() and close() wait for, and what it may hold until then."""
+"""flush() and close() of a Writer: what they wait for, and how much the Writer may hold until then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nsqds that are not there, say nothing, go away, or are another kind of server; and what a Writer makes of it."""
+"""A Writer whose nsqds are missing, silent, lost, or servers of another protocol."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Keyed(Crowd):
 
 
 def check(broker: YouzanBroker, crowd: Keyed) -> None:
-    """Each that was said to be there is there once, and those of a key are in their order, in one partition."""
+    """Check that each published message is there once, and that messages of a key are in order, in one partition."""
     seen: list[bytes] = []
     of_key: dict[bytes, list[bytes]] = defaultdict(list)
     where: dict[bytes, set[int]] = defaultdict(set)

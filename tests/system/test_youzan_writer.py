@@ -1,4 +1,4 @@
-"""A Writer of Youzan's dialect whose nodes fail; on the embedded cluster, through proxies."""
+"""A Writer with Youzan's dialect whose nodes fail, on the embedded cluster, through proxies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler raised, by the class of the exception and the attempts."""
+"""REQ, FIN or give up: the answer to a message whose handler raised, by exception class and attempts."""
 
 from __future__ import annotations
 

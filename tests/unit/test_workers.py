@@ -37,7 +37,7 @@ def test_the_list_of_a_worker_has_its_job_and_none_between_drains(runner: Any, f
     last = queue[2]
     with pytest.raises(HandlerRaised):
         made.drain(queue, worker)
-    assert worker == ["me", last]  # an exception leaves the job, whose messages may be unanswered
+    assert worker == ["me", last]  # the job stays after an exception: its messages may be unanswered
     assert seen.count(True) == len(seen) >= 4
 
 

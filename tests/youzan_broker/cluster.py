@@ -20,7 +20,7 @@ TAG_KEY = "##client_dispatch_tag"
 
 
 class ClusterRefused(Exception):
-    """A topic cannot be made or a leader moved so.  ``str()`` says why."""
+    """A topic cannot be created, or a leader cannot be moved.  ``str()`` has the reason."""
 
 
 @dataclass
@@ -148,7 +148,7 @@ class Cluster:
             yield from topic.seats
 
     def node_up(self, node: int) -> None:
-        """A node has started: it leads what nobody leads; what another was killed with waits for its time."""
+        """Make a started node the leader of partitions without one, unless another node's failover time still runs."""
         self.up.add(node)
         for seat in self._seats():
             if seat.leader is None and (seat.lost is None or seat.lost[0] == node):

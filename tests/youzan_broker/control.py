@@ -1,4 +1,4 @@
-"""A cluster of Youzan's kind put together, and what a test does to it."""
+"""An embedded Youzan cluster, and the methods with which a test controls it."""
 
 from __future__ import annotations
 

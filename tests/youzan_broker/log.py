@@ -16,7 +16,7 @@ from gnsq_lite.broker.topics import PutRefused
 
 PARTITION_SHIFT = 50
 MAX_ATTEMPTS = 4000
-#: What a message takes on the server's disk beside body and header, as its trace replies tell.
+#: Bytes of a message on the server's disk beside body and header, from its trace replies.
 DISK_OVERHEAD = 30  # of an ext topic one more
 
 
@@ -121,7 +121,7 @@ class PartitionChannel(Channel):
         self.wake()
 
     def change_leader(self) -> None:
-        """Disconnect everybody; what is not finished is ready again, and counted anew."""
+        """Disconnect all clients.  Messages in flight are ready again, and this delivery is no attempt."""
         for client in list(self.clients.values()):
             client.disconnect()
         self.clients.clear()

@@ -39,7 +39,7 @@ class YouzanNsqd(Nsqd):
         return YouzanSession(self, connection, self._next_client, self.clock.wall(), *place)
 
     def start(self) -> None:
-        """Listen, and lead what nobody leads.  Raises OSError."""
+        """Listen, and become the leader of partitions without one.  Raises OSError."""
         super().start()
         self._timers.append(self.every(self.options.queue_scan_interval, self.cluster.scan))
         self.cluster.node_up(self.number)
@@ -104,7 +104,7 @@ class Directory:
         ]
 
     def upgrade(self, name: str) -> None:
-        """Make a topic an ext topic under its consumers: they hear nothing any more, as from the real server."""
+        """Make a topic an ext topic under its consumers: they receive no more messages, as from the real server."""
         topic = self._cluster.topics.get(name)
         if topic is None or topic.ext:
             return

@@ -107,7 +107,7 @@ class YouzanSession(ProtocolV2):
             self._partition(words[2])
 
     def carry_out(self, command: Command) -> bytes | None:
-        """Do what *command* says and return its answer.  Raises CommandError."""
+        """Carry out *command* and return the response.  Raises CommandError."""
         if command.words[0] not in self.verbs:
             lists = " ".join("[" + " ".join(map(str, word)) + "]" for word in command.words)
             raise CommandError("E_INVALID", f"invalid command [{lists}]")

@@ -1,4 +1,4 @@
-"""The requests whose answers, from Youzan's real servers, are in the *.hex files beside this one.
+"""Requests to Youzan's real servers; the *.hex files in this folder have the responses.
 
 This file uses nothing of the library, so that the captured bytes can show the library's mistakes.
 """

@@ -17,7 +17,7 @@ from gnsq_lite.net.loop import loop_here
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[GreenletPool]:
-    """A pool of three workers whose jobs are callables.  Its clock stands still."""
+    """A pool of three workers whose jobs are callables.  Its clock does not advance."""
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     monkeypatch.setattr(pools, "drain", twin.drain)  # C does not read the time in Python
     failed: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""What an ordered connection writes and counts (YZ-6).  The tests use no network and do not wait."""
+"""The commands and counts of an ordered connection (YZ-6).  The tests use no network and do not wait."""
 
 from __future__ import annotations
 

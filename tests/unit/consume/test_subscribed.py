@@ -1,4 +1,4 @@
-"""What a Reader's connection writes, and when it schedules a callback.  The tests use no network and do not wait."""
+"""The commands that a Reader's connection writes, and its callbacks.  The tests use no network and do not wait."""
 
 from __future__ import annotations
 

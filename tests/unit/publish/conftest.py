@@ -1,4 +1,4 @@
-"""Cores on fakes have nothing to send when the interpreter exits, and nothing to reset after their test."""
+"""Cores on fakes are not registered for the exit of the interpreter, and need no reset after a test."""
 
 from __future__ import annotations
 

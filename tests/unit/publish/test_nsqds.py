@@ -1,4 +1,4 @@
-"""What a Writer knows of its nsqds, and which nsqds its threads try; without a network and without waiting."""
+"""The state that a Writer keeps of each nsqd, and which nsqds its threads try; no network, no waits."""
 
 from __future__ import annotations
 

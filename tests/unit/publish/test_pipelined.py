@@ -1,4 +1,4 @@
-"""What is read in the hub, and what is sent to an nsqd that takes nothing; without a network and without waiting."""
+"""Responses read in the hub, and sends to an nsqd that accepts no bytes; no network, no waits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_is_more_than_oks_or_not_certain_is_for_the_reader() -> None:
     writer = Pipeline(2)
     assert not writer.takes(OK * 3)  # answers to no publish
     assert not writer.takes(b"\0\0\0\x0f\0\0\0\0_heartbeat_")
-    writer.node.nsqd.silent.add(writer.node)  # which is to be told to the rotation
+    writer.node.nsqd.silent.add(writer.node)  # the rotation must learn of it
     assert not writer.takes(OK)
     writer.node.nsqd.silent.discard(writer.node)
     writer.connection._deliver(b"\0\0\0")  # the beginning of another answer

@@ -73,7 +73,7 @@ def connect(peer: Peer, opts: ConnectionOptions | None = None, subscribe: bytes 
 
 
 def answer_last(asked: str, frame: Frame) -> BaseConnection:
-    """Do a handshake in which nsqd answers *asked* with *frame*."""
+    """Do a handshake in which nsqd responds to *asked* with *frame*."""
     answers = [reply(tls_v1=True, snappy=True, auth_required=True), OK_FRAME, OK_FRAME, AUTH_REPLY, OK_FRAME]
     at = ANSWERED.index(asked)
     return connect(Peer(*answers[:at], frame, *answers[at + 1 :]), options(**EVERYTHING))

@@ -29,7 +29,7 @@ def reply(options: ConnectionOptions = PLAIN, **values: Any) -> Negotiated:
     return parse_identify_reply(json.dumps(values).encode(), options)
 
 
-# -- what is asked (NEG-1)
+# -- the JSON of IDENTIFY (NEG-1)
 
 
 @pytest.mark.rule("NEG-1")

@@ -1,4 +1,4 @@
-"""Bodies that youzan/go-nsq compresses; the bytes in here are what its codecs made."""
+"""Bodies compressed by youzan/go-nsq; its codecs made the bytes in this file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialect turns what nsqlookupd said, and what the user asked for, into commands and layouts."""
+"""The dialect turns nsqlookupd's responses and the user's options into commands and message layouts."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_batch_with_headers_is_not_sent_to_a_topic_that_takes_none() -> None:
     with pytest.raises(OptionError, match="not an ext topic"):
         dialect.encode(batch, at, said(dialect, [A]))
     assert b'{"a":1}' in dialect.encode(batch, at, said(dialect, [A], extend_support=True))
-    # nsqd refuses one message in order; what nsqlookupd said may be older than the topic's upgrade
+    # nsqd refuses one message in order; nsqlookupd's response may be older than the topic's upgrade
     assert b'{"a":1}' in dialect.encode(one, at, said(dialect, [A]))
 
 

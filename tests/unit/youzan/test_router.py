@@ -19,7 +19,7 @@ LEADERS = (Endpoint("a", 1, 0), Endpoint("b", 1, 1))
 
 
 class Lookups:
-    """The nsqlookupds of a topic: what each has said last, and which fail."""
+    """The nsqlookupds of a topic: the last response of each, and which of them fail."""
 
     def __init__(self) -> None:
         self.said: dict[str, Lookup] = {}
@@ -214,10 +214,10 @@ def test_where_nsqlookupds_differ_a_leader_goes_on_that_has_not_refused() -> Non
     host.says("one", *LEADERS)
     assert [host.leader_of(number) for number in (0, 1)] == [second[0], LEADERS[1]]
     host.router.put_back([], second[0])
-    host.says("one", *LEADERS)  # both were lost: what was said last counts
+    host.says("one", *LEADERS)  # both connections were lost: the last response counts
     assert host.leader_of(0) == LEADERS[0]
     host.lookups.failing.add("one")
-    host.says("other", *second)  # nobody that works lists the others any more
+    host.says("other", *second)  # no nsqlookupd that works lists the others any more
     assert [host.leader_of(number) for number in (0, 1)] == [*second]
 
 
