@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from datetime import datetime, timezone
 from typing import Any
 
@@ -38,10 +39,10 @@ def relay(
     OUTBOX is the name of the Outbox in MODULE (default "outbox").  Several relays may run at the same time, also in
     workers: a lock lets one relay publish at a time.
     """
-    outbox = load(target, Outbox, "outbox")
+    source = load(target, Outbox, "outbox").source()
     logs.configure("text", "info", "main")
-    with Writer(**flags.where(nsqds, lookupds), **flags.secured(options)) as writer:
-        relay_all([outbox.source()], writer, interval, once=once)
+    with closing(source), Writer(**flags.where(nsqds, lookupds), **flags.secured(options)) as writer:
+        relay_all([source], writer, interval, once=once)
 
 
 @command.command("schedules", cls=Command, example="outbox schedules shop.db:outbox")
