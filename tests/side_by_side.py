@@ -35,8 +35,9 @@ SECONDS = ROOT / "tests/seconds.txt"
 #: Directories whose conftest excludes files: pytest calls its hook for files that it finds, not for files by name.
 WHOLE = (Path("tests/recording"), Path("tests/spark"))
 #: Duration of a bundle: this part of the remaining seconds of a process, but at least LEAST.  So the last are short.
-PART = 1 / 2
-LEAST = 30.0
+#: Each bundle costs 1.3 s of CPU time for the start of pytest.
+PART = 2 / 3
+LEAST = 60.0
 #: Bytes of a test file per second of its duration, if tests/seconds.txt does not have the file.
 BYTES_PER_SECOND = 8000.0
 #: Seconds; tests/seconds.txt does not have files that take less.
@@ -152,7 +153,8 @@ def command(bundle: Sequence[Path], run: Run, arguments: Sequence[str]) -> tuple
     """Return the command line that runs a bundle."""
     module = ["gevent.monkey", "--module", "pytest"] if run.patched else ["pytest"]
     paths = map(str, bundle)
-    return (sys.executable, "-m", *module, "-q", "-p", "no:cacheprovider", "-m", run.marks, *arguments, *paths)
+    without = ("-p", "no:cacheprovider", "-p", "no:xdist")
+    return (sys.executable, "-m", *module, "-q", *without, "-m", run.marks, *arguments, *paths)
 
 
 def jobs(
