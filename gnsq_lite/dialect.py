@@ -91,8 +91,6 @@ class PublishRequest:
     bodies: Sequence[bytes]
     batch: bool = False
     defer: float = 0.0
-    key: bytes | None = None
-    partition: int | None = None
     trace_id: int | None = None
     #: Headers of the message.  In a batch, ``headers`` and ``trace_ids`` have one item for each body.
     headers: Any = None
@@ -106,7 +104,10 @@ class RoutedPublish(Protocol):
 
     topic: str
     batch: bool
-    #: The options of the publish; None if it has none.
+    #: Key that determines the partition, or the partition; None: not given.
+    key: bytes | None
+    partition: int | None
+    #: All other options; None if there are none.
     request: PublishRequest | None
     #: Encoded command.
     data: bytes
@@ -281,14 +282,16 @@ class Dialect:
         """Bytes besides the body that nsqd counts in each message when it applies ``--max-msg-size``."""
         return 0
 
+    def check_place(self, key: bytes | None, partition: int | None) -> None:
+        """Check the key or the partition of a publish.  Raises OptionError."""
+        _refuse({"key": key, "partition": partition})
+
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
         """Check *request*, and return it with encoded headers.  *most* is the maximum size of a message.
 
         Raises OptionError or MessageTooLarge for a request that nsqd would refuse for any topic.
         """
-        for name in YOUZAN_ONLY:  # no field is ignored silently
-            if getattr(request, name) is not None:
-                raise OptionError(name, getattr(request, name), "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
+        _refuse({name: getattr(request, name) for name in YOUZAN_ONLY})  # no field is ignored silently
         return request
 
     def encode(self, request: PublishRequest, endpoint: Endpoint, route: Lookup | None) -> bytes:
@@ -309,13 +312,20 @@ class Dialect:
 
 
 #: Fields of a request that only Youzan's NSQ supports.
-YOUZAN_ONLY = ("key", "partition", "trace_id", "headers", "trace_ids")
+YOUZAN_ONLY = ("trace_id", "headers", "trace_ids")
 
 #: Maximum unusable entries of a reply that are reported, because any client of nsqlookupd may register entries.
 MAX_LEFT_OUT = 100
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 100
+
+
+def _refuse(options: Mapping[str, object]) -> None:
+    """Raise OptionError for the first of *options* that is given."""
+    for name, value in options.items():
+        if value is not None:
+            raise OptionError(name, value, "needs Youzan's NSQ; this Writer's dialect is 'nsq'")
 
 
 def producers(data: Any, left_out: dict[str, None]) -> list[Endpoint]:

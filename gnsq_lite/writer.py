@@ -120,7 +120,8 @@ class Writer:
             reset_after_fork()
         core = self._core
         asks = trace_id is not None or headers is not None or defer or timeout is not None
-        asks = asks or key is not None or partition is not None
+        is_bound = key is not None or partition is not None
+        asks = asks or (is_bound and not self._is_routed)
         if not (asks or self._closed):  # A short path for the most common calls.
             if type(topic) is not str:
                 check_topic(topic)
@@ -135,8 +136,14 @@ class Writer:
                 settings = self._settings
                 seconds = settings.publish_timeout
                 publish = Publish(topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, settings.retries)
-                publish.data = b"".join((commands.PUBLISH_HEADS[topic], len(body).to_bytes(4, "big"), body))
-                if not self._threads.publish(publish):
+                if core is not None and self._is_routed:
+                    if is_bound:
+                        publish.key, publish.partition = self._place(key, partition)
+                    is_settled = core.publish_to_leader(publish, self._threads)
+                else:
+                    publish.data = b"".join((commands.PUBLISH_HEADS[topic], len(body).to_bytes(4, "big"), body))
+                    is_settled = self._threads.publish(publish)
+                if not is_settled:
                     return self._leave_to_loop(publish)  # type: ignore[no-any-return]
                 if publish._error is not None:
                     raise publish._error
@@ -195,8 +202,9 @@ class Writer:
         whole = b""
         asks = not (key is None and partition is None and headers is None and trace_ids is None)
         batch = PublishRequest(topic=topic, bodies=listed, batch=True)
+        place = self._place(key, partition)
         if asks or self._is_routed:
-            batch.key, batch.partition, batch.headers, batch.trace_ids = key_bytes(key), partition, headers, trace_ids
+            batch.headers, batch.trace_ids = headers, trace_ids
             check_one_each(batch)
             commands.check_bodies(batch.bodies, self._max_size)
             batch = self._dialect.check(batch, self._settings.max_msg_size)
@@ -211,6 +219,7 @@ class Writer:
         taken, failed = 0, None
         for part in (parts := [batch] if fits else list(split_batch(batch, most))):
             publish = Publish(topic, part.bodies, seconds, deadline, self._settings.retries, batch=True)
+            publish.key, publish.partition = place
             if asks:
                 self._ask(publish, part)
             elif fits:
@@ -299,6 +308,7 @@ class Writer:
         settings = self._settings
         #: Whether the dialect's router chooses the endpoint of each publish.
         self._is_routed = settings.dialect.is_routed
+        self._coalesces = settings.coalesce and not self._is_routed
         #: Whether discovery, routing or coalescing requires that the loop publishes.
         self._needs_loop = bool(settings.coalesce or settings.lookupds or self._is_routed)
         self._nsqds = Nsqds(settings.max_connections, takes_turns=not self._is_routed)
@@ -307,7 +317,7 @@ class Writer:
         self._threads = SharedConnections(settings, self._nsqds, self._counts)
 
     def _uses_threads(self, core: WriterCore | None) -> bool:
-        """Return whether the calling thread may publish to any nsqd through a connection that threads share.
+        """Return whether the calling thread may publish through a connection that threads share.
 
         While a ``publish_nowait`` is unanswered, the loop does all publishes, to keep their order.
         """
@@ -315,7 +325,7 @@ class Writer:
             return False
         if core is None:
             return not self._needs_loop
-        return not (self._settings.coalesce or self._is_routed or core.has_backlog())
+        return not (self._coalesces or core.has_backlog())
 
     def _carry_and_wait(self, publish: Publish) -> Any:
         """Do a checked publish; return its receipt or raise its error."""
@@ -326,10 +336,11 @@ class Writer:
             core = self._running_core(publish.timeout)
         is_settled = False
         if self._uses_threads(core):
-            publish.data = publish.command()
-            is_settled = self._threads.publish(publish)
-        elif core is not None and self._is_routed and is_plain_thread() and not core.has_backlog():
-            is_settled = core.publish_to_leader(publish, self._threads)
+            if core is not None and self._is_routed:
+                is_settled = core.publish_to_leader(publish, self._threads)
+            else:
+                publish.data = publish.command()
+                is_settled = self._threads.publish(publish)
         return publish.outcome() if is_settled else self._leave_to_loop(publish)
 
     def _leave_to_loop(self, publish: Publish) -> Any:
@@ -378,12 +389,19 @@ class Writer:
             body = self._checked(body)
         seconds = self._settings.publish_timeout if timeout is None else check_number("timeout", timeout, *TIMEOUT)
         publish = Publish(topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, self._settings.retries)
-        if defer or key is not None or partition is not None or trace_id is not None or headers is not None:
-            request = PublishRequest(topic=topic, bodies=(body,), key=key_bytes(key), partition=partition)
-            request.trace_id, request.headers = trace_id, headers
+        if key is not None or partition is not None:
+            publish.key, publish.partition = self._place(key, partition)
+        if defer or trace_id is not None or headers is not None:
+            request = PublishRequest(topic=topic, bodies=(body,), trace_id=trace_id, headers=headers)
             request.defer = check_defer(defer, self._settings.max_defer) if defer else 0.0
             self._ask(publish, self._dialect.check(request, self._settings.max_msg_size))
         return publish
+
+    def _place(self, key: str | bytes | None, partition: int | None) -> tuple[bytes | None, int | None]:
+        """Return the key as bytes, and the partition.  Raises OptionError."""
+        place = key_bytes(key), partition
+        self._dialect.check_place(*place)
+        return place
 
     def _ask(self, publish: Publish, request: PublishRequest) -> None:
         """Store *request*, which the dialect has checked, in *publish*.  Encode it if any nsqd may get it."""

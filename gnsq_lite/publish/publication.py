@@ -51,7 +51,10 @@ class Publish(Completion):
     greenlet: Any = None
     #: Group of :class:`Outcomes` that contains this publish, or None.
     peers: set[Publish] | None = None
-    #: Options for the dialect, or None if the publish has no options.
+    #: Key that determines the partition, or the partition.
+    key: bytes | None = None
+    partition: int | None = None
+    #: All other options for the dialect, or None if there are none.
     request: PublishRequest | None = None
     #: Bytes of the command.  If they are empty, :meth:`command` encodes the command.
     data = b""

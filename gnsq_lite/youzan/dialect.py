@@ -180,6 +180,10 @@ class YouzanDialect(Dialect):
         """Make the router that sends each publish to the leader of its partition."""
         return LeaderRouter(host, self, self._clock, nsqds, self.options)
 
+    def check_place(self, key: bytes | None, partition: int | None) -> None:
+        """Check the key or the partition of a publish.  Raises OptionError."""
+        check_place(key, partition, self.options.key_mapping)
+
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
         """Check *request*, and return it with encoded headers.  Raises OptionError, MessageTooLarge.
 
@@ -187,7 +191,6 @@ class YouzanDialect(Dialect):
         """
         if request.defer:
             raise OptionError("defer", request.defer, "Youzan's NSQ cannot defer a publish (it has no DPUB)")
-        check_place(request.key, request.partition, self.options.key_mapping)
         ids: Iterable[int | None] = [check_trace_id(each) for each in request.trace_ids or ()]
         if request.trace_ids is None:
             ids = itertools.repeat(None if request.trace_id is None else check_trace_id(request.trace_id))

@@ -149,11 +149,10 @@ class LeaderRouter:
 
     def _partition(self, topic: _Topic, publish: RoutedPublish) -> int:
         """Return the partition of a publish, _ANY or _UNKNOWN.  Raises OptionError, NotSent."""
-        request = publish.request
-        if request is None or (request.key is None and request.partition is None):
+        if publish.key is None and publish.partition is None:
             return _ANY
         try:
-            return partition_for(topic.name, topic.layout, request.key, request.partition, self._mapping)
+            return partition_for(topic.name, topic.layout, publish.key, publish.partition, self._mapping)
         except NotSent:
             if topic.lookups is None:
                 raise

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnsq_lite import errors
-from gnsq_lite.dialect import Endpoint, Lookup, PublishRequest
+from gnsq_lite.dialect import Endpoint, Lookup
 from gnsq_lite.publish.publication import Publish
 from gnsq_lite.youzan.dialect import YouzanDialect
 from gnsq_lite.youzan.lookup import TopicLayout
@@ -96,8 +96,7 @@ class Host:
 
     def publish(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publish:
         publish = Publish("t", (body,), 5.0, self.clock.now() + 5.0)
-        if key is not None or partition is not None:
-            publish.request = PublishRequest(topic="t", bodies=(body,), key=key, partition=partition)
+        publish.key, publish.partition = key, partition
         return publish
 
     def send(self, *publishes: Publish) -> None:
