@@ -20,7 +20,7 @@ from gnsq_lite.consume.flow_control import FlowControl
 from gnsq_lite.consume.losses import Losses
 from gnsq_lite.consume.ordered import OrderedConnection
 from gnsq_lite.consume.pool_kinds import default_concurrency, make_pool
-from gnsq_lite.consume.pools import Pool, Worker
+from gnsq_lite.consume.pools import Pool, ThreadPool, Worker
 from gnsq_lite.consume.rows import copies_of, count_rows
 from gnsq_lite.consume.rows_connection import RowsConnection
 from gnsq_lite.consume.run_handler import ASK_ALWAYS, BatchCalls, HandlerCalls, HandlerOutcomes, RowsCalls, key_of
@@ -466,7 +466,8 @@ class Subscription:
         if dialect.is_ordered(topic):
             sequence = OrderedPartition(owner.clock)
             unconfirmed = owner.unconfirmed.setdefault(self.endpoint.partition, Unconfirmed(owner.clock))
-            return OrderedConnection(sequence, unconfirmed, *given, reads_in_hub=pool != "inline")
+            threads = owner.pool if isinstance(owner.pool, ThreadPool) and owner.queue is owner.pool else None
+            return OrderedConnection(sequence, unconfirmed, threads, *given, reads_in_hub=pool != "inline")
         prompt, in_threads = settings.is_prompt, pool in ("thread", "async")
         reads_in_hub = prompt and pool != "inline"
         kind = partial(RowsConnection, settings.batch_size or 2**31) if settings.takes_rows else SubscribedConnection

@@ -333,6 +333,14 @@ class ThreadPool(Pool):
         if self._is_short and not self._will_check and len(self._queue) > 1:
             self._check_later()
 
+    def can_spare_one(self) -> bool:
+        """Return whether the calling thread of the pool may wait for a moment.  Thread-safe."""
+        return not self._queue and not self._closed and bool(self._idle or self._thread_count() < self._concurrency)
+
+    def take_next(self, job: Any) -> None:
+        """Queue *job* for the calling thread of the pool, which is about to look for its next job."""
+        self._queue.append(job)
+
     def _check_later(self) -> None:
         self._will_check = True
         self._loop.timer(_WAIT, self._check)

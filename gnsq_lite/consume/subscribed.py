@@ -191,6 +191,15 @@ class SubscribedConnection(Connection):
             self._flow.received(self, received)  # may queue a RDY, which is sent before the answers
         return is_reported
 
+    def _count_next(self, messages: list[Message]) -> None:
+        """Count the only message of a read, while nothing else is in flight."""
+        self.received_at = self.read_at
+        self.received += 1
+        self._in_flight += 1
+        self._reads.clear()
+        self._reads.append(messages)
+        self._kept = 1
+
     def _age(self, message: Message | None) -> float:
         """Return the age of *message* at the last read, in seconds.  The clocks of nsqd and client must agree."""
         if message is None:
@@ -299,7 +308,7 @@ class SubscribedConnection(Connection):
 
     def unanswered(self) -> list[Message]:
         """Return the messages that are neither answered nor removed."""
-        return [message for read in self._reads for message in read if is_open(message)]
+        return [message for read in self._reads.copy() for message in read if is_open(message)]
 
     def has_other_delivery(self, message: Message) -> bool:
         """Return whether an earlier or later delivery of *message* is unanswered.  Thread-safe.  Slow."""

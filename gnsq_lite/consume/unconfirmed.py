@@ -45,10 +45,13 @@ class Unconfirmed:
 
     def is_again(self, message: Message, opened_at: float) -> bool:
         """Return whether *message*, the next one of a connection opened at *opened_at*, was finished before."""
-        lost, now = self._lost, self._clock.now()
-        if lost is not None and (now - opened_at > _CONFIRMED_AFTER or now > lost[1] or lost[0] != _facts(message)):
-            lost = self._lost = None
-        return lost is not None
+        lost = self._lost
+        if lost is None:
+            return False
+        now = self._clock.now()
+        if now - opened_at > _CONFIRMED_AFTER or now > lost[1] or lost[0] != _facts(message):
+            self._lost = None
+        return self._lost is not None
 
 
 def _facts(message: Message) -> tuple[bytes, int, bytes]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from gnsq_lite._core import exchange, is_accelerated
 from gnsq_lite.clock import SYSTEM_CLOCK
 from gnsq_lite.errors import ConnectionLost, NSQConnectionError, NSQError, TLSError
 from gnsq_lite.net.loop import READ, WRITE, Loop, current_greenlet
@@ -24,9 +26,13 @@ from gnsq_lite.options import TLSOptions
 #: Maximum bytes of one read.  Sizes from 16 KiB to 1 MiB are equally fast.
 READ_SIZE = 64 * 1024
 
+#: Seconds that a thread waits for bytes in :meth:`Stream.exchange`.
+MOMENT = 0.005
+
 #: Flag for a send or recv that does not block.
 DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
 #: Poll event: the peer has closed its sending side.  Unread bytes may remain.
+_FLAGS = (DONTWAIT,)
 _HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
@@ -113,6 +119,10 @@ class Stream(ByteStream):
         self._readable: Any = loop.io(sock.fileno(), READ)
         self._writable: Any = loop.io(sock.fileno(), WRITE)
         self._take: Callable[[bytes], bool] = lambda data: False
+        #: What a thread has read, or the error of its read, until the loop or the thread handles it.
+        self._unread: list[Any] = []
+        self._number = sock.fileno()
+        self._may_block = False
 
     # -- reading
 
@@ -134,12 +144,14 @@ class Stream(ByteStream):
 
     def _on_readable(self) -> None:
         """Read the socket in the hub.  Pass the bytes or the error to the greenlet that waits in :meth:`read`."""
-        if self._waiting is None:
+        if self._waiting is None or not self._readable.active:
             self._readable.stop()  # an active watcher would call this again and again until a greenlet reads
             return
         given: Any  # bytes or NSQError
         try:
-            given = self._sock.recv(READ_SIZE, DONTWAIT)
+            given = self._unread.pop(0) if self._unread else self._sock.recv(READ_SIZE, DONTWAIT)
+            if isinstance(given, OSError):
+                raise given
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -164,6 +176,24 @@ class Stream(ByteStream):
         False, read() returns *data*.  If take() raises an NSQError, read() raises that error.
         """
         self._take = take
+
+    def let_threads_read(self) -> bool:
+        """Stop to read in the loop.  Return False if no greenlet waits in :meth:`read`."""
+        if self._waiting is None or self._unread:
+            return False
+        if not self._may_block:  # the loop's own calls have the flag DONTWAIT
+            self._may_block = True
+            self._sock.setblocking(True)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(MOMENT * 1e6)))
+        self._readable.stop()
+        return True
+
+    def read_in_loop(self) -> None:
+        """Read in the loop again, first what a thread has read and has not taken."""
+        if self.closed is None and self._waiting is not None and not self._readable.active:
+            self._loop.start(self._readable, self._on_readable)
+            if self._unread:
+                self._loop.soon(self._on_readable)
 
     def has_ended(self) -> bool:
         """Return whether this side or the peer has closed the stream.  Never blocks."""
@@ -243,6 +273,30 @@ class Stream(ByteStream):
             self._chunks.append(data[sent:])
             self._loop.call_soon(self._send_rest)
 
+    def exchange(self, data: bytes, counts: list[int]) -> bytes:
+        """Send *data* in a thread, and return what arrives within about MOMENT seconds, perhaps b"".
+
+        Adds the number of sent bytes to *counts*.  No bytes may have been unsent, no other thread may send or read, and
+        TLS must be off.  The loop reads these bytes too, unless the thread calls :meth:`take_read`.
+        """
+        unread = self._unread
+        try:
+            if is_accelerated:
+                exchange(self._number, data, counts, unread)
+            else:
+                counts.extend(map(self.send, (data,), _FLAGS))
+                unread.extend(map(self._sock.recv, (READ_SIZE,)))
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            unread.append(error)
+        self.sent_beside_loop(data, counts[0] if counts else 0)
+        return unread[-1] if unread and isinstance(unread[-1], bytes) else b""
+
+    def take_read(self) -> None:
+        """Count the bytes of :meth:`exchange`, which the calling thread handles."""
+        self.bytes_in += len(self._unread.pop())
+
     def _send_rest(self) -> None:
         if self.closed is None and not self._writable.active:
             self.stuck_since = SYSTEM_CLOCK.now()
@@ -267,6 +321,10 @@ class Stream(ByteStream):
         if waiting is not None:
             self._loop.soon(waiting.switch)
         self._has_ended = True
+
+    def end_reads(self) -> None:
+        """End an :meth:`exchange` in another thread at once."""
+        self._shut(socket.SHUT_RDWR)
 
     def shut_down(self) -> None:
         """Send the unsent bytes, then shut down writing.  Reading continues until EOF."""

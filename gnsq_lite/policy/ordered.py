@@ -63,6 +63,16 @@ class OrderedPartition:
             return counted_out + self._hand_out_again()
         return counted_out
 
+    def replace(self, finished: Any, message: Any) -> bool:
+        """Handle a finished message and the one that follows it, whose handler the caller then calls.
+
+        Return False, and do nothing, if the caller must call :meth:`finished` and :meth:`arrived` instead.
+        """
+        if self._current is not finished or self._again is not None or self._queue or self._held:
+            return False
+        self._current, self._returned = message, False
+        return True
+
     def finished(self, message: Any) -> list[Decision]:
         """Handle a finished message, whose FIN the caller sends."""
         return self._end(message)

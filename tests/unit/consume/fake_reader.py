@@ -21,13 +21,14 @@ class FakeReader:
     """The loop, stream, flow control and owner of a subscribed connection.
 
     *handle* is called with each message; *ordered* makes the connection that of a partition, whose previous
-    connection is that of *after*.
+    connection is that of *after*.  *threads* is the pool whose threads may read.
     """
 
     closed: Any = None
     error: Any = None
     stuck_since: Any = None
     unsent = 0
+    loop_reads, has_ended_reads = True, False
 
     def __init__(
         self,
@@ -38,12 +39,14 @@ class FakeReader:
         writes_fins: bool = False,
         tls: object = None,
         after: FakeReader | None = None,
+        threads: Any = None,
     ) -> None:
         self.tls, self.watches, self.flow, self._handle = tls, ordered, self, handle
         self.loop = FakeLoop(after.clock if after else None)
         self.clock = self.loop.clock
         self.unconfirmed = after.unconfirmed if after else Unconfirmed(self.clock)
         self.written, self.sent_by_threads = list[bytes](), list[bytes]()
+        self.to_threads = list[Any]()
         self.handled = list[Message]()
         self.reported, self.failures, self.lost = list[int](), list[int](), 0
         loop: Any = self.loop
@@ -53,7 +56,7 @@ class FakeReader:
         self.connection: Any
         if ordered:
             partition = OrderedPartition(self.clock)
-            self.connection = OrderedConnection(partition, self.unconfirmed, *args, reads_in_hub=reads_in_hub)
+            self.connection = OrderedConnection(partition, self.unconfirmed, threads, *args, reads_in_hub=reads_in_hub)
         else:
             self.connection = SubscribedConnection(*args, is_prompt=True, writes_fins=writes_fins)
         self.connection._stream = owner
@@ -78,6 +81,27 @@ class FakeReader:
         assert self.connection.unanswered() == []
 
     # -- the stream
+
+    def read_in_loop(self) -> None:
+        self.loop_reads = True
+
+    def let_threads_read(self) -> bool:
+        self.loop_reads = False
+        return True
+
+    def exchange(self, data: bytes, counts: list[int]) -> bytes:
+        """Take a FIN of the thread that has the lease, and return the next item of ``to_threads``."""
+        self.sent_by_threads.append(data)
+        counts.append(len(data))
+        given = self.to_threads.pop(0)
+        if isinstance(given, bytes):
+            return given
+        raise given
+
+    def take_read(self) -> None: ...
+
+    def end_reads(self) -> None:
+        self.has_ended_reads = True
 
     def write(self, data: bytes) -> None:
         self.written.append(data)

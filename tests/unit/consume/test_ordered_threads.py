@@ -1,0 +1,199 @@
+"""Handlers' threads that read the next message of their partition (YZ-6).  The tests use no network and do not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnsq_lite.errors import ConnectionLost
+from gnsq_lite.message import Message, finish_new
+from tests.frames import HEARTBEAT, message
+from tests.unit.consume.fake_reader import FakeReader
+
+pytestmark = pytest.mark.rule("YZ-6")
+
+
+class Threads:
+    """The pool of the handlers' threads."""
+
+    def __init__(self) -> None:
+        self.next, self.can_spare = list[Message](), True
+
+    def can_spare_one(self) -> bool:
+        return self.can_spare
+
+    def take_next(self, job: Message) -> None:
+        self.next.append(job)
+
+
+def frame(number: int) -> bytes:
+    return message(b"x", id=b"%016d" % number)
+
+
+def fin(number: int) -> bytes:
+    return b"FIN %016d\n" % number
+
+
+def reader_with_threads() -> tuple[FakeReader, Threads]:
+    """Return a Reader that has finished message 0 and handles message 1, which followed at once."""
+    threads = Threads()
+    reader = FakeReader(ordered=True, threads=threads)
+    reader.watches = False
+    reader.connection.set_ready(1)
+    reader.turn()
+    for number in (0, 1):
+        assert reader.connection._take_messages(frame(number))
+        if number == 0:
+            assert finish_new(reader.handled[0])
+            reader.turn()
+    assert not reader.loop_reads
+    return reader, threads
+
+
+def test_a_thread_reads_the_message_that_follows_its_own() -> None:
+    reader, threads = reader_with_threads()
+    reader.to_threads += [frame(2), frame(3), b""]
+    job = reader.handled[-1]
+    for number in (1, 2, 3):
+        assert job._connection is reader.connection
+        assert job.id == b"%016d" % number
+        assert finish_new(job)
+        assert reader.sent_by_threads[-1] == fin(number)
+        job = threads.next[-1]
+    assert (reader.connection.received, reader.connection.finished, reader.connection.in_flight) == (4, 4, 0)
+    reader.turn()
+    assert reader.loop_reads  # because the last read of the thread brought nothing
+    assert reader.connection._take_messages(frame(4))
+    assert reader.handled[-1].id == b"%016d" % 4
+
+
+@pytest.mark.parametrize("data", [b"", HEARTBEAT, frame(2) + HEARTBEAT, frame(2)[:-1], frame(2) + frame(3)])
+def test_a_thread_leaves_all_but_one_whole_message_to_the_loop(data: bytes) -> None:
+    reader, threads = reader_with_threads()
+    reader.to_threads.append(data)
+    assert finish_new(reader.handled[-1])
+    reader.turn()
+    assert (threads.next, reader.loop_reads) == ([], True)
+    assert reader.connection._take_messages(frame(2))
+    assert reader.handled[-1].id == b"%016d" % 2
+
+
+def requeue(reader: FakeReader, job: Message) -> None:
+    job.requeue(0.0)
+
+
+def finish(reader: FakeReader, job: Message) -> None:
+    job.finish()
+
+
+def touch(reader: FakeReader, job: Message) -> None:
+    job.touch()
+
+
+def check(reader: FakeReader, job: Message) -> None:
+    reader.connection.close_if_dead(reader.clock.now())
+
+
+def close(reader: FakeReader, job: Message) -> None:
+    reader.connection.send_close()
+
+
+@pytest.mark.rule("HB-1")
+@pytest.mark.parametrize("act", [requeue, finish, touch, check, close])
+def test_the_loop_reads_again_after_other_answers_and_at_each_check(act: Callable[[FakeReader, Message], None]) -> None:
+    reader, threads = reader_with_threads()
+    act(reader, reader.handled[-1])
+    reader.turn()
+    assert reader.loop_reads
+    if finish_new(reader.handled[-1]):
+        reader.turn()
+    assert threads.next == []
+    reader.assert_nothing_is_in_flight()
+
+
+def test_no_thread_waits_for_a_message_if_other_jobs_need_it_or_if_messages_come_slowly() -> None:
+    reader, threads = reader_with_threads()
+    threads.can_spare = False
+    assert finish_new(reader.handled[-1])
+    reader.turn()
+    assert reader.loop_reads
+    threads.can_spare = True
+    reader.clock.advance(1.0)
+    assert reader.connection._take_messages(frame(2))
+    assert reader.loop_reads
+
+
+def test_the_loop_decides_and_writes_when_the_thread_has_released_the_lease() -> None:
+    reader, threads = reader_with_threads()
+
+    def while_the_thread_reads(data: bytes, counts: list[int]) -> bytes:
+        reader.connection.send(b"RDY 1\n")
+        reader.connection._decide(lambda: decided.append(len(threads.next)) or [])
+        written.append(reader.turn())
+        counts.append(len(data))
+        return frame(2)
+
+    written, decided = list[bytes](), list[int]()
+    lease: Any = reader.connection._lease
+    lease._held = HeldByOther(lease._held)
+    reader.exchange = while_the_thread_reads  # type: ignore[method-assign]
+    assert finish_new(reader.handled[-1])
+    assert written == [b""]
+    assert [each.id for each in threads.next] == [b"%016d" % 2]
+    assert reader.turn() == b"RDY 1\n"
+    assert (decided, reader.loop_reads) == ([1], True)
+
+
+class HeldByOther:
+    """A lock that its holder, this thread in the place of another one, cannot acquire twice."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock, self._is_owned, self.release = lock, lock._is_owned, lock.release
+
+    def acquire(self, *how: Any) -> bool:
+        return not self._lock._is_owned() and bool(self._lock.acquire(*how))
+
+
+def test_closing_ends_the_read_of_a_thread() -> None:
+    reader, threads = reader_with_threads()
+
+    def while_the_thread_reads(data: bytes, counts: list[int]) -> bytes:
+        reader.connection.close(ConnectionLost("nsqd:4150", "reset"))
+        counts.append(len(data))
+        return b""
+
+    reader.connection._lease._held = HeldByOther(reader.connection._lease._held)
+    reader.exchange = while_the_thread_reads  # type: ignore[method-assign]
+    assert finish_new(reader.handled[-1])
+    reader.turn()
+    assert (reader.has_ended_reads, threads.next, reader.connection.in_flight) == (True, [], 0)
+
+
+class Interrupted(BaseException):
+    """Raised in the thread by another thread."""
+
+
+def test_an_exception_in_a_reading_thread_loses_no_message() -> None:
+    reader, _ = reader_with_threads()
+    reader.to_threads.append(Interrupted())
+    with pytest.raises(Interrupted):
+        finish_new(reader.handled[-1])
+    reader.turn()
+    assert (reader.closed, reader.loop_reads) == (None, True)  # the FIN was sent, and the loop has what was read
+    assert reader.connection._take_messages(frame(2))
+    assert reader.handled[-1].id == b"%016d" % 2
+
+
+def test_an_exception_before_the_fin_is_sent_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, threads = reader_with_threads()
+
+    def interrupted() -> bool:
+        raise Interrupted
+
+    monkeypatch.setattr(threads, "can_spare_one", interrupted)
+    with pytest.raises(Interrupted):
+        finish_new(reader.handled[-1])
+    reader.turn()
+    assert "interrupted" in str(reader.closed)
