@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
@@ -28,8 +29,8 @@ log = logging.getLogger("gnsq_lite.recording")
 
 #: Fewer bytes than SMALL wait for SMALL_AFTER seconds, because small sealed files can never be merged.
 SMALL, SMALL_AFTER = 1 << 20, 3600.0
-#: Seconds between two looks at the rows of the own log, and at the other logs, and before the next try after an error.
-LOOK, LOOK_AROUND, RETRY = 0.5, 5.0, 10.0
+#: Seconds between two looks at the rows of the own log, and before the next try after an error.
+LOOK, RETRY = 0.5, 10.0
 
 
 def seal_log(recording: Recording, writer: LocalLog | ObjectLog, last: int, *, whole: bool = True) -> int:
@@ -47,8 +48,8 @@ def seal_log(recording: Recording, writer: LocalLog | ObjectLog, last: int, *, w
         name = parquet.sealed_name(writer.name, first)
         span = Span(writer.name, first - 1, end, tuple((file.name, file.first, 0) for file in group))
         writer.check_writer()
-        rows = reader.read(span)
-        if not recording.add_sealed(name, lambda sink, rows=rows: parquet.write(sink, rows, youzan)):  # type: ignore[misc]
+        fill = partial(parquet.write, rows=reader.read(span), include_youzan=youzan)
+        if not recording.add_sealed(name, fill):
             log.info("log %s: another process has sealed row %d", writer.name, first)
         reader.relist()
         if reader.check_sealed(name) != end:  # another process has sealed other rows: begin again
@@ -133,6 +134,8 @@ class Sealer:
         self._stored = 0
         self._since: float | None = None
         self._others: dict[str, _Other] = {}
+        #: Seconds between two looks at the other logs.  On an object store, a look at a log takes up to three requests.
+        self._around = min(5.0, max(1.0, after / 10))
         self._looked = clock.now()
         self._stopping = threading.Event()
 
@@ -191,7 +194,7 @@ class Sealer:
 
     def look_around(self) -> None:
         """Seal the other logs that have no writer, and no new row for *after* seconds."""
-        if self._clock.now() - self._looked < LOOK_AROUND:
+        if self._clock.now() - self._looked < self._around:
             return
         self._looked = self._clock.now()
         try:

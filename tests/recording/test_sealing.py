@@ -17,6 +17,7 @@ import pytest
 
 from gnsq_lite.arrow import YOUZAN_COLUMNS, arrow_schema, to_batch
 from gnsq_lite.recording import Recording, lease, local, parquet, sealer
+from gnsq_lite.recording import recording as module
 from gnsq_lite.recording.errors import DataLoss, RecordingDamaged, RecordingError, RecordingFenced
 from gnsq_lite.recording.files import Files
 from gnsq_lite.recording.known import DedupIndex
@@ -26,7 +27,7 @@ from gnsq_lite.recording.sealer import Sealer, seal_free_logs, seal_log
 from tests.fakes import FakeClock
 from tests.programs import wait_for
 from tests.recording.fakes import Crash, CrashingFiles, FakeMessage, FakeReceiver
-from tests.recording.places import batch, bodies, in_folder, sealed_folder
+from tests.recording.places import FolderStore, batch, bodies, in_folder, sealed_folder
 
 Make = Callable[..., Recording]
 
@@ -168,6 +169,68 @@ def test_a_sealer_that_dies_at_any_step_loses_and_doubles_no_row(
         assert in_folder(place) == bodies(Recording(place)) == list(range(7)), step
         assert not Recording(place).reader(name).replaced(), "packs of sealed rows are removed"
         assert not local.packs(tmp_path / str(step) / "logs" / name), step
+        if not died:
+            assert step > 10
+            return
+    raise AssertionError("the seal did not end")
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_sealer_of_objects_that_dies_before_or_after_any_request_loses_and_doubles_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("GNSQ_TEST_FOLDER", str(tmp_path / "bucket"))
+    left = [0]
+
+    class DyingStore(FolderStore):
+        """Dies before or after the n-th request that changes something."""
+
+        def create(self, name: str, data: bytes) -> None:
+            self._step()
+            super().create(name, data)
+            self._step()
+
+        def remove(self, *names: str) -> None:
+            for name in names:  # a store removes objects one by one
+                self._step()
+                super().remove(name)
+            self._step()
+
+        def _step(self) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Crash
+
+        def below(self, prefix: str) -> FolderStore:
+            found = DyingStore(self.url, self._given, self._prefix + prefix)
+            found._store = self._opened()
+            return found
+
+    monkeypatch.setattr(module.objectstore, "ObjectStore", DyingStore)
+    monkeypatch.setattr(lease, "LEASE", 0.05)
+    for step in range(1, 100):
+        place, left[0] = f"s3://bucket/{step}", 0
+        recording = Recording(place)
+        recording.create("t", "c")
+        recording.begin_sealing()
+        writer = written(recording, 2, packs=3)
+        left[0] = step
+        try:
+            seal(recording, writer, limit=1000)
+        except Crash:
+            pass
+        died, left[0] = left[0] <= 0, 0
+        writer.lease._closing.set()  # the process is gone
+        assert bodies(Recording(place)) == list(range(6)), step
+        assert sorted(set(in_folder(place))) == sorted(in_folder(place)), step
+        after = Recording(place).writer(writer.name)
+        after.open(wait=30.0)
+        assert after.last == 6, step
+        after.append([batch(6)])
+        seal(Recording(place), after)
+        after.close()
+        assert in_folder(place) == bodies(Recording(place)) == list(range(7)), step
         if not died:
             assert step > 10
             return
@@ -486,8 +549,8 @@ def test_a_seal_that_fails_is_logged_and_tried_again(
     failures = [OSError(errno.ENOSPC, "No space left on device")]
     write = parquet.write
 
-    def full(sink: BinaryIO, rows: Any, youzan: bool) -> None:
-        write(sink, rows, youzan)
+    def full(sink: BinaryIO, **given: Any) -> None:
+        write(sink, **given)
         if failures:
             raise failures.pop()
 
