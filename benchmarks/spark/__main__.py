@@ -34,8 +34,8 @@ def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[
         number = next(_numbers)
         return f"bench-{number}", folder / str(number)
 
-    def plain(run: Any, size: int = 100) -> Case:
-        return lambda: run(server, *fresh(), rows, size)
+    def plain(run: Any, size: int = 100, **more: bool) -> Case:
+        return lambda: run(server, *fresh(), rows, size, **more)
 
     def in_spark(size: int = 100, count: int = rows, **more: str) -> Case:
         return lambda: session_cases.through_spark(spark(), server, *fresh(), count, size, **more)
@@ -43,8 +43,8 @@ def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[
     def latency(file_system: str) -> Case:
         return lambda: session_cases.latency(spark(), server, *fresh(), 1000, seconds, file_system)
 
-    def segments(per_flush: int) -> Case:
-        return lambda: cases.read_segments(fresh()[1], rows, 100, per_flush)
+    def segments(per_flush: int, **more: bool) -> Case:
+        return lambda: cases.read_segments(fresh()[1], rows, 100, per_flush, **more)
 
     def cut(tasks: int) -> Case:
         return in_spark(maxOffsetsPerTrigger=str(rows // 4), minPartitions=str(tasks))
@@ -53,10 +53,13 @@ def chosen(server: Any, folder: Path, rows: int, seconds: int, spark: Callable[[
     return {
         "recorder": plain(cases.receive),
         "recorder, 1 kB": plain(cases.receive, 1000),
+        "recorder, --parquet": plain(cases.receive, parquet=True),
+        "recorder, 1 kB, --parquet": plain(cases.receive, 1000, parquet=True),
         "plain Reader -> Parquet": plain(cases.plain_reader),
         "reading, flushes of 1,000 rows": segments(1000),
         "reading, flushes of 100 rows": segments(100),
         "reading, flushes of 10 rows": segments(10),
+        "reading, Parquet files": segments(1000, sealed=True),
         "topic -> noop": in_spark(),
         "topic -> noop, half the rows": in_spark(count=rows // 2),
         "topic -> noop, a quarter of the rows": in_spark(count=rows // 4),

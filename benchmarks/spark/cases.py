@@ -19,6 +19,7 @@ from gnsq_lite.recording.options import RecorderOptions
 from gnsq_lite.recording.receiver import Receiver
 from gnsq_lite.recording.recorder import Recorder
 from gnsq_lite.recording.recording import Recording
+from gnsq_lite.recording.sealer import Sealer, seal_free_logs
 
 
 def prepare(server: Any, topic: str, messages: int, size: int) -> None:
@@ -37,18 +38,30 @@ def options(server: Any, topic: str, directory: Path, **more: str) -> dict[str, 
     return {**base, "maxWaitingBytes": "100g", **more}
 
 
-def receive(server: Any, topic: str, directory: Path, messages: int, size: int) -> dict[str, float]:
-    """Measure a recorder: messages per second, and CPU time of this process per message."""
+def receive(
+    server: Any, topic: str, directory: Path, messages: int, size: int, *, parquet: bool = False
+) -> dict[str, float]:
+    """Measure a recorder: messages per second, and CPU time of this process per message.
+
+    If *parquet* is true, the figures contain the Parquet files of all rows.
+    """
     prepare(server, topic, messages, size)
     given = RecorderOptions(topic=topic, channel="c", client={"nsqd_tcp_addresses": [server.tcp_address]})
     recording = Recording(str(directory))
     recording.create(topic, "c")
+    if parquet:
+        recording.begin_sealing()
     writer = recording.take()
     recorder = Recorder(writer, recording.reader(writer.name), Receiver(given), given)
+    sealer = Sealer(recording, recorder) if parquet else None
     begun, cpu = time.perf_counter(), time.process_time()
     recorder.start()
+    if sealer is not None:
+        sealer.start()
     while recorder.stored < messages:
         time.sleep(0.002)
+    if sealer is not None:
+        sealer.stop()
     seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
     recorder.stop()
     assert sum(recording.end().values()) == messages
@@ -112,7 +125,9 @@ class Row:
         self.id, self.timestamp_ns, self.attempts, self.body = b"%016x" % number, number * 1000, 1, body
 
 
-def read_segments(directory: Path, rows: int, size: int, per_flush: int = 1000) -> dict[str, float]:
+def read_segments(
+    directory: Path, rows: int, size: int, per_flush: int = 1000, *, sealed: bool = False
+) -> dict[str, float]:
     """Measure how many rows per second one core reads from a recording, in the same way as a task."""
     recording = Recording(str(directory))
     recording.create("clicks", "c")
@@ -120,6 +135,9 @@ def read_segments(directory: Path, rows: int, size: int, per_flush: int = 1000) 
     for at in range(0, rows, per_flush):
         writer.append([(-1, to_batch([Row(n, b"x" * size) for n in range(at, at + per_flush)]))])
     writer.close()
+    if sealed:
+        recording.begin_sealing()
+        list(seal_free_logs(recording))
     span = recording.reader(writer.name).span(0, rows)
     begun, cpu = time.perf_counter(), time.process_time()
     read = 0
