@@ -12,6 +12,7 @@ has the first row and not the last, so that only one of two processes can create
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -126,7 +127,13 @@ def write(sink: BinaryIO, rows: Iterable[tuple[Frame, pa.RecordBatch]], include_
         if waiting:
             writer.write_table(pa.Table.from_batches(waiting), row_group_size=1 << 31)
         footer = footer._replace(size=file.size, crc=file.crc)
-        writer.add_key_value_metadata({_KEY: json.dumps(footer._asdict()).encode()})
+        writer.add_key_value_metadata({_KEY: _encoded(footer)})
+
+
+def _encoded(found: Footer) -> bytes:
+    """Return *found* as JSON.  Runs are compressed, because Youzan's NSQ may have as many as there are rows."""
+    runs = base64.b64encode(zlib.compress(json.dumps(found.runs).encode())).decode()
+    return json.dumps({**found._asdict(), "runs": runs}).encode()
 
 
 def footer(tail: pa.Buffer, name: str) -> Footer | None:
@@ -138,12 +145,14 @@ def footer(tail: pa.Buffer, name: str) -> Footer | None:
         return None
     try:
         return _footer(read_metadata(pa.BufferReader(tail)))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, zlib.error) as error:
         raise RecordingDamaged(f"{name} is damaged: {error}") from error
 
 
 def _footer(metadata: Any) -> Footer:
-    found = Footer(**json.loads(metadata.metadata[_KEY]))
+    fields = json.loads(metadata.metadata[_KEY])
+    runs = json.loads(zlib.decompress(base64.b64decode(fields["runs"])))
+    found = Footer(**{**fields, "runs": runs})
     if found.last - found.first + 1 != metadata.num_rows or sum(count for _, count in found.runs) != metadata.num_rows:
         raise ValueError(f"{metadata.num_rows} rows, but the footer says rows {found.first} to {found.last}")
     return found
