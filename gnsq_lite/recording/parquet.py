@@ -140,8 +140,8 @@ def footer(tail: pa.Buffer, name: str) -> Footer | None:
     """Parse the footer at the end of *tail*.  Return None if *tail* is too short.  Raises RecordingDamaged."""
     from pyarrow.parquet import read_metadata
 
-    length = int.from_bytes(tail.slice(max(0, tail.size - 8), 4).to_pybytes(), "little")
-    if length + 8 > tail.size and tail.slice(tail.size - 4).to_pybytes() == b"PAR1":
+    end = bytes(memoryview(tail)[-8:])
+    if end[4:] == b"PAR1" and int.from_bytes(end[:4], "little") + 8 > tail.size:
         return None
     try:
         return _footer(read_metadata(pa.BufferReader(tail)))

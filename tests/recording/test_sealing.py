@@ -406,9 +406,10 @@ def test_a_changed_byte_of_a_sealed_file_is_reported(make: Make, place: str) -> 
         path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
         with pytest.raises(RecordingDamaged, match=rf"{path.name} is damaged"):
             bodies(make())
-    path.write_bytes(good[: len(good) // 2])
-    with pytest.raises(RecordingDamaged, match="is damaged"):
-        bodies(make())
+    for rest in (good[: len(good) // 2], good[:5], b"", good[:-8] + b"\xff\xff\x00\x00PAR1"):
+        path.write_bytes(rest)
+        with pytest.raises(RecordingDamaged, match="is damaged"):
+            bodies(make())
 
 
 def test_retention_removes_sealed_files_and_a_reader_of_their_rows_is_told(make: Make, place: str) -> None:
