@@ -450,9 +450,10 @@ class Recording:
 
     def verify(self) -> Iterator[tuple[str, Bounds, str]]:
         """Read and check every row.  For each log, yield its name, its bounds, and its error text or ""."""
-        for name, bounds in self.bounds().items():
-            wrong = ""
+        for name in self.names():
+            bounds, wrong = Bounds(1, 0), ""
             try:
+                bounds = self.reader(name).bounds()
                 for _ in self.read(self.reader(name).span(bounds.first - 1, bounds.last)):
                     pass
             except (DataLoss, RecordingDamaged) as error:

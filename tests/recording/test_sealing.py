@@ -410,6 +410,9 @@ def test_a_changed_byte_of_a_sealed_file_is_reported(make: Make, place: str) -> 
         path.write_bytes(rest)
         with pytest.raises(RecordingDamaged, match="is damaged"):
             bodies(make())
+        ((log, _, wrong),) = make().verify()
+        assert log == name
+        assert "is damaged" in wrong
 
 
 def test_retention_removes_sealed_files_and_a_reader_of_their_rows_is_told(make: Make, place: str) -> None:
