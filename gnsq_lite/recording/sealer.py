@@ -124,7 +124,7 @@ class Sealer:
         after: float = SEAL_AFTER,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._recording = copy.copy(recording)  # has readers of its own, because readers are not thread-safe
+        self._recording = copy.copy(recording)  # a copy has no readers yet: a reader is not thread-safe
         self._recorder, self._limit, self._after, self._clock = recorder, limit, after, clock
         self._name = recorder.log.name
         recorder.log.seals = limit
