@@ -137,6 +137,8 @@ class Sealer:
         #: Seconds between two looks at the other logs.  On an object store, a look at a log takes up to three requests.
         self._around = min(5.0, max(1.0, after / 10))
         self._looked = clock.now()
+        #: Warnings that were logged since a seal succeeded.
+        self._said: set[str] = set()
         self._stopping = threading.Event()
 
     def start(self) -> None:
@@ -148,8 +150,13 @@ class Sealer:
         self._stopping.set()
         try:
             self.seal()
-        except (OSError, RecordingError) as error:
-            log.warning("log %s: its last rows are not sealed: %s", self._name, error)
+        except Exception as error:  # the recorder must close its log
+            self._warn(f"log {self._name}: its last rows are not sealed: {error}")
+
+    def _warn(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("%s", text)
 
     def _run(self) -> None:
         pause = LOOK
@@ -157,8 +164,8 @@ class Sealer:
             pause = LOOK
             try:
                 self.look()
-            except (OSError, RecordingError) as error:
-                log.warning("log %s cannot be sealed now: %s", self._name, error)
+            except Exception as error:  # the thread goes on: the rows wait in their packs
+                self._warn(f"log {self._name} cannot be sealed now: {error}")
                 pause = RETRY
             self.look_around()
 
@@ -181,16 +188,11 @@ class Sealer:
             writer: Any = self._recorder.log
             self._left = seal_log(self._recording, writer, last, whole=whole)
             self._stored, self._since = stored, None
+        self._said.clear()
         if ahead := self._recording.sealed_in_future():
-            said = (
-                "%s: %d Parquet files have times ahead of this host's clock, such as %s: a host's clock is wrong, and a"
-            )
-            log.warning(
-                said + " Spark stream ignores files a week older than the newest",
-                self._recording.url,
-                len(ahead),
-                ahead[0],
-            )
+            many = f"{len(ahead)} Parquet files have times ahead of this host's clock, such as {ahead[0]}"
+            why = "a host's clock is wrong, and a Spark stream ignores files a week older than the newest"
+            self._warn(f"{self._recording.url}: {many}: {why}")
 
     def look_around(self) -> None:
         """Seal the other logs that have no writer, and no new row for *after* seconds."""
@@ -199,8 +201,8 @@ class Sealer:
         self._looked = self._clock.now()
         try:
             names = self._recording.names()
-        except OSError as error:
-            log.warning("the logs of %s cannot be listed: %s", self._recording.url, error)
+        except (OSError, RecordingError) as error:
+            self._warn(f"the logs of {self._recording.url} cannot be listed: {error}")
             return
         for name in names:
             try:
@@ -208,8 +210,8 @@ class Sealer:
                     self._look_at(name)
             except RecordingInUse:
                 continue
-            except (OSError, RecordingError) as error:
-                log.warning("log %s cannot be sealed: %s", name, error)
+            except Exception as error:
+                self._warn(f"log {name} cannot be sealed: {error}")
 
     def _look_at(self, name: str) -> None:
         now, reader, known = self._clock.now(), self._recording.reader(name), self._others.get(name)
