@@ -20,6 +20,7 @@ from gnsq_lite import Message, Reader, Requeue, Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.cli.output import Progress, console
 from gnsq_lite.cli.params import command as tool
+from gnsq_lite.supervise import logs
 
 #: Number of messages in one MPUB.
 BATCH = 200
@@ -152,6 +153,7 @@ def command(
     and an nsqlookupd in this process.
     """
     sent, handler = Tally(), Handler()
+    logs.configure("brief", "warning", "main")  # names an nsqlookupd that fails: without it, all lines would seem lost
     with ExitStack() as stack:
         where: dict[str, Any] = {}
         if nsqd is None:

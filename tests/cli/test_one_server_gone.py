@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gnsq_lite.broker import Broker
+from gnsq_lite.cli import demo
 from gnsq_lite.contrib.outbox import Outbox
 from gnsq_lite.http import NsqdClient
 from tests.cli.programs import command, environment, run_here
@@ -175,6 +176,14 @@ def test_the_worker_handles_the_messages_of_the_other_server_and_names_the_missi
     with running(command("worker", shop, *request.getfixturevalue(kind))[1:], tmp_path, env=environment()) as program:
         program.says("handled from the other")
         program.says(GONE)
+
+
+def test_the_demo_names_an_nsqlookupd_that_is_gone(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = demo.wait_for_all
+    monkeypatch.setattr(demo, "wait_for_all", lambda *args, timeout: wait(*args, timeout=2.0))
+    done = run_here("demo", "-", "--nsqd", broker.nsqd_tcp_address, "--lookupd", GONE, stdin=b"a\nb\n")
+    assert done.returncode == 1
+    assert f"nsqlookupd {GONE} fails".encode() in done.stderr
 
 
 @pytest.mark.parametrize("act", ["list", "retry"])
