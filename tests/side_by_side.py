@@ -69,10 +69,10 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-#: System tests of servers, HTTP clients and databases: only 'night' runs them monkey-patched.
+#: System tests of servers, pages, HTTP clients and databases: only 'night' runs them monkey-patched.
 SERVERS = (
     *("test_broker_", "test_hostile_clients", "test_http_endpoints", "test_http_hostile", "test_http_youzan"),
-    *("test_inbox", "test_outbox", "test_status_"),
+    *("test_inbox", "test_live_", "test_outbox", "test_status_"),
 )
 #: Tests of Readers and Writers whose result can depend on monkey-patching.
 PATCHABLE = (
