@@ -119,15 +119,14 @@ class Writer:
         if not own_process[0]:
             reset_after_fork()
         core = self._core
+        is_routed, is_bound = self._is_routed, key is not None or partition is not None
         asks = trace_id is not None or headers is not None or defer or timeout is not None
-        is_bound = key is not None or partition is not None
-        asks = asks or (is_bound and not self._is_routed)
-        if not (asks or self._closed):  # A short path for the most common calls.
+        if not (asks or self._closed or (is_bound and not is_routed)):  # A short path for the most common calls.
             if type(topic) is not str:
                 check_topic(topic)
             if type(body) is not bytes or not 0 < len(body) <= self._max_size:
                 body = self._checked(body)
-            if core is not None and not (core.closing or self._is_routed):
+            if not is_routed and core is not None and not core.closing:
                 greenlet, hub = current_greenlet(), core.hub
                 # Is the caller a greenlet of the loop's thread: a child of the hub, or the thread's main greenlet?
                 if greenlet.parent is hub or greenlet is hub.parent:
@@ -136,7 +135,7 @@ class Writer:
                 settings = self._settings
                 seconds = settings.publish_timeout
                 publish = Publish(topic, (body,), seconds, SYSTEM_CLOCK.now() + seconds, settings.retries)
-                if core is not None and self._is_routed:
+                if is_routed and core is not None:
                     if is_bound:
                         publish.key, publish.partition = self._place(key, partition)
                     is_settled = core.publish_to_leader(publish, self._threads)

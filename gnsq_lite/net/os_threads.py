@@ -69,7 +69,7 @@ def in_event_loop() -> bool:
 
 def is_plain_thread() -> bool:
     """Return whether the caller may block: the thread has no hub or event loop, and gevent has patched no module."""
-    return not saved and get_hub_if_exists() is None and not in_event_loop()
+    return not (saved or get_hub_if_exists() is not None or (event_loop_threads and in_event_loop()))
 
 
 #: The first versions of Python and greenlet with which the library runs without the GIL.

@@ -42,7 +42,7 @@ from gnsq_lite.net.os_threads import native_held_lock, native_ident, start_nativ
 from gnsq_lite.net.settings import mapped
 from gnsq_lite.net.waiting import Completion
 from gnsq_lite.options import Address
-from gnsq_lite.publish.nsqds import SILENT_AFTER, Connections, Nsqds
+from gnsq_lite.publish.nsqds import SILENT_AFTER, Connections, Nsqd, Nsqds
 from gnsq_lite.publish.publication import PUBLISHED, RECONNECTS, UNKNOWN, Counts, Publish, after_loss, not_reached
 from gnsq_lite.publish.settings import REROUTED, ProducerSettings
 from gnsq_lite.stats import ConnectionStats
@@ -93,22 +93,23 @@ class SharedConnection(BlockingConnection):
 
     def begin(self, publishes: Sequence[Publish], data: bytes, now: float) -> None:
         """Send *data*, the commands of *publishes*.  Raises NSQConnectionError, DeadlinePassed."""
+        first, stream = publishes[0], self._stream
         self.owes_since = 0.0 if len(data) > _MOST_BYTES else now
         self.unanswered.extend(publishes)  # from here on, each thread that leads the connection sends what is unsent
         if self._is_coded:
             is_sent = self._send(data, publishes[-1])
         else:
-            is_sent = self._stream.exchange(data, publishes[-1], publishes[0].deadline - now)
-            if is_sent and len(data) <= _MOST_BYTES and len(publishes) == 1 and self._stream.received == _ONE_OK:
+            is_sent = stream.exchange(data, publishes[-1], first.deadline - now)
+            if is_sent and self.owes_since and len(publishes) == 1 and stream.received == _ONE_OK:
                 self.is_fragile = True  # the most common case
-                self._stream.received.clear()
-                self._stream.bytes_in += len(OK_BYTES)
-                publishes[0]._done = True
+                stream.received.clear()
+                stream.bytes_in += len(OK_BYTES)
+                first._done = True
                 self.unanswered.clear()
                 self.read_at, self.owes_since = self.clock.now(), 0.0
                 self.is_fragile = False
         if not is_sent:
-            self._stream.send_rest(publishes[0].deadline)
+            stream.send_rest(first.deadline)
             self.owes_since = self.clock.now()
 
     def _send(self, data: bytes, last: Publish) -> bool:
@@ -265,10 +266,10 @@ class SharedConnections:
                 if self._closed:
                     publish.finish(error=ClosedError("the Writer was closed"))
                     break
-                publish.again = False
                 if not self._try(publish, leader):
                     return False
                 if publish.again:
+                    publish.again = False
                     attempts += not isinstance(publish.last_error, NsqdError)  # nsqd refused an earlier publish
                     if leader is not None or attempts == _ATTEMPTS:
                         return False
@@ -289,8 +290,10 @@ class SharedConnections:
         now = self._now()
         is_large = len(publish.data) > _MOST_BYTES
         nsqds = self._nsqds.in_turn
-        turn = nsqds[0] if len(nsqds) == 1 else self._nsqds.first(now)
-        nsqd = turn if leader is None else self._nsqds.get(leader)
+        if leader is not None:
+            nsqd: Nsqd | None = self._nsqds.get(leader)
+        else:
+            nsqd = nsqds[0] if len(nsqds) == 1 else self._nsqds.first(now)
         groups: Sequence[Connections] = ()
         if nsqd is not None:
             groups = (nsqd.large if is_large else nsqd.shared,)

@@ -43,6 +43,8 @@ class _Topic:
         self.lookups: Lookups | None = None
         #: nsqlookupd's last answer that lists endpoints.  If there is none, nsqlookupd's first answer.
         self.lookup: Lookup | None = None
+        #: The partitions in :attr:`lookup`.
+        self.layout = EMPTY
         #: The leader of each partition, by the number of the partition.
         self.leaders: dict[int, Endpoint] = {}
         #: The nsqds of a topic without partitions.
@@ -59,12 +61,6 @@ class _Topic:
         self.turns = itertools.count()
         self.timer: Any = None
         self.polled_at = 0.0
-
-    @property
-    def layout(self) -> TopicLayout:
-        """The partitions in :attr:`lookup`."""
-        meta = self.lookup.meta if self.lookup is not None else None
-        return meta if isinstance(meta, TopicLayout) else EMPTY
 
     def use(self, leaders: dict[int, Endpoint], nodes: Iterable[Endpoint] = ()) -> None:
         """Set the leaders, or, if there are none, the nsqds."""
@@ -179,7 +175,7 @@ class LeaderRouter:
     def _command(self, topic: _Topic, publish: RoutedPublish, endpoint: Endpoint) -> bytes:
         number = endpoint.partition
         if publish.request is None and not (publish.batch or self._traces or number is None):
-            return publish.command_behind(command_line(b"PUB", topic.name, number))
+            return publish.command_behind(command_line(b"PUB", topic.name, number))  # the most common case
         publish.request = request = publish.as_request()  # encode() adds a trace id, which a retry must send again
         return self._dialect.encode(request, endpoint, topic.lookup)
 
@@ -251,6 +247,7 @@ class LeaderRouter:
         before = topic.layout.partition_num
         if answer.endpoints or topic.lookup is None:
             topic.lookup = answer
+            topic.layout = answer.meta if isinstance(answer.meta, TopicLayout) else EMPTY
         answers = topic.lookups.answers() if topic.lookups is not None else []
         listed = list(dict.fromkeys(each for lookup in (*answers, answer) for each in lookup.endpoints))
         if listed:
