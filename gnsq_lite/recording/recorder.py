@@ -70,6 +70,7 @@ class Recorder:
         #: Number of the last row that the owning query has put into a batch, and (last row, bytes) of each later write.
         self.taken = 0
         self._waiting: deque[tuple[int, int]] = deque()
+        self._waiting_bytes = 0
         self.stored = self.stored_bytes = 0
         self.flush_seconds = 0.0
         self._cutoff = BacklogCutoff()
@@ -86,6 +87,7 @@ class Recorder:
         if self._options.max_waiting is not None and self.taken < bounds.last:
             pieces = self._reader.pieces(max(self.taken, bounds.first - 1), bounds.last)
             self._waiting.extend((piece.last, piece.size) for piece in pieces)
+            self._waiting_bytes = sum(size for _, size in self._waiting)
         if self._known is not None:
             self.indexed = min(self._known.open(), self.log.last)
             begin = max(self.indexed, bounds.first - 1)
@@ -179,6 +181,7 @@ class Recorder:
         self.stored_bytes += size
         if self._options.max_waiting is not None:
             self._waiting.append((self.log.last, size))
+            self._waiting_bytes += size
         if self._known is not None:
             for partition, batch in batches:
                 self._known.add(partition, batch)
@@ -308,8 +311,7 @@ class Recorder:
 
     def waiting_bytes(self) -> int:
         """Return the size in bytes of the rows that are in no batch."""
-        with self.lock:
-            return sum(size for _, size in self._waiting)
+        return self._waiting_bytes
 
     def _is_full(self) -> bool:
         most = self._options.max_waiting
@@ -326,7 +328,7 @@ class Recorder:
         with self.lock:
             self.taken = max(self.taken, row)
             while self._waiting and self._waiting[0][0] <= self.taken:
-                self._waiting.popleft()
+                self._waiting_bytes -= self._waiting.popleft()[1]
         self._wake.set()
 
     def resume_if_room(self) -> None:
