@@ -276,6 +276,15 @@ def test_back_pressure_is_on_bytes_that_the_owner_has_not_taken(tmp_path: Path) 
         recorder.hand_over(1)
         wait_for(lambda: not receiver.paused)
         assert recorder.waiting_bytes() == 0
+    recording = Recording(str(tmp_path))
+    writer = recording.take()
+    options = RecorderOptions(topic="t", channel="c", client={"nsqd_tcp_addresses": ["n"]}, max_waiting=65_536)
+    again = Recorder(writer, recording.reader(writer.name), FakeReceiver(), options)
+    again.start(0)
+    assert again.waiting_bytes() > 70_000, "the query restarts before the row"
+    again.hand_over(1)
+    assert again.waiting_bytes() == 0
+    assert again.stop(5.0)
 
 
 def test_stop_ends_in_its_time_while_the_log_cannot_be_closed(tmp_path: Path) -> None:
