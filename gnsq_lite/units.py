@@ -50,6 +50,7 @@ def parse_time(text: str, now: float) -> float:
         try:
             return now - parse_duration(text)
         except ValueError:
-            iso = re.sub(r"[Zz]$", "+00:00", text)  # Python 3.10 reads no Z
-            found = datetime.fromisoformat(iso)
+            # Python 3.10 reads no Z, no offset without a colon, and only fractions of 3 or 6 digits.
+            iso = re.sub(r"(:\d\d[.,\d]*[+-]\d\d)(\d\d)$", r"\1:\2", re.sub(r"[Zz]$", "+00:00", text))
+            found = datetime.fromisoformat(re.sub(r"[.,](\d{1,6})\d*", lambda part: f".{part[1]:0<6}", iso))
     return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()

@@ -47,3 +47,23 @@ def test_a_rate_is_a_number_per_second(text: str, rate: float) -> None:
 def test_another_text_is_no_rate(text: str) -> None:
     with pytest.raises(ValueError):
         units.parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("2026-11-21T00:00:00.5Z", "2026-11-21T00:00:00,500000z", "2026-11-21 00:00:00.5000000"),
+        *("2026-11-21T04:00:00.5+04:00", "2026-11-21T04:00:00.5+0400", "2026-11-20T20:00:00.50-0400"),
+    ],
+)
+def test_iso_times_are_read_alike_on_each_python(text: str) -> None:
+    assert units.parse_time(text, 0.0) == 1_795_219_200.5
+
+
+def test_a_date_is_midnight_in_utc_and_an_age_is_counted_from_now() -> None:
+    assert (
+        units.parse_time("2026-11-21", 0.0)
+        == units.parse_time("20261121", 0.0)
+        == units.parse_time("2026-11-21T00:00+0000", 0.0)
+    )
+    assert units.parse_time("2h", 10_000.0) == 2_800.0
