@@ -136,7 +136,8 @@ class Nsqds:
     def __init__(self, most: int, *, takes_turns: bool) -> None:
         self._most, self._takes_turns = most, takes_turns
         self._queues: tuple[deque[Any], deque[Any]] = (deque(), deque())
-        self._known: dict[Address, Nsqd] = {}
+        #: The nsqds that are in turn or have led a partition.
+        self.known: dict[Address, Nsqd] = {}
         #: The nsqds that get publishes in turn.  All others get only publishes to the partitions that they lead.
         self.in_turn: tuple[Nsqd, ...] = ()
         self.turn = 0
@@ -146,10 +147,10 @@ class Nsqds:
     def get(self, endpoint: Endpoint) -> Nsqd:
         """Return the nsqd of *endpoint*."""
         address = endpoint.address
-        found = self._known.get(address)
+        found = self.known.get(address)
         if found is None:
             queues = self._queues if self._takes_turns else (deque(), deque())
-            found = self._known.setdefault(address, Nsqd(Endpoint(*address), self._most, queues))
+            found = self.known.setdefault(address, Nsqd(Endpoint(*address), self._most, queues))
         return found
 
     def add(self, endpoints: Iterable[Endpoint]) -> None:
@@ -158,7 +159,7 @@ class Nsqds:
 
     def remove(self, endpoints: Iterable[Endpoint]) -> list[Nsqd]:
         """Forget *endpoints*, and return their nsqds."""
-        removed = [nsqd for each in endpoints if (nsqd := self._known.pop(each.address, None)) is not None]
+        removed = [nsqd for each in endpoints if (nsqd := self.known.pop(each.address, None)) is not None]
         self.in_turn = tuple(each for each in self.in_turn if each not in removed)
         for nsqd in removed:
             nsqd.is_removed = True
@@ -166,7 +167,7 @@ class Nsqds:
 
     def all(self) -> list[Nsqd]:
         """Return all nsqds."""
-        return list(self._known.values())
+        return list(self.known.values())
 
     def first(self, now: float) -> Nsqd | None:
         """Return the next nsqd in turn, or None if it is silent or has failed."""

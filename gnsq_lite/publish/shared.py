@@ -234,7 +234,7 @@ class SharedConnections:
     def __init__(self, settings: ProducerSettings, nsqds: Nsqds, counts: Counts, clock: Clock = SYSTEM_CLOCK) -> None:
         self._settings, self._nsqds, self._counts = settings, nsqds, counts
         self._clock, self._now = clock, clock.now
-        #: Number of publishing threads above which they share one connection to an nsqd that is near.
+        #: Number of publishing threads for each nsqd above which they share one connection to an nsqd that is near.
         self._most_leaders = settings.max_connections
         #: The idents of the threads that publish now.
         self._publishing: set[int] = set()
@@ -320,7 +320,7 @@ class SharedConnections:
         nsqd = group.nsqd
         if now < nsqd.failed_until:
             return False
-        if nsqd.is_near and len(self._publishing) > self._most_leaders and group.is_led():
+        if nsqd.is_near and len(self._publishing) > self._most_leaders * len(self._nsqds.known) and group.is_led():
             return False  # the thread that leads sends this publish too, in fewer packets and with fewer switches
         connection = self._idle(group, now) if group.idle else None
         if connection is None and group.free:
