@@ -277,10 +277,10 @@ class LocalReader(FileReader):
 
     def listed(self) -> list[LogFile]:
         """Return the packs and the sealed files."""
-        there = packs(self._directory)  # listed first, because a pack is removed after its rows are sealed
-        end = _read_end(self._directory)
+        end = _read_end(self._directory)  # read first, because its row may be in a pack that begins after the listing
+        there = packs(self._directory)  # listed next, because a pack is removed after its rows are sealed
         self._list_sealed()
-        lasts = [*(first - 1 for first in there[1:]), end][: len(there)]
+        lasts = [*(first - 1 for first in there[1:]), *(max(end, first - 1) for first in there[-1:])]
         sizes = [self._size(pack_name(first)) for first in there]
         found = zip(map(pack_name, there), there, lasts, sizes, strict=True)
         return [*self._sealed_files(), *(LogFile(*one) for one in found)]

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -368,6 +369,37 @@ def test_a_recording_is_sealed_from_its_first_row_with_the_columns_that_its_pack
     again = to_batch([message], include_youzan=True)  # type: ignore[list-item]
     assert known.fresh(3, again).num_rows == 0
     assert known.fresh(4, again).num_rows == 1, "another partition is another origin"
+
+
+@pytest.mark.rule("PIPE-2")
+def test_a_write_during_the_listing_of_a_sealer_is_not_sealed_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(4):
+        place = str(tmp_path / str(step))
+        recording = Recording(place)
+        recording.create("t", "c")
+        recording.begin_sealing()
+        writer = written(recording, 3)
+        calls = [0]
+
+        def write_at_step(do: Callable[[Path], Any], directory: Path, calls: list[int], writer: Any, step: int) -> Any:
+            if calls[0] == step:
+                writer.append([batch(writer.last)])
+            calls[0] += 1
+            return do(directory)
+
+        with monkeypatch.context() as patched:
+            for name in ("packs", "_read_end"):
+                more = {"calls": calls, "writer": writer, "step": step}
+                patched.setattr(local, name, partial(write_at_step, getattr(local, name), **more))
+            seal(recording, writer)
+        writer.append([batch(writer.last)])
+        assert bodies(Recording(place)) == list(range(5)), step
+        writer.complete()
+        seal(recording, writer)
+        writer.close()
+        assert in_folder(place) == list(range(5)), step
 
 
 def test_what_cannot_be_sealed_is_refused_by_name(make: Make, tmp_path: Path) -> None:
