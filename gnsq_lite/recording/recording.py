@@ -221,7 +221,14 @@ class Recording:
         Raises RecordingError if a Spark query owns the recording, if its file system has no hard links, or if
         *include_youzan* is true and the sealed files have no columns of Youzan's NSQ.
         """
-        found = self.meta()
+        if self._store is not None:
+            return self._begin_sealing(include_youzan)
+        self.meta()  # without a recording, no LOCK is created
+        with open(lock_file(self._path / "LOCK", 10.0), "rb"):  # several recorders may start at the same time
+            return self._begin_sealing(include_youzan)
+
+    def _begin_sealing(self, include_youzan: bool) -> Meta:
+        before = found = self.meta()
         if found.owned:
             raise RecordingError(f"the Spark query that owns {self.url} removes its rows: they cannot be sealed")
         if not found.is_sealed:
@@ -235,7 +242,8 @@ class Recording:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                 raise
             raise RecordingError(f"{self.url} cannot be sealed: its file system has no hard links") from error
-        self._patiently(lambda: self._root.write("meta", found.encode()))
+        if found != before:
+            self._patiently(lambda: self._root.write("meta", found.encode()))
         return found
 
     def add_sealed(self, name: str, fill: Callable[[BinaryIO], None]) -> bool:

@@ -7,8 +7,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -400,6 +402,28 @@ def test_a_write_during_the_listing_of_a_sealer_is_not_sealed_in_part(
         seal(recording, writer)
         writer.close()
         assert in_folder(place) == list(range(5)), step
+
+
+def test_recorders_that_start_together_all_make_the_recording_sealed(tmp_path: Path) -> None:
+    class Slow(Files):
+        def link(self, source: Path, target: Path) -> None:
+            time.sleep(0.01)
+            super().link(source, target)
+
+        def rename(self, source: Path, target: Path) -> None:
+            time.sleep(0.01)
+            super().rename(source, target)
+
+    def start(number: int) -> bool:
+        recording = Recording(str(tmp_path), files=Slow())
+        recording.create("t", "c")
+        together.wait()
+        return recording.begin_sealing().is_sealed
+
+    together = Barrier(4)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(start, range(4)))
+    assert in_folder(str(tmp_path)) == []
 
 
 def test_what_cannot_be_sealed_is_refused_by_name(make: Make, tmp_path: Path) -> None:
