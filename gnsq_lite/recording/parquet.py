@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsq_lite.arrow import COLUMNS, YOUZAN_COLUMNS, arrow_schema
-from gnsq_lite.recording.errors import RecordingDamaged
+from gnsq_lite.recording.errors import RecordingDamaged, RecordingError
 from gnsq_lite.recording.frames import BATCH_ROWS, Frame, conform
 
 FOLDER, STAGING, SCHEMA_FILE = "parquet", "sealing", "schema.parquet"
@@ -98,7 +98,10 @@ class _Sum(io.RawIOBase):
 
 
 def write(sink: BinaryIO, rows: Iterable[tuple[Frame, pa.RecordBatch]], include_youzan: bool) -> None:
-    """Write rows, given as frames with their batches, to the binary file object *sink* as a Parquet file."""
+    """Write rows, given as frames with their batches, to the binary file object *sink* as a Parquet file.
+
+    Raises RecordingError if rows have the columns of Youzan's NSQ and *include_youzan* is false.
+    """
     from pyarrow.parquet import ParquetWriter
 
     schema, footer = file_schema(include_youzan), Footer(0, -1, 0, 0, [])
@@ -117,6 +120,8 @@ def write(sink: BinaryIO, rows: Iterable[tuple[Frame, pa.RecordBatch]], include_
             if waiting and size >= GROUP_BYTES:
                 writer.write_table(pa.Table.from_batches(waiting), row_group_size=1 << 31)
                 waiting, size = [], 0
+            if not include_youzan and "partition" in batch.schema.names:
+                raise RecordingError("rows have columns of Youzan's NSQ, which the recording's Parquet files lack")
             waiting.append(conform(batch, schema))
             size += batch.nbytes
             same = bool(runs) and runs[-1][0] == frame.partition

@@ -373,6 +373,21 @@ def test_a_recording_is_sealed_from_its_first_row_with_the_columns_that_its_pack
     assert known.fresh(4, again).num_rows == 1, "another partition is another origin"
 
 
+def test_rows_whose_columns_the_sealed_files_lack_stay_in_their_packs(make: Make, place: str) -> None:
+    recording = make()
+    writer = recording.take()
+    make().begin_sealing()  # by another recorder, before this one has stored a row
+    message = FakeMessage(0, b"0", partition=3)
+    message.trace_id = 9
+    writer.append([(3, to_batch([message], include_youzan=True))])  # type: ignore[list-item]
+    writer.close()
+    before = [one.to_pylist() for one in make().batches()]
+    ((name, why),) = seal_free_logs(make())
+    assert (name, why) == (writer.name, "rows have columns of Youzan's NSQ, which the recording's Parquet files lack")
+    assert in_folder(place) == []
+    assert [one.to_pylist() for one in make().batches()] == before
+
+
 @pytest.mark.rule("PIPE-2")
 def test_a_write_during_the_listing_of_a_sealer_is_not_sealed_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
