@@ -33,15 +33,17 @@ class LogFile(NamedTuple):
 
 
 def in_order(files: Iterable[LogFile]) -> list[LogFile]:
-    """Sort files by their rows.  Of files with the same rows, return only the one with most rows, or the first given.
+    """Sort files by their rows.  Of files with the same rows, return a sealed file, or else the one with most rows.
 
-    A sealed file, or an object that was merged, may exist beside the files that it replaces.
+    A sealed file, or an object that was merged, may exist beside the files that it replaces.  A recorder that was
+    suspended in a merge may even create an object of rows of which only the first are sealed: such a file is returned
+    with the other rows.
     """
     found: list[LogFile] = []
     behind = 0
-    for file in sorted(files, key=lambda one: (one.first, -one.last)):
-        if file.last > behind and (file.first > behind or not found):
-            found.append(file)
+    for file in sorted(files, key=lambda one: (not parquet.is_sealed(one.name), one.first, -one.last)):
+        if file.last > behind:
+            found.append(file._replace(first=max(file.first, behind + 1)))
             behind = file.last
     return found
 

@@ -441,6 +441,46 @@ def test_recorders_that_start_together_all_make_the_recording_sealed(tmp_path: P
     assert in_folder(str(tmp_path)) == []
 
 
+@pytest.mark.rule("PIPE-2")
+@pytest.mark.parametrize("sealed", [4, 9, 10])
+def test_a_merge_that_ends_after_another_recorder_sealed_its_rows_hides_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sealed: int
+) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("GNSQ_TEST_FOLDER", str(tmp_path))
+    monkeypatch.setattr(module.objectstore, "ObjectStore", FolderStore)
+    monkeypatch.setattr(lease, "LEASE", 0.05)
+    place = "s3://bucket/recording"
+    recording = Recording(place)
+    recording.create("t", "c")
+    old: Any = recording.take()
+    for row in range(10):
+        old.append([batch(row)])
+    new: Any = recording.writer(old.name)
+    create = old._merged.create
+
+    def suspended(name: str, data: bytes) -> None:
+        old.lease._closing.set()
+        new.open(wait=30.0)
+        Recording(place).begin_sealing()
+        new.seals = old._parts[0][2] * 4
+        seal_log(Recording(place), new, sealed, whole=sealed != 4)
+        create(name, data)
+
+    monkeypatch.setattr(old._merged, "create", suspended)
+    monkeypatch.setattr(old, "_parts", [*old._parts])
+    old._merge()
+    assert bodies(Recording(place)) == list(range(10))
+    reader = Recording(place).reader(old.name)
+    for start in range(10):
+        assert sum(piece.last - piece.first + 1 for piece in reader.pieces(start, 10)) >= 10 - start
+    new.append([batch(10)])
+    seal(Recording(place), new)
+    assert in_folder(place) == bodies(Recording(place)) == list(range(11))
+    new.close()
+    old.close()
+
+
 def test_what_cannot_be_sealed_is_refused_by_name(make: Make, tmp_path: Path) -> None:
     recording = make()
     recording.begin_sealing()
