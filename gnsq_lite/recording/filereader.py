@@ -119,7 +119,7 @@ class FileReader(ABC):
 
     def files(self) -> list[LogFile]:
         """Return the files in the order of their rows.  Raises OSError."""
-        return in_order(self.listed())
+        return in_order(self._retried(self.listed))
 
     def sealed_to(self) -> int:
         """Return the last row in a sealed file, as of the last listing, or 0."""

@@ -247,14 +247,16 @@ class ObjectReader(FileReader):
 
     def bounds(self) -> Bounds:
         """Return the bounds of the stored rows.  After the first call, list only names after the known names."""
+        files = self.files()
+        return Bounds(files[0].first, files[-1].last) if files else Bounds(1, 0)
+
+    def _list(self) -> None:
         known = max(self._names, default="")
         more = self._listed("rows/", known)
         if not known:
             self._joined = self._listed("merged/")
-            self.list_sealed()
+            self._list_sealed()
         self._names.update(more)
-        files = in_order(self._known())
-        return Bounds(files[0].first, files[-1].last) if files else Bounds(1, 0)
 
     def _listed(self, folder: str, after: str = "") -> dict[str, int]:
         found = self._patiently(lambda: self._store.below(folder).sizes(after=after))
@@ -263,18 +265,21 @@ class ObjectReader(FileReader):
 
     def list_sealed(self) -> int:
         """List the sealed files, and return their last row's number."""
+        self._list_sealed()
+        return self.sealed_to()
+
+    def _list_sealed(self) -> None:
         found = self._patiently(lambda: self._parquet.sizes(after=f"{self.name}-"))
         self._sealed = {name: size for name, size in found.items() if parquet.first_of(name, self.name) is not None}
-        return self.sealed_to()
 
     def relist(self) -> None:
         """List all names again."""
         self._names, self._joined = {}, {}
-        self.bounds()
+        self._list()
 
     def listed(self) -> list[LogFile]:
         """Return the objects, after listing the new names."""
-        self.bounds()
+        self._list()
         return self._known()
 
     def _known(self) -> list[LogFile]:
@@ -327,7 +332,7 @@ class ObjectReader(FileReader):
     def _chosen(self, start: int, end: int) -> list[Piece]:
         return [
             Piece(file.name, file.first, file.size, file.first, file.last, file.size)
-            for file in in_order(self._known())
+            for file in in_order(self._retried(self._known))
             if file.last > start and file.first <= end
         ]
 

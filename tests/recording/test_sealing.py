@@ -441,6 +441,36 @@ def test_recorders_that_start_together_all_make_the_recording_sealed(tmp_path: P
     assert in_folder(str(tmp_path)) == []
 
 
+@pytest.mark.parametrize("then", ["seal", "trim"])
+def test_a_file_that_goes_while_a_reader_lists_is_looked_up_again(
+    make: Make, place: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = make()
+    recording.begin_sealing()
+    writer = written(recording, 3)
+    if then == "trim":
+        seal(recording, writer)
+        writer.append([batch(3)])
+    reader = make().reader(writer.name)
+    left = [1]
+
+    def meanwhile(do: Callable[..., Any], *arguments: Any) -> Any:
+        if left:
+            left.clear()
+            mine = make().reader(writer.name)
+            if then == "seal":
+                seal(make(), writer)
+            else:
+                mine.remove([file.age() for file in mine.files()[:1]])
+        return do(*arguments)
+
+    step = "_end" if then == "trim" else "_last_row" if place.startswith("s3:") else "_list_sealed"
+    monkeypatch.setattr(reader, step, partial(meanwhile, getattr(reader, step)))
+    assert reader.bounds() == ((1, 3) if then == "seal" else (4, 4))
+    assert not left
+    writer.close()
+
+
 @pytest.mark.rule("PIPE-2")
 @pytest.mark.parametrize("sealed", [4, 9, 10])
 def test_a_merge_that_ends_after_another_recorder_sealed_its_rows_hides_no_row(
