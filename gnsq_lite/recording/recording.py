@@ -21,6 +21,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, BinaryIO, TypeVar
@@ -268,7 +269,12 @@ class Recording:
         """Return the sealed files of a directory whose time is a minute or more ahead of this host's clock."""
         limit = self._clock.wall() + 60.0
         folder = self._path / parquet.FOLDER if self._store is None else None  # a store sets the times itself
-        return [] if folder is None else [path.name for path in folder.iterdir() if path.stat().st_mtime >= limit]
+        found = []
+        for path in folder.iterdir() if folder is not None else ():
+            with suppress(FileNotFoundError):  # retention removes files
+                if path.stat().st_mtime >= limit:
+                    found.append(path.name)
+        return found
 
     def check_visible(self, wanted: str) -> None:
         """Raise RecordingNotVisible unless this process sees the recording with the uuid *wanted*."""
