@@ -95,7 +95,7 @@ def verify_command(url: str, storage: tuple[str, ...]) -> int:
 def seal_command(url: str, storage: tuple[str, ...]) -> int:
     """Turn the rows of the logs that no recorder writes into Parquet files, in URL/parquet.
 
-    From then on, the recorders of URL do the same, as with record --parquet.  Exit with 1 if a log cannot be sealed.
+    Recorders of URL that start later do the same, as with record --parquet.  Exit with 1 if a log cannot be sealed.
     """
     from gnsq_lite.recording.sealer import seal_free_logs
 
