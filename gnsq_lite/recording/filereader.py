@@ -112,10 +112,11 @@ class FileReader(ABC):
 
     def _sealed_files(self) -> list[LogFile]:
         """Return the sealed files.  All but the newest end where the next one begins."""
-        names = sorted(self._sealed)
+        sizes = self._sealed  # another thread, such as that of /metrics, may list meanwhile
+        names = sorted(sizes)
         firsts = [parquet.first_of(name, self.name) or 0 for name in names]
         lasts = [first - 1 for first in firsts[1:]] + [self._footer(name).last for name in names[-1:]]
-        return [LogFile(*one, self._sealed[one[0]]) for one in zip(names, firsts, lasts, strict=True)]
+        return [LogFile(*one, sizes[one[0]]) for one in zip(names, firsts, lasts, strict=True)]
 
     def files(self) -> list[LogFile]:
         """Return the files in the order of their rows.  Raises OSError."""

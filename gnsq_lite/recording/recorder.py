@@ -359,7 +359,7 @@ class Recorder:
             said = "log %s: closed after %g s, before all received messages were stored; nsqd sends the others again"
             log.warning(said, self.log.name, timeout)
         elif closing.is_alive():
-            log.warning("log %s: the store does not answer; the lease of the log expires", self.log.name)
+            log.warning("log %s: not closed within %g s: the store or a seal takes longer", self.log.name, timeout)
         return has_ended and not closing.is_alive()
 
     def _close_log(self) -> None:

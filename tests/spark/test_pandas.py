@@ -80,7 +80,7 @@ def test_recorders_planners_and_sinks_do_not_import_pandas(tmp_path: Path, impl:
             assert program.ends() == 0, program.output
     with running(["-c", CALLS, place], tmp_path, env) as program:
         assert program.ends() == 0, program.output
-    assert program.output.splitlines()[-1] == "without buffers: pandas is imported", "the test cannot fail"
+    assert "without buffers: pandas is imported" in program.output.splitlines(), "the test cannot fail"
 
 
 def test_only_one_module_gives_python_values_to_pyarrow() -> None:
