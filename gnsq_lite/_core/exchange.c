@@ -13,7 +13,7 @@
 #define MSG_NOSIGNAL 0
 #endif
 
-enum { READ_SIZE = 4096 };
+enum { READ_SIZE = 4096 }; /* EXCHANGE_SIZE in net/stream.py */
 
 static int
 append(PyObject *list, PyObject *item)

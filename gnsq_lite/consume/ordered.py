@@ -24,12 +24,15 @@ from gnsq_lite.errors import ConnectionLost, NSQError
 from gnsq_lite.message import Message, claim
 from gnsq_lite.net.loop import current_greenlet
 from gnsq_lite.net.read_lease import ReadLease
-from gnsq_lite.net.stream import MOMENT
+from gnsq_lite.net.stream import EXCHANGE_SIZE, MOMENT
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.policy.ordered import Decision, OrderedPartition
 from gnsq_lite.wire import commands
 
 _FIN_LENGTH = len(commands.finish(bytes(16)))
+#: If a message has a longer body, a thread would probably read only a part of the next one, which costs more than to
+#: read it in the loop.
+_LONGEST_BODY = EXCHANGE_SIZE * 3 // 4
 
 log = logging.getLogger("gnsq_lite.reader")
 
@@ -104,7 +107,7 @@ class OrderedConnection(SubscribedConnection):
             return
         try:
             self._sent = []
-            if not (threads.can_spare_one() and self._lease.acquire()):
+            if not (threads.can_spare(1) and self._lease.acquire()):
                 self.finish(message)
             elif not self._go_on(message, threads):
                 self._lease.is_granted = False
@@ -158,10 +161,16 @@ class OrderedConnection(SubscribedConnection):
                 self._postponed.popleft()()
             self._flush()
 
-    def _let_threads_read(self) -> None:
-        """Let the thread that handles the only message in flight read the next one, if messages come quickly."""
-        is_brisk = self._threads is not None and self.read_at - self._finished_at < MOMENT and self._writes_fins
-        if is_brisk and self.in_flight == 1 and not self._is_closing and self._stream is not None:
+    def _let_threads_read(self, message: Message) -> None:
+        """Let the thread that handles *message*, the only one in flight, read the next one, if that probably pays.
+
+        It pays if messages come quickly and are short, and if the pool has another thread for other messages.
+        """
+        threads = self._threads
+        if threads is None or not self._writes_fins or self.in_flight != 1 or self._is_closing or self._stream is None:
+            return
+        is_brisk = self.read_at - self._finished_at < MOMENT and len(message.raw_body) <= _LONGEST_BODY
+        if is_brisk and threads.can_spare(2):
             self._lease.is_granted = self._stream.let_threads_read()
 
     def close_if_dead(self, now: float) -> None:
@@ -237,7 +246,7 @@ class OrderedConnection(SubscribedConnection):
     def _carry_out(self, decision: Decision) -> None:
         message = decision.message
         if decision.action == "handle":
-            self._let_threads_read()  # before a thread can finish the message
+            self._let_threads_read(message)  # before a thread can finish the message
             if self._reads_in_hub or current_greenlet() is not self.loop.hub:
                 self._message_owner.handle([message])
             else:

@@ -333,9 +333,10 @@ class ThreadPool(Pool):
         if self._is_short and not self._will_check and len(self._queue) > 1:
             self._check_later()
 
-    def can_spare_one(self) -> bool:
-        """Return whether the calling thread of the pool may wait for a moment.  Thread-safe."""
-        return not self._queue and not self._closed and bool(self._idle or self._thread_count() < self._concurrency)
+    def can_spare(self, count: int) -> bool:
+        """Return whether no job is queued and *count* more threads could run jobs.  Thread-safe."""
+        free = len(self._idle) + self._concurrency - self._thread_count()
+        return free >= count and not self._queue and not self._closed
 
     def take_next(self, job: Any) -> None:
         """Queue *job* for the calling thread of the pool, which is about to look for its next job."""

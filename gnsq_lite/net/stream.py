@@ -28,11 +28,13 @@ READ_SIZE = 64 * 1024
 
 #: Seconds that a thread waits for bytes in :meth:`Stream.exchange`.
 MOMENT = 0.005
+#: Maximum bytes that :meth:`Stream.exchange` returns: the size of the buffer in ``_core/exchange.c``.
+EXCHANGE_SIZE = 4096
 
 #: Flag for a send or recv that does not block.
 DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
-#: Poll event: the peer has closed its sending side.  Unread bytes may remain.
 _FLAGS = (DONTWAIT,)
+#: Poll event: the peer has closed its sending side.  Unread bytes may remain.
 _HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 

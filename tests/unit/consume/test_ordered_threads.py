@@ -9,6 +9,7 @@ import pytest
 
 from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.message import Message, finish_new
+from gnsq_lite.net.stream import EXCHANGE_SIZE
 from tests.frames import HEARTBEAT, message
 from tests.unit.consume.fake_reader import FakeReader
 
@@ -19,17 +20,17 @@ class Threads:
     """The pool of the handlers' threads."""
 
     def __init__(self) -> None:
-        self.next, self.can_spare = list[Message](), True
+        self.next, self.free = list[Message](), 2
 
-    def can_spare_one(self) -> bool:
-        return self.can_spare
+    def can_spare(self, count: int) -> bool:
+        return self.free >= count
 
     def take_next(self, job: Message) -> None:
         self.next.append(job)
 
 
-def frame(number: int) -> bytes:
-    return message(b"x", id=b"%016d" % number)
+def frame(number: int, body: bytes = b"x") -> bytes:
+    return message(body, id=b"%016d" % number)
 
 
 def fin(number: int) -> bytes:
@@ -115,11 +116,11 @@ def test_the_loop_reads_again_after_other_answers_and_at_each_check(act: Callabl
 
 def test_no_thread_waits_for_a_message_if_other_jobs_need_it_or_if_messages_come_slowly() -> None:
     reader, threads = reader_with_threads()
-    threads.can_spare = False
+    threads.free = 0
     assert finish_new(reader.handled[-1])
     reader.turn()
     assert reader.loop_reads
-    threads.can_spare = True
+    threads.free = 2
     reader.clock.advance(1.0)
     assert reader.connection._take_messages(frame(2))
     assert reader.loop_reads
@@ -144,6 +145,28 @@ def test_the_loop_decides_and_writes_when_the_thread_has_released_the_lease() ->
     assert [each.id for each in threads.next] == [b"%016d" % 2]
     assert reader.turn() == b"RDY 1\n"
     assert (decided, reader.loop_reads) == ([1], True)
+
+
+def test_no_thread_reads_after_a_long_message_because_it_would_read_only_a_part_of_the_next_one() -> None:
+    reader, _ = reader_with_threads()
+    reader.to_threads.append(b"")
+    assert finish_new(reader.handled[-1])
+    reader.turn()
+    assert reader.connection._take_messages(frame(2, bytes(EXCHANGE_SIZE)))
+    assert reader.loop_reads
+    assert finish_new(reader.handled[-1])
+    assert reader.connection._take_messages(frame(3))
+    assert not reader.loop_reads
+
+
+def test_no_thread_may_read_if_the_pool_has_only_the_thread_that_handles_the_message() -> None:
+    reader, threads = reader_with_threads()
+    reader.to_threads.append(b"")
+    threads.free = 1
+    assert finish_new(reader.handled[-1])
+    reader.turn()
+    assert reader.connection._take_messages(frame(2))
+    assert reader.loop_reads
 
 
 class HeldByOther:
@@ -189,10 +212,10 @@ def test_an_exception_in_a_reading_thread_loses_no_message() -> None:
 def test_an_exception_before_the_fin_is_sent_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, threads = reader_with_threads()
 
-    def interrupted() -> bool:
+    def interrupted(count: int) -> bool:
         raise Interrupted
 
-    monkeypatch.setattr(threads, "can_spare_one", interrupted)
+    monkeypatch.setattr(threads, "can_spare", interrupted)
     with pytest.raises(Interrupted):
         finish_new(reader.handled[-1])
     reader.turn()
