@@ -175,7 +175,7 @@ class OrderedConnection(SubscribedConnection):
 
     def close_if_dead(self, now: float) -> None:
         """Read what has arrived while a handler runs, such as a heartbeat, and close a dead connection."""
-        self._owns()
+        self._on_lease_returned()  # an exception may have ended the thread before it reported the return
         super().close_if_dead(now)
 
     def expire_overdue(self, now: float) -> list[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -220,3 +221,26 @@ def test_an_exception_before_the_fin_is_sent_closes_the_connection(monkeypatch: 
         finish_new(reader.handled[-1])
     reader.turn()
     assert "interrupted" in str(reader.closed)
+
+
+def test_the_next_check_writes_what_waited_for_a_thread_that_an_exception_ended_as_it_released_the_lease() -> None:
+    reader, _ = reader_with_threads()
+
+    def while_the_thread_reads(data: bytes, counts: list[int]) -> bytes:
+        reader.connection.send(b"RDY 1\n")
+        assert reader.turn() == b""
+        counts.append(len(data))
+        return b""
+
+    def interrupted(act: Callable[[], object]) -> None:
+        raise Interrupted
+
+    lease: Any = reader.connection._lease
+    lease._held = HeldByOther(lease._held)
+    lease._loop = SimpleNamespace(call_soon=interrupted)
+    reader.exchange = while_the_thread_reads  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        finish_new(reader.handled[-1])
+    reader.turn()
+    reader.connection.close_if_dead(reader.clock.now())
+    assert (reader.turn(), reader.loop_reads) == (b"RDY 1\n", True)
