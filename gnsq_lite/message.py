@@ -98,6 +98,8 @@ class Answers(Protocol):
 
     def finish(self, message: Message) -> None: ...
 
+    def finish_now(self, message: Message) -> None: ...
+
     def handled(self, message: Message) -> None:
         """Finish a message whose handler has returned.  The FIN may be sent together with other FINs."""
 
@@ -294,6 +296,17 @@ def finish_new(message: Message) -> bool:
     else:
         connection.fins.add(message.id)
     return True
+
+
+def finish_now(message: Message) -> None:
+    """Finish *message* as its method does, but write the FIN in the calling thread, unless TLS or compression is used.
+
+    Raises AlreadyAnswered.
+    """
+    if message._claim("finish") >= EXPIRED:
+        message._connection.answer_late(message, finished=True)
+    else:
+        message._connection.finish_now(message)
 
 
 def unless_answered(answer: Callable[..., None], *args: Any) -> None:

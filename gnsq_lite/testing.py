@@ -52,7 +52,7 @@ class Recorder:
         """Record FIN."""
         self.answers.append(("finish",))
 
-    handled = finish
+    handled = finish_now = finish
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> None:
         """Record REQ.  A delay of None means the Reader's delay for the message's number of attempts."""

@@ -341,6 +341,13 @@ class SubscribedConnection(Connection):
         with self.loop.guard:
             self._fins.add(message.id)
 
+    def finish_now(self, message: Message) -> None:
+        """Write FIN in this thread, or queue it if only the loop can write it.  The caller has claimed the message."""
+        stream = self._stream
+        is_plain = stream is not None and stream.tls is None and self._codec is None and self.fins is not None
+        if not (is_plain and not self._due and not self._is_closing and self._write_fins([message.id])):
+            self.finish(message)
+
     def handled(self, message: Message) -> None:
         """Finish a message whose handler has returned.  The caller has claimed the message.  Thread-safe."""
         if not self._write_fin(message):

@@ -9,7 +9,7 @@ from typing import Any
 
 from gnsq_lite.clock import SYSTEM_CLOCK, Clock
 from gnsq_lite.errors import ConnectError, NSQError
-from gnsq_lite.message import Message, is_open, send_back, unless_answered
+from gnsq_lite.message import Message, finish_now, is_open, send_back, unless_answered
 from gnsq_lite.option_fields import check_number
 from gnsq_lite.reader import Reader
 from gnsq_lite.recording.backlog import Backlog, BacklogCutoff
@@ -160,7 +160,7 @@ class TopicLetters:
         self._removed.add(key)
         if not is_open(message):  # perhaps nsqd has not got the FIN when it sends the message again
             self._awaited[key] = message.deadline + self._margin
-        unless_answered(message.finish)
+        unless_answered(finish_now, message)  # write FIN before the caller publishes the next letter
 
     def close(self) -> None:
         """Requeue the messages that were not removed, and close the connections.

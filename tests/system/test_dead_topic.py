@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -12,7 +13,9 @@ import pytest
 from gnsq_lite import Writer
 from gnsq_lite.broker import Broker
 from gnsq_lite.errors import ConnectError
+from gnsq_lite.net.io_thread import io_loop
 from gnsq_lite.worker.dead import DeadLetter, Topic
+from tests.programs import wait_for
 
 
 @pytest.fixture
@@ -61,6 +64,22 @@ def test_removed_letters_are_finished_and_the_others_stay(broker: Broker) -> Non
         if int(letter.body) % 2:
             opened.remove(letter)
     assert sorted(int(letter.body) for letter in store(broker).letters()) == list(range(0, 40, 2))
+
+
+def test_a_removed_letter_is_finished_before_the_next_is_published(broker: Broker) -> None:
+    publish_letters(broker, 3)
+    opened, is_blocked, is_free = store(broker), threading.Event(), threading.Event()
+    read = opened.letters()
+    letter = next(read)
+    wait_for(lambda: counts(broker) == (0, 3))
+    io_loop().call_soon(lambda: (is_blocked.set(), is_free.wait(30)))
+    assert is_blocked.wait(30)
+    try:
+        opened.remove(letter)  # the I/O thread does nothing now, and the caller would publish the next letter
+        wait_for(lambda: counts(broker) == (0, 2))
+    finally:
+        is_free.set()
+    assert len(list(read)) == 2
 
 
 def test_a_reader_slower_than_msg_timeout_gets_each_letter_once(broker: Broker) -> None:
