@@ -123,7 +123,7 @@ def handle(message):
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Write a module with an outbox and a worker, for commands that run in its directory; return its name."""
-    name = "shop_" + tmp_path.name.rpartition("_")[2].rpartition("-")[2]  # each test imports a module of its own
+    name = "shop_" + tmp_path.name.rpartition("_")[2].rpartition("-")[2]  # a name that no other test has imported
     (tmp_path / f"{name}.py").write_text(SHOP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
