@@ -138,6 +138,7 @@ class Interrupted(Exception):
     """Raised in handlers' threads at random lines."""
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the exception may meet any open()
 @pytest.mark.skipif(not hasattr(ctypes, "pythonapi"), reason="only CPython raises exceptions in other threads")
 def test_exceptions_in_reading_threads_lose_no_message(read_in_threads: list[bool]) -> None:
     done: list[list[int]] = [[] for _ in range(PARTITIONS)]
