@@ -111,6 +111,8 @@ class RoutedPublish(Protocol):
     request: PublishRequest | None
     #: Encoded command.
     data: bytes
+    #: Bytes that count against max_pending; 0 for a blocking publish.
+    cost: int
     #: Sequence number among the publishes of the Writer.
     number: int
     #: Endpoint that the router chose for a publish to any partition; None: not chosen yet.

@@ -1,10 +1,13 @@
 """Chooses the leader for each publish (YZ-4, YZ-5, YZ-8, YZ-12).  The Writer's core, the *host*, does the I/O.
 
-Publishes to one partition keep their order, and never go to another partition.  If the leader of a partition is unknown
-or accepts no publishes, the router holds the publishes to the partition.  It sends them when the partition has a leader
-that accepts publishes: first one alone, and the rest after nsqd has accepted that one.  A new leader may refuse the
-first publishes and accept later ones, and would change their order.  Held publishes do not delay publishes to other
-partitions.
+A publish to a partition never goes to another partition.  If the leader of a partition is unknown or accepts no
+publishes, the router holds the publishes to the partition.  It sends them when the partition has a leader that accepts
+publishes: first one alone, because a new leader may refuse publishes, and the rest after nsqd has accepted that one.
+Held publishes do not delay publishes to other partitions.
+
+A leader may refuse one of several unanswered publishes, and accept a later one.  Therefore the router sends the
+``publish_nowait`` of one key, or of one partition without a key, one after the other: each after the outcome of the
+one before.  Publishes with other keys do not wait.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, TypeAlias
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Dialect, Endpoint, Lookup, Lookups, RoutedPublish, RouterHost
@@ -31,6 +34,11 @@ _POLL_EVERY = 0.25
 #: Used instead of the number of a partition.  _ANY: the publish may go to any partition.  _UNKNOWN: the partition of
 #: the key is unknown until nsqlookupd reports the number of partitions.
 _ANY, _UNKNOWN = -1, -2
+
+#: Publishes as a heap of (number, publish).
+_Heap: TypeAlias = list[tuple[int, RoutedPublish]]
+#: The key of publishes, or their partition if they have no key.
+_Name: TypeAlias = bytes | int | None
 
 _NO_LEADER = "no leader is known that accepts writes, that allowed_addresses permits, and that was not just lost"
 
@@ -55,8 +63,11 @@ class _Topic:
         self.failed: set[Endpoint] = set()
         #: For each partition whose leader has accepted nothing yet, the unanswered publish, or None before it is sent.
         self.first: dict[int, RoutedPublish | None] = {}
-        #: For each partition with held publishes, a heap of (number, publish).
-        self.held: dict[int, list[tuple[int, RoutedPublish]]] = {}
+        #: The held publishes to each partition.
+        self.held: dict[int, _Heap] = {}
+        #: For each key, or partition without a key, the ``publish_nowait`` without an outcome.  The router has sent or
+        #: held the first one only.
+        self.queues: dict[_Name, _Heap] = {}
         #: Counts the publishes that may go to any partition, to choose their endpoints in turn.  Thread-safe.
         self.turns = itertools.count()
         self.timer: Any = None
@@ -81,11 +92,25 @@ class _Topic:
 
     def hold(self, partition: int, publish: RoutedPublish) -> None:
         """Hold a publish to *partition*."""
-        held = self.held.setdefault(partition, [])
-        if len(held) >= 1024 and len(held) & (len(held) - 1) == 0:  # drop settled publishes at each power of two
-            held[:] = [each for each in held if not each[1].done()]
-            heapify(held)
-        heappush(held, (publish.number, publish))
+        _add(self.held.setdefault(partition, []), publish)
+
+
+def _queue_name(publish: RoutedPublish) -> _Name:
+    return publish.partition if publish.key is None else publish.key
+
+
+def _add(heap: _Heap, publish: RoutedPublish) -> None:
+    if len(heap) >= 1024 and len(heap) & (len(heap) - 1) == 0:  # drop settled publishes at each power of two
+        heap[:] = [each for each in heap if not each[1].done()]
+        heapify(heap)
+    heappush(heap, (publish.number, publish))
+
+
+def _drop_done(heap: _Heap) -> bool:
+    """Drop settled publishes up to the first one without an outcome.  Return whether there is one."""
+    while heap and heap[0][1].done():
+        heappop(heap)
+    return bool(heap)
 
 
 class LeaderRouter:
@@ -103,6 +128,8 @@ class LeaderRouter:
         self._mapping, self._traces = options.key_mapping, options.trace
         self._topics: dict[str, _Topic] = {}
         self._numbers: Iterator[int] = itertools.count(1)
+        #: The queues whose first publish has got its outcome, so that the next one is due.
+        self._due: list[tuple[_Topic, _Name]] = []
         self._closed = False
 
     # -- publishes
@@ -127,10 +154,39 @@ class LeaderRouter:
         return None
 
     def send(self, publish: RoutedPublish) -> None:
-        """Send a publish to its leader, or hold it until its partition has a leader that accepts it."""
+        """Send a publish to its leader, or keep it until it can be sent in its order.
+
+        A blocking publish waits for the earlier ``publish_nowait`` of its key, and never for other blocking publishes.
+        """
         topic = self._topic(publish.topic)
         publish.number = next(self._numbers)
+        name = _queue_name(publish)
+        if name in topic.queues:
+            _add(topic.queues[name], publish)
+        elif name is not None and publish.cost:
+            topic.queues[name] = [(publish.number, publish)]
+            self._start(topic, name)
+        else:
+            self._place(topic, publish)
+
+    def _start(self, topic: _Topic, name: _Name) -> None:
+        """Send or hold the first publish of a queue."""
+        publish = topic.queues[name][0][1]
+        publish.on_outcome(partial(self._on_started, topic, name))
         self._place(topic, publish)
+
+    def _on_started(self, topic: _Topic, name: _Name) -> None:
+        if not self._due:  # in the next turn of the loop, because this one handles answers
+            self._host.call_later(0.0, self._start_due)
+        self._due.append((topic, name))
+
+    def _start_due(self) -> None:
+        due, self._due = self._due, []
+        for topic, name in () if self._closed else due:
+            if _drop_done(topic.queues[name]):
+                self._start(topic, name)
+            else:
+                del topic.queues[name]
 
     def _place(self, topic: _Topic, publish: RoutedPublish) -> None:
         try:
@@ -335,18 +391,20 @@ class LeaderRouter:
     # -- held publishes, and the end
 
     def waiting(self) -> list[RoutedPublish]:
-        """Return all held publishes."""
+        """Return all publishes that are not sent yet."""
         topics = self._topics.values()
-        return [publish for topic in topics for held in topic.held.values() for _, publish in held]
+        held = [each for topic in topics for heap in topic.held.values() for each in heap]
+        queued = [each for topic in topics for heap in topic.queues.values() for each in heap[1:]]
+        return [publish for _, publish in held + queued]
 
     def forget_done(self) -> None:
-        """Drop settled publishes, for each partition up to the first publish without an outcome."""
+        """Drop settled publishes, of each heap up to the first publish without an outcome."""
         for topic in list(self._topics.values()):
             for partition, held in list(topic.held.items()):
-                while held and held[0][1].done():
-                    heappop(held)
-                if not held:
+                if not _drop_done(held):
                     del topic.held[partition]
+            for queue in list(topic.queues.values()):
+                _drop_done(queue)
 
     def unavailable(self, publish: RoutedPublish) -> NSQError | None:
         """Return the reason why a held publish has no leader.
@@ -357,6 +415,9 @@ class LeaderRouter:
         if topic.lookup is None and topic.lookups is not None:
             return None
         if next(self._candidates(topic, publish, self._partition(topic, publish)), None) is not None:
+            queue = topic.queues.get(_queue_name(publish))
+            if queue and queue[0][1] is not publish:
+                return NotSent(f"{topic.name}: an earlier publish with the same key or partition has no outcome yet")
             return None
         if topic.lookup is not None and not topic.lookup.endpoints:
             why = "no nsqlookupd lists a writable partition that allowed_addresses permits; does the topic exist?"

@@ -94,9 +94,9 @@ class Host:
         self.lookups.said[name] = lookup = Lookup(leaders, layout)
         self.learn(lookup)
 
-    def publish(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None) -> Publish:
+    def publish(self, partition: Any = None, body: bytes = b"x", key: bytes | None = None, cost: int = 0) -> Publish:
         publish = Publish("t", (body,), 5.0, self.clock.now() + 5.0)
-        publish.key, publish.partition = key, partition
+        publish.key, publish.partition, publish.cost = key, partition, cost
         return publish
 
     def send(self, *publishes: Publish) -> None:
@@ -385,3 +385,46 @@ def test_a_publish_without_a_partition_does_not_wait_for_a_first_one() -> None:
     host = Host()
     host.send(*(publishes := [host.publish() for _ in range(4)]))
     assert [publish for _, publish in host.sent] == publishes
+
+
+@pytest.mark.rule("YZ-5")
+@pytest.mark.parametrize("by", ["key", "partition"])
+def test_a_publish_nowait_of_a_key_or_partition_is_sent_after_the_outcome_of_the_one_before(by: str) -> None:
+    host = Host()
+    host.send(first := host.publish(1))
+    host.accept(first)  # the leader has accepted a publish, so it gets publishes of several keys at once
+    host.sent.clear()
+    name: dict[str, Any] = {"key": b"k0"} if by == "key" else {"partition": 1}  # both go to partition 1
+    queued = [host.publish(**name, cost=1) for _ in range(4)]
+    other, blocking = host.publish(key=b"k1", cost=1), host.publish(**name)
+    host.send(*queued[:3], other, blocking, queued[3])
+    assert [publish for _, publish in host.sent] == [queued[0], other]
+    assert "an earlier publish with the same key" in str(host.router.unavailable(queued[1]))
+    assert host.router.waiting() == [queued[1], queued[2], blocking, queued[3]]
+    host.router.put_back([queued[0]], LEADERS[1])  # refused; a later one, already sent, could be accepted
+    host.says("one", LEADERS[0], moved := Endpoint("c", 1, 1))
+    host.accept(queued[0])
+    assert [publish for endpoint, publish in host.sent if endpoint == moved] == queued[:2]
+    host.fail(queued[2], errors.NotSent("its deadline has passed"))
+    host.accept(queued[1])
+    host.accept(blocking)
+    host.accept(queued[3])
+    assert [publish for endpoint, publish in host.sent if endpoint == moved] == [*queued[:2], blocking, queued[3]]
+    host.send(last := host.publish(**name, cost=1))
+    assert host.sent[-1] == (moved, last)
+
+
+@pytest.mark.rule("PUB-2")
+def test_queued_publishes_whose_deadline_has_passed_are_dropped() -> None:
+    host = Host()
+    queued = [host.publish(key=b"k0", cost=1) for _ in range(4200)]
+    host.send(*queued[:4000])
+    for publish in queued[1:4000]:
+        publish.settle(error=errors.NotSent("its deadline has passed"))
+    host.send(*queued[4000:])
+    assert len(host.router.waiting()) < 300
+    host.fail(queued[0], errors.PublishTimeout("no answer"))
+    host.router.forget_done()
+    assert len(host.router.waiting()) == 199
+    host.accept(queued[0])
+    assert [publish for _, publish in host.sent] == [queued[0], queued[4000]]
