@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from struct import Struct
 from typing import Literal
 
@@ -26,6 +25,8 @@ _INT64 = 2**63 - 1
 
 def check_partition(partition: int) -> int:
     """Return *partition* if it is a number from 0 to 254.  Raises OptionError for any other value."""
+    if type(partition) is int and 0 <= partition < MAX_PARTITIONS:
+        return partition
     return check_number("partition", partition, 0, MAX_PARTITIONS - 1, whole=True)
 
 
@@ -138,7 +139,17 @@ def multipublish(
     return command_line(verb, topic, partition) + multipublish_body(parts)
 
 
-@lru_cache(10_000, typed=True)  # typed: True equals 1, but is not a valid partition
+class PublishHeads(dict[int, bytes]):
+    """The PUB command lines of *topic*, by valid partition."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def __missing__(self, partition: int) -> bytes:
+        head = self[partition] = command_line(b"PUB", self._topic, partition)
+        return head
+
+
 def command_line(verb: bytes, topic: str, partition: int | None) -> bytes:
     """Encode the command line of a publish.  Raises InvalidName, OptionError."""
     line = verb + b" " + check_topic(topic)

@@ -30,7 +30,7 @@ from gnsq_lite.youzan.headers import check_trace_id, encode_headers
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout, lookup_path, parse_layout, parse_lookupds
 from gnsq_lite.youzan.messages import message_factory, parse_trace_reply
 from gnsq_lite.youzan.options import YouzanOptions
-from gnsq_lite.youzan.partitions import MOVED, check_place, should_reroute
+from gnsq_lite.youzan.partitions import MOVED, partition_of, should_reroute
 from gnsq_lite.youzan.router import LeaderRouter
 
 log = logging.getLogger("gnsq_lite.reader")
@@ -181,8 +181,13 @@ class YouzanDialect(Dialect):
         return LeaderRouter(host, self, self._clock, nsqds, self.options)
 
     def check_place(self, key: bytes | None, partition: int | None) -> None:
-        """Check the key or the partition of a publish.  Raises OptionError."""
-        check_place(key, partition, self.options.key_mapping)
+        """Raise OptionError for an invalid partition, a key that cannot be hashed, or a key with a partition."""
+        if partition is not None:
+            commands.check_partition(partition)
+            if key is not None:
+                raise OptionError("partition", partition, "cannot be given together with a key")
+        elif key is not None and self.options.key_mapping == "java":  # "go" takes any bytes
+            partition_of(key, 1, "java")
 
     def check(self, request: PublishRequest, most: int) -> PublishRequest:
         """Check *request*, and return it with encoded headers.  Raises OptionError, MessageTooLarge.

@@ -21,7 +21,6 @@ from gnsq_lite._core import murmur3_32
 from gnsq_lite.errors import (
     MpubFailedError,
     NotLeaderError,
-    NotSent,
     NotWritableError,
     NSQError,
     OptionError,
@@ -29,8 +28,6 @@ from gnsq_lite.errors import (
     PubFailedError,
     TopicNotExistError,
 )
-from gnsq_lite.youzan.commands import check_partition
-from gnsq_lite.youzan.lookup import TopicLayout
 
 #: Errors after which the partition may have another leader (YZ-8).
 MOVED = (NotLeaderError, NotWritableError, TopicNotExistError)
@@ -63,34 +60,6 @@ def partition_of(key: bytes, partition_num: int, mapping: KeyMapping = "go") -> 
         return HASHES[mapping](key) % partition_num
     except UnicodeError:
         raise OptionError("key", key, f"is not UTF-8 text, which the {mapping!r} mapping needs") from None
-
-
-def check_place(key: bytes | None, partition: int | None, mapping: KeyMapping) -> None:
-    """Raise OptionError for an invalid partition, for a key that cannot be hashed, and for a key with a partition."""
-    if partition is not None:
-        check_partition(partition)
-        if key is not None:
-            raise OptionError("partition", partition, "cannot be given together with a key")
-    elif key is not None and mapping == "java":  # "go" takes any bytes
-        partition_of(key, 1, mapping)
-
-
-def partition_for(
-    topic: str, layout: TopicLayout, key: bytes | None, partition: int | None, mapping: KeyMapping = "go"
-) -> int:
-    """Return *partition*, or the partition of *key* if *partition* is None.
-
-    Raises:
-        OptionError: The topic does not have *partition*.
-        NotSent: *key* is given, but the number of partitions is unknown.
-    """
-    if partition is not None:
-        if layout.partition_num and partition >= layout.partition_num:
-            raise OptionError("partition", partition, f"{topic} has {layout.partition_num} partitions, numbered from 0")
-        return partition
-    if not layout.partition_num:
-        raise NotSent(f"{topic}: nsqlookupd does not report the number of partitions, which a key needs")
-    return partition_of(key or b"", layout.partition_num, mapping)
 
 
 def should_reroute(error: NSQError) -> bool:

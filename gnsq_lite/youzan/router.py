@@ -20,11 +20,11 @@ from typing import Any, TypeAlias
 
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Dialect, Endpoint, Lookup, Lookups, RoutedPublish, RouterHost
-from gnsq_lite.errors import NotSent, NSQError, PartitionUnavailable
-from gnsq_lite.youzan.commands import command_line
+from gnsq_lite.errors import NotSent, NSQError, OptionError, PartitionUnavailable
+from gnsq_lite.youzan.commands import PublishHeads
 from gnsq_lite.youzan.lookup import EMPTY, TopicLayout
 from gnsq_lite.youzan.options import YouzanOptions
-from gnsq_lite.youzan.partitions import partition_for
+from gnsq_lite.youzan.partitions import HASHES
 
 #: Minimum seconds between two lookups of a topic.
 _MIN_PAUSE = 0.05
@@ -48,6 +48,7 @@ class _Topic:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.heads = PublishHeads(name)
         self.lookups: Lookups | None = None
         #: nsqlookupd's last answer that lists endpoints.  If there is none, nsqlookupd's first answer.
         self.lookup: Lookup | None = None
@@ -125,7 +126,7 @@ class LeaderRouter:
         options: YouzanOptions,
     ) -> None:
         self._host, self._dialect, self._clock, self._nsqds = host, dialect, clock, nsqds
-        self._mapping, self._traces = options.key_mapping, options.trace
+        self._hash, self._traces = HASHES[options.key_mapping], options.trace
         self._topics: dict[str, _Topic] = {}
         self._numbers: Iterator[int] = itertools.count(1)
         #: The queues whose first publish has got its outcome, so that the next one is due.
@@ -146,12 +147,17 @@ class LeaderRouter:
             partition = self._partition(topic, publish)
             if topic.held.get(partition):
                 return None
-            for endpoint in self._candidates(topic, publish, partition):
+            if partition == _ANY:
+                endpoint = self._in_turn(topic, topic.endpoints, publish)
+            else:
+                endpoint = topic.leaders.get(partition)
+            if endpoint is None:
+                endpoint = next(self._candidates(topic, publish, partition), None)
+            if endpoint is not None:
                 publish.data = self._command(topic, publish, endpoint)
-                return endpoint
+            return endpoint
         except NSQError:  # the loop finds the same error, and fails the publish
-            pass
-        return None
+            return None
 
     def send(self, publish: RoutedPublish) -> None:
         """Send a publish to its leader, or keep it until it can be sent in its order.
@@ -200,15 +206,32 @@ class LeaderRouter:
                 self._look_again(topic)
 
     def _partition(self, topic: _Topic, publish: RoutedPublish) -> int:
-        """Return the partition of a publish, _ANY or _UNKNOWN.  Raises OptionError, NotSent."""
-        if publish.key is None and publish.partition is None:
+        """Return the partition of a publish, _ANY or _UNKNOWN.
+
+        Raises OptionError if the topic does not have the partition.  Raises NotSent if the partition of a key is
+        unknown, and no nsqlookupd can report it later.
+        """
+        partition, key, count = publish.partition, publish.key, topic.layout.partition_num
+        if partition is not None:
+            if count and partition >= count:
+                raise OptionError("partition", partition, f"{topic.name} has {count} partitions, numbered from 0")
+            return partition
+        if key is None:
             return _ANY
-        try:
-            return partition_for(topic.name, topic.layout, publish.key, publish.partition, self._mapping)
-        except NotSent:
-            if topic.lookups is None:
-                raise
-            return _UNKNOWN
+        if count:
+            return self._hash(key) % count  # check_place() has refused a key that cannot be hashed
+        if topic.lookups is None:
+            raise NotSent(f"{topic.name}: nsqlookupd does not report the number of partitions, which a key needs")
+        return _UNKNOWN
+
+    def _in_turn(self, topic: _Topic, endpoints: tuple[Endpoint, ...], publish: RoutedPublish) -> Endpoint | None:
+        """Choose one of *endpoints* for a publish to any partition.  Return None if it is silent or has failed."""
+        if not endpoints:
+            return None
+        chosen = publish.leader
+        if chosen is None or chosen not in endpoints:  # a thread or an earlier attempt may have chosen
+            chosen = publish.leader = endpoints[next(topic.turns) % len(endpoints)]
+        return None if self._host.avoids(chosen) else chosen
 
     def _candidates(self, topic: _Topic, publish: RoutedPublish, partition: int) -> Iterator[Endpoint]:
         """Yield the endpoints to try for a publish to *partition*, in order."""
@@ -220,18 +243,16 @@ class LeaderRouter:
                 yield leader
         elif partition == _ANY and topic.endpoints:
             endpoints, avoids = topic.endpoints, self._host.avoids
-            first = publish.leader
-            if first is None or first not in endpoints:  # a thread or an earlier attempt may have chosen
-                first = publish.leader = endpoints[next(topic.turns) % len(endpoints)]
-            if not avoids(first):
+            first = self._in_turn(topic, endpoints, publish)
+            if first is not None:
                 yield first
-            at = endpoints.index(first)
+            at = endpoints.index(publish.leader)
             yield from [each for each in (*endpoints[at:], *endpoints[:at]) if not avoids(each)] or endpoints
 
     def _command(self, topic: _Topic, publish: RoutedPublish, endpoint: Endpoint) -> bytes:
         number = endpoint.partition
         if publish.request is None and not (publish.batch or self._traces or number is None):
-            return publish.command_behind(command_line(b"PUB", topic.name, number))  # the most common case
+            return publish.command_behind(topic.heads[number])  # the most common case
         publish.request = request = publish.as_request()  # encode() adds a trace id, which a retry must send again
         return self._dialect.encode(request, endpoint, topic.lookup)
 
