@@ -324,7 +324,7 @@ class Writer:
             return False
         if core is None:
             return not self._needs_loop
-        return not (self._coalesces or core.has_backlog())
+        return not (self._coalesces or core.outcomes.backlog)
 
     def _carry_and_wait(self, publish: Publish) -> Any:
         """Do a checked publish; return its receipt or raise its error."""
@@ -398,9 +398,9 @@ class Writer:
 
     def _place(self, key: str | bytes | None, partition: int | None) -> tuple[bytes | None, int | None]:
         """Return the key as bytes, and the partition.  Raises OptionError."""
-        place = key_bytes(key), partition
-        self._dialect.check_place(*place)
-        return place
+        key = key if type(key) is bytes else key_bytes(key)
+        self._dialect.check_place(key, partition)
+        return key, partition
 
     def _ask(self, publish: Publish, request: PublishRequest) -> None:
         """Store *request*, which the dialect has checked, in *publish*.  Encode it if any nsqd may get it."""

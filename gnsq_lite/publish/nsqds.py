@@ -146,9 +146,9 @@ class Nsqds:
 
     def get(self, endpoint: Endpoint) -> Nsqd:
         """Return the nsqd of *endpoint*."""
-        address = endpoint.address
-        found = self.known.get(address)
+        found = self.known.get((endpoint.host, endpoint.port))
         if found is None:
+            address = endpoint.address
             queues = self._queues if self._takes_turns else (deque(), deque())
             found = self.known.setdefault(address, Nsqd(Endpoint(*address), self._most, queues))
         return found

@@ -53,8 +53,8 @@ _RESET = "an unexpected exception has ended all connections"
 class WriterCore:
     """Publishes in the loop.  For plain threads it publishes only what they cannot send (:mod:`~.publish.shared`).
 
-    Only ``carry_and_wait``, ``carry``, ``carry_nowait``, ``has_backlog``, ``avoids`` and ``publish_to_leader`` are
-    thread-safe.  Make the object in the loop's thread, and call all other methods there.
+    Only ``carry_and_wait``, ``carry``, ``carry_nowait``, ``avoids`` and ``publish_to_leader`` are thread-safe.  Make
+    the object in the loop's thread, and call all other methods there.
     """
 
     def __init__(
@@ -161,10 +161,6 @@ class WriterCore:
             raise
         return Publication(publish)
 
-    def has_backlog(self) -> bool:
-        """Return whether a ``publish_nowait`` has no outcome yet.  If so, the loop does all publishes, in order."""
-        return self.outcomes.backlog > 0
-
     def carry(self, publish: Publish) -> None:
         """Start a publish.  The loop sends it as soon as a node accepts it.
 
@@ -189,13 +185,16 @@ class WriterCore:
         if leader is not None:
             is_settled = threads.publish(publish, leader)
             if not is_settled or isinstance(publish._error, OutcomeUnknown):
-                self.loop.call_soon(lambda: self.router.look_again(leader))
+                self.loop.call_soon(partial(self._look_again, leader))
             if is_settled:
                 return True
         publish.data = b""
         return False
 
     # -- publishing, in the loop
+
+    def _look_again(self, leader: Endpoint) -> None:
+        self.router.look_again(leader)
 
     def submit(self, publish: Publish) -> None:
         """Send a publish, or hold it until a node accepts it."""

@@ -100,7 +100,7 @@ class SharedConnection(BlockingConnection):
             is_sent = self._send(data, publishes[-1])
         else:
             is_sent = stream.exchange(data, publishes[-1], first.deadline - now)
-            if is_sent and self.owes_since and len(publishes) == 1 and stream.received == _ONE_OK:
+            if stream.received == _ONE_OK and len(publishes) == 1:
                 self.is_fragile = True  # the most common case
                 stream.received.clear()
                 stream.bytes_in += len(OK_BYTES)
@@ -108,6 +108,7 @@ class SharedConnection(BlockingConnection):
                 self.unanswered.clear()
                 self.read_at, self.owes_since = self.clock.now(), 0.0
                 self.is_fragile = False
+                return
         if not is_sent:
             stream.send_rest(first.deadline)
             self.owes_since = self.clock.now()
@@ -289,17 +290,20 @@ class SharedConnections:
         """
         now = self._now()
         is_large = len(publish.data) > _MOST_BYTES
-        nsqds = self._nsqds.in_turn
         if leader is not None:
             nsqd: Nsqd | None = self._nsqds.get(leader)
+            is_alone = True
         else:
-            nsqd = nsqds[0] if len(nsqds) == 1 else self._nsqds.first(now)
+            nsqds = self._nsqds.in_turn
+            is_alone = len(nsqds) == 1
+            nsqd = nsqds[0] if is_alone else self._nsqds.first(now)
         groups: Sequence[Connections] = ()
         if nsqd is not None:
-            groups = (nsqd.large if is_large else nsqd.shared,)
-            if self._try_one(groups[0], publish, now, leader is not None or len(nsqds) == 1):
+            group = nsqd.large if is_large else nsqd.shared
+            if self._try_one(group, publish, now, is_alone):
                 return True  # the most common case
-        if leader is None and (nsqd is None or len(nsqds) > 1):
+            groups = (group,)
+        if nsqd is None or not is_alone:
             groups = [each.large if is_large else each.shared for each in self._nsqds.usable(now)]
             if any(self._try_one(group, publish, now, len(groups) == 1) for group in groups):
                 return True
@@ -322,7 +326,7 @@ class SharedConnections:
             return False
         if nsqd.is_near and len(self._publishing) > self._most_leaders * len(self._nsqds.known) and group.is_led():
             return False  # the thread that leads sends this publish too, in fewer packets and with fewer switches
-        connection = self._idle(group, now) if group.idle else None
+        connection = self._idle(group, now)
         if connection is None and group.free:
             connection, now = self._open(group, publish, now, is_alone), self._now()
         if connection is None:
@@ -433,27 +437,22 @@ class SharedConnections:
         """Pass a connection on to a thread whose publish is unanswered or waits, or make the connection idle."""
         group = connection.group
         nsqd = group.nsqd
-        is_busy = connection.unanswered or group.queue or group.idle
-        if not is_busy and connection.is_usable and not (self._closed or nsqd.failed_until or nsqd.is_removed):
-            group.idle.append(connection)  # the most common case
-            if group.queue:
-                self._serve(group)
-            return
         if connection.unanswered:
             if any(each.accepts(connection) for each in list(connection.unanswered) if not each._done):
                 return
             if self._now() - connection.owes_since > SILENT_AFTER:
-                group.nsqd.fail(self._now())
+                nsqd.fail(self._now())
             self._lost(connection, ConnectionLost(connection.address, "no thread waits for its answers any more"))
             return
-        if not connection.is_usable or self._closed or group.nsqd.is_removed or group.nsqd.failed_until:
+        if not connection.is_usable or self._closed or nsqd.is_removed or nsqd.failed_until:
             connection.close(close_notify=True)
             group.close_idle()
             self._wake_all(group.queue)
             return
         group.idle.append(connection)
-        self._serve(group)
-        if group.idle and group.idle[0] is not connection:
+        if group.queue:
+            self._serve(group)
+        if len(group.idle) > 1:
             self._close_old(group, connection.read_at)
 
     def _serve(self, group: Connections) -> None:
