@@ -101,24 +101,27 @@ class OrderedConnection(SubscribedConnection):
 
     def handled(self, message: Message) -> None:
         """Send FIN.  If the thread can acquire the lease, wait a moment for the next message."""
-        threads = self._threads
+        threads, lease = self._threads, self._lease
         if threads is None:
             self.finish(message)
             return
         try:
             self._sent = []
-            if not (threads.can_spare(1) and self._lease.acquire()):
+            if not (threads.can_spare(1) and lease.acquire(message)):
                 self.finish(message)
             elif not self._go_on(message, threads):
-                self._lease.is_granted = False
+                lease.is_granted = False
         except BaseException:  # for example of a timeout decorator, which another thread raises in this one
-            self._lease.is_granted = False
+            lease.is_granted = False
             if sum(self._sent) != _FIN_LENGTH:  # otherwise nothing is lost
                 why = "an exception interrupted a handler's thread while it finished a message"
                 self.loop.call_soon(partial(self.close, ConnectionLost(self.address, why)))
             raise
         finally:
-            self._lease.release()
+            has_lease = message in lease.holders
+            lease.holders.discard(message)  # one call of C, which no exception of another thread can prevent
+            if has_lease:
+                lease.report()
 
     def _go_on(self, message: Message, threads: ThreadPool) -> bool:
         """Send FIN, and queue the next message for this thread.  Return False if the loop must read on."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gnsq_lite.errors import ConnectionLost
 from gnsq_lite.message import Message, finish_new
+from gnsq_lite.net import read_lease
 from gnsq_lite.net.stream import EXCHANGE_SIZE
 from tests.frames import HEARTBEAT, message
+from tests.native import native_held_lock, start_native_thread
 from tests.unit.consume.fake_reader import FakeReader
 
 pytestmark = pytest.mark.rule("YZ-6")
@@ -138,8 +141,6 @@ def test_the_loop_decides_and_writes_when_the_thread_has_released_the_lease() ->
         return frame(2)
 
     written, decided = list[bytes](), list[int]()
-    lease: Any = reader.connection._lease
-    lease._held = HeldByOther(lease._held)
     reader.exchange = while_the_thread_reads  # type: ignore[method-assign]
     assert finish_new(reader.handled[-1])
     assert written == [b""]
@@ -170,25 +171,15 @@ def test_no_thread_may_read_if_the_pool_has_only_the_thread_that_handles_the_mes
     assert reader.loop_reads
 
 
-class HeldByOther:
-    """A lock that its holder, this thread in the place of another one, cannot acquire twice."""
-
-    def __init__(self, lock: Any) -> None:
-        self._lock, self._is_owned, self.release = lock, lock._is_owned, lock.release
-
-    def acquire(self, *how: Any) -> bool:
-        return not self._lock._is_owned() and bool(self._lock.acquire(*how))
-
-
-def test_closing_ends_the_read_of_a_thread() -> None:
+def test_closing_ends_the_read_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, threads = reader_with_threads()
+    monkeypatch.setattr(read_lease, "native_sleep", lambda seconds: None)
 
     def while_the_thread_reads(data: bytes, counts: list[int]) -> bytes:
         reader.connection.close(ConnectionLost("nsqd:4150", "reset"))
         counts.append(len(data))
         return b""
 
-    reader.connection._lease._held = HeldByOther(reader.connection._lease._held)
     reader.exchange = while_the_thread_reads  # type: ignore[method-assign]
     assert finish_new(reader.handled[-1])
     reader.turn()
@@ -235,12 +226,55 @@ def test_the_next_check_writes_what_waited_for_a_thread_that_an_exception_ended_
     def interrupted(act: Callable[[], object]) -> None:
         raise Interrupted
 
-    lease: Any = reader.connection._lease
-    lease._held = HeldByOther(lease._held)
-    lease._loop = SimpleNamespace(call_soon=interrupted)
+    reader.connection._lease._loop = SimpleNamespace(call_soon=interrupted)
     reader.exchange = while_the_thread_reads  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
         finish_new(reader.handled[-1])
     reader.turn()
     reader.connection.close_if_dead(reader.clock.now())
     assert (reader.turn(), reader.loop_reads) == (b"RDY 1\n", True)
+
+
+def finish_interrupted(job: Message, number: int) -> bool:
+    """Finish *job* in a thread, and raise Interrupted there at call *number*.  Return whether there are fewer calls.
+
+    Python raises an exception of another thread at the first instruction of a Python function, and after a call of C.
+    """
+    left, is_over, ended = number, False, native_held_lock()
+
+    def profile(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal left
+        left -= event in ("call", "c_return")
+        if left < 0:
+            sys.setprofile(None)
+            raise Interrupted
+
+    def run() -> None:
+        nonlocal is_over
+        try:
+            sys.setprofile(profile)
+            is_over = finish_new(job)
+        except Interrupted:
+            pass
+        finally:
+            sys.setprofile(None)
+            ended.release()
+
+    start_native_thread("handler", run)
+    assert ended.acquire(True, 60.0)
+    return is_over
+
+
+def test_an_exception_at_any_call_of_a_reading_thread_leaves_the_partition_a_reader() -> None:
+    number, is_over = 0, False
+    while not is_over:
+        reader, threads = reader_with_threads()
+        reader.to_threads.append(frame(2))
+        is_over = finish_interrupted(reader.handled[-1], number)
+        reader.turn()
+        reader.connection.close_if_dead(reader.clock.now())
+        reader.turn()
+        assert reader.loop_reads or reader.closed, f"after the exception at call {number}"
+        number += 1
+    assert number > 20
+    assert [each.id for each in threads.next] == [b"%016d" % 2]
