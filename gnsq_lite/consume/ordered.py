@@ -136,7 +136,7 @@ class OrderedConnection(SubscribedConnection):
         self._finished_at = self.clock.now()
         data = stream.exchange(commands.finish(message.id), self._sent)
         self.read_at = self.clock.now()
-        messages = self._decoder.feed_messages(data) if data else None
+        messages = self._decoder.feed_messages(data) if data and stream.closed is None else None
         if messages is None or len(messages) > 1 or self._unconfirmed.is_again(messages[0], self.opened_at or 0.0):
             return False
         self._sent = []
@@ -159,10 +159,9 @@ class OrderedConnection(SubscribedConnection):
         return True
 
     def _on_lease_returned(self) -> None:
-        if self._owns():
-            while self._postponed:
-                self._postponed.popleft()()
-            self._flush()
+        while self._owns() and self._postponed:  # a decision may let a thread read, which then returns the lease too
+            self._postponed.popleft()()
+        self._flush()
 
     def _let_threads_read(self, message: Message) -> None:
         """Let the thread that handles *message*, the only one in flight, read the next one, if that probably pays.
@@ -228,8 +227,11 @@ class OrderedConnection(SubscribedConnection):
     def send_close(self) -> None:
         """Send CLS, and requeue the held message and the waiting messages."""
         super().send_close()
+        self._decide(self._close_sequence)
+
+    def _close_sequence(self) -> Iterable[Decision]:
         self._report_finished()
-        self._decide(self._sequence.close)
+        return self._sequence.close()
 
     def abandon(self) -> None:
         """Drop the connection in a forked child."""

@@ -171,14 +171,15 @@ def test_no_thread_may_read_if_the_pool_has_only_the_thread_that_handles_the_mes
     assert reader.loop_reads
 
 
-def test_closing_ends_the_read_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("last_read", [b"", frame(2)])
+def test_closing_ends_the_read_of_a_thread(last_read: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     reader, threads = reader_with_threads()
     monkeypatch.setattr(read_lease, "native_sleep", lambda seconds: None)
 
     def while_the_thread_reads(data: bytes, counts: list[int]) -> bytes:
         reader.connection.close(ConnectionLost("nsqd:4150", "reset"))
         counts.append(len(data))
-        return b""
+        return last_read
 
     reader.exchange = while_the_thread_reads  # type: ignore[method-assign]
     assert finish_new(reader.handled[-1])
@@ -278,3 +279,44 @@ def test_an_exception_at_any_call_of_a_reading_thread_leaves_the_partition_a_rea
         number += 1
     assert number > 20
     assert [each.id for each in threads.next] == [b"%016d" % 2]
+
+
+def test_decisions_that_wait_for_a_thread_wait_again_if_another_thread_reads_after_the_first_one() -> None:
+    reader, _ = reader_with_threads()
+    lease, decided = reader.connection._lease, list[int]()
+
+    def let_another_thread_read() -> list[Any]:
+        lease.holders.add("another thread")
+        return []
+
+    def while_the_thread_reads(data: bytes, counts: list[int]) -> bytes:
+        reader.connection._decide(let_another_thread_read)
+        reader.connection._decide(lambda: decided.append(1) or [])
+        counts.append(len(data))
+        return b""
+
+    reader.exchange = while_the_thread_reads  # type: ignore[method-assign]
+    assert finish_new(reader.handled[-1])
+    reader.turn()
+    assert decided == []
+    lease.holders.discard("another thread")
+    lease.report()
+    reader.turn()
+    assert (decided, reader.loop_reads) == ([1], True)
+
+
+def test_closing_leaves_the_finished_message_to_the_thread_that_has_the_lease() -> None:
+    reader, _ = reader_with_threads()
+    ended = reader.connection._ended
+
+    def while_the_thread_reads(data: bytes, counts: list[int]) -> bytes:
+        reader.connection.send_close()
+        assert [each.id for each in ended] == [b"%016d" % 1]
+        counts.append(len(data))
+        return b""
+
+    reader.exchange = while_the_thread_reads  # type: ignore[method-assign]
+    assert finish_new(reader.handled[-1])
+    assert b"CLS\n" in reader.turn()
+    assert not ended
+    reader.assert_nothing_is_in_flight()
