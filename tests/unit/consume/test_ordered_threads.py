@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType, SimpleNamespace
@@ -253,12 +254,14 @@ def finish_interrupted(job: Message, number: int) -> bool:
     def run() -> None:
         nonlocal is_over
         try:
+            gc.disable()  # a finalizer of another object would swallow the exception
             sys.setprofile(profile)
             is_over = finish_new(job)
         except Interrupted:
             pass
         finally:
             sys.setprofile(None)
+            gc.enable()
             ended.release()
 
     start_native_thread("handler", run)
