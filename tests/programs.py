@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any, TypeVar
+from subprocess import Popen
+from typing import IO, Any, TypeVar
 
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
@@ -47,7 +48,7 @@ def wait_for(
 class Program:
     """A running program.  Its output and errors go to the file *log*, or to pipes if there is none."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path | None = None) -> None:
+    def __init__(self, process: Popen[bytes], log: Path | None = None) -> None:
         self.process, self.log = process, log
 
     @property
@@ -96,11 +97,24 @@ class Program:
         return self.process.returncode, out, errors
 
 
+def interpreter(arguments: Sequence[str], cwd: Path, env: Mapping[str, str], output: IO[bytes]) -> Popen[bytes]:
+    """Start Python with *arguments* as the leader of a process group."""
+    command, null, merged = [sys.executable, *arguments], subprocess.DEVNULL, subprocess.STDOUT
+    return Popen(command, cwd=cwd, env=env, stdin=null, stdout=output, stderr=merged, start_new_session=True)
+
+
 @contextmanager
 def running(
-    arguments: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, name: str = "program"
+    arguments: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str] | None = None,
+    name: str = "program",
+    start: Callable[..., Popen[bytes]] = interpreter,
 ) -> Iterator[Program]:
-    """Run Python with *arguments* in *folder*, which is on its path, as the leader of a process group."""
+    """Run Python with *arguments* in *folder*, which is on its path.
+
+    *start* starts it: :func:`interpreter`, or the method of a :class:`tests.fork_server.ForkServer`.
+    """
     folder.mkdir(exist_ok=True)
     environment = {
         **os.environ,
@@ -110,18 +124,7 @@ def running(
         **(env or {}),
     }
     log = folder / f"{name}.log"
-    with (
-        log.open("wb") as file,
-        subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ) as process,
-    ):
+    with log.open("wb") as file, start(arguments, folder, environment, file) as process:
         program = Program(process, log)
         try:
             yield program
@@ -136,14 +139,14 @@ def running(
 def piped(arguments: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[Program]:
     """Run Python with *arguments*; its input, output and errors are pipes."""
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
+    with Popen([sys.executable, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=env) as process:
         try:
             yield Program(process)
         finally:
             _end(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Popen[bytes]) -> None:
     """End *process* by SIGTERM, or by SIGKILL after 5 s."""
     if process.poll() is None:
         process.send_signal(SIGTERM)

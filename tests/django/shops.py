@@ -6,16 +6,27 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from gnsq_lite.broker import Broker
+from tests.fork_server import ForkServer
 from tests.programs import Program, running
 from tests.servers import http_call
 
 PROJECT = Path(__file__).parent / "project"
+COMMANDS = ("check", "makemigrations", "migrate", "shell")
+#: Has imported what manage.py imports.
+DJANGO = ForkServer(
+    (
+        *("django.test", "django.db.backends.postgresql.base", "django.db.backends.sqlite3.base"),
+        *(f"django.core.management.commands.{name}" for name in COMMANDS),
+        *("gnsq_lite.contrib.django.outbox", "gnsq_lite.contrib.django.management.commands.nsq_worker"),
+    ),
+    ("-W", "error"),
+)
 
 
 class Shop:
@@ -27,8 +38,12 @@ class Shop:
 
     @contextmanager
     def manage(self, *arguments: str) -> Iterator[Program]:
-        with running(["-W", "error", "manage.py", *arguments], self.folder, env=self.env, name=arguments[0]) as program:
+        with self.program("manage.py", *arguments, name=arguments[0]) as program:
             yield program
+
+    def program(self, *arguments: str, name: str = "program") -> AbstractContextManager[Program]:
+        """Run Python with *arguments* in the project."""
+        return running(arguments, self.folder, env=self.env, name=name, start=DJANGO.start)
 
     def call(self, *arguments: str, code: int = 0) -> str:
         with self.manage(*arguments) as program:

@@ -68,7 +68,7 @@ print("found:", json.dumps(found), flush=True)
 def test_the_system_checks_name_each_wrong_setting(shop: Shop) -> None:
     assert "no issues" in shop.call("check")
     wrong = json.dumps({name: setting for name, (setting, _) in WRONG.items()})
-    with running(["-W", "error", "-c", CHECKS, wrong], shop.folder, env=shop.env) as program:
+    with shop.program("-c", CHECKS, wrong) as program:
         assert program.ends() == 0, program.output
         found = json.loads(program.output.split("found: ")[1])
     assert {name: text for name, (_, text) in WRONG.items() if text not in found[name]} == {}, found
@@ -118,7 +118,7 @@ print("passed:", result.testsRun - len(result.failures) - len(result.errors))
 
 
 def test_a_delivery_without_nsqd_uses_the_transaction_of_the_test(shop: Shop) -> None:
-    with running(["-W", "error", "-c", IN_A_TEST], shop.folder, env=shop.env) as program:
+    with shop.program("-c", IN_A_TEST) as program:
         assert program.ends() == 0, program.output
         assert "passed: 1" in program.output
 
