@@ -39,7 +39,7 @@ class OutboxShop(Shop):
     def select(self, statement: str, database: str = "shop") -> list[str]:
         """Return the first column of what *statement* finds."""
         if self.server is not None:
-            return self.server.sql(statement, database).splitlines()
+            return self.server.sql(statement, database=database).splitlines()
         path = self.env["SHOP_DATABASE"] + ("" if database == "shop" else "." + database)
         with closing(sqlite3.connect(path, timeout=60)) as connection:
             return [str(row[0]) for row in connection.execute(statement)]

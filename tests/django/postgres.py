@@ -32,28 +32,27 @@ class Postgres:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def sql(self, statement: str, database: str = "postgres") -> str:
-        """Run *statement* as the superuser and return its output."""
-        command = ["psql", "-h", str(self.folder), "-U", "shop", "-d", database, "-qtAc", statement]
+    def sql(self, *statements: str, database: str = "postgres") -> str:
+        """Run each of *statements* as the superuser and return the output."""
+        each = [word for statement in statements for word in ("-c", statement)]
+        command = ["psql", "-h", str(self.folder), "-U", "shop", "-d", database, "-qtA", *each]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
     def is_up(self) -> bool:
         """Whether it answers."""
         try:
-            return self.sql("select 1") == "1"
+            return (self.folder / ".s.PGSQL.5432").exists() and self.sql("select 1") == "1"
         except subprocess.CalledProcessError:
             return False
 
     def keep(self) -> None:
         """Rename both databases to the templates of :meth:`new_databases`."""
-        for name in DATABASES:
-            self.sql(f"alter database {name} rename to {name}_kept")
+        self.sql(*(f"alter database {name} rename to {name}_kept" for name in DATABASES))
 
     def new_databases(self) -> None:
         """Create both databases again from the kept templates."""
-        for name in DATABASES:
-            self.sql(f"drop database if exists {name} with (force)")
-            self.sql(f"create database {name} template {name}_kept")
+        dropped = (f"drop database if exists {name} with (force)" for name in DATABASES)
+        self.sql(*dropped, *(f"create database {name} template {name}_kept" for name in DATABASES))
 
     def end_connections(self) -> int:
         """End every other connection, as an administrator does, or a restart; return how many there were."""
@@ -81,8 +80,7 @@ def postgres() -> Iterator[Postgres]:
             )
         made = Postgres(folder)
         wait_for(made.is_up, STARTING)
-        for name in DATABASES:
-            made.sql(f"create database {name}")
+        made.sql(*(f"create database {name}" for name in DATABASES))
         yield made
     finally:
         if server is not None:

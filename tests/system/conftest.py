@@ -61,9 +61,13 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any
         pytest.skip("no PostgreSQL")
     psycopg: Any = pytest.importorskip("psycopg")
     server: Postgres = request.getfixturevalue("postgres_server")
-    for table in ("nsq_outbox", "nsq_outbox_relay", "nsq_outbox_schedules", "nsq_inbox", "effects", "orders"):
-        server.sql(f"drop table if exists {table}", "shop")
-    return lambda: psycopg.connect(host=str(server.folder), user="shop", dbname="shop")
+
+    def connect() -> Any:
+        return psycopg.connect(host=str(server.folder), user="shop", dbname="shop")
+
+    with connect() as connection:
+        connection.execute("drop schema public cascade; create schema public")
+    return connect
 
 
 @pytest.fixture
