@@ -130,18 +130,27 @@ def run(path: Path, folder: Path, before: str = "", env: Mapping[str, str] | Non
     line.
     """
     found = programs(path)
+    files = {source.line: f"{path.stem}_line_{source.line}.py" for source in found}
     serving: list[Program] = []
     with ExitStack() as stack:
         broker = stack.enter_context(_youzan_broker() if path.stem == "youzan" else Broker())
+
+        def start(*words: str, name: str) -> Program:
+            return stack.enter_context(running(words, folder, env=env, name=name))
+
         for source in found:
-            name = f"{path.stem}_line_{source.line}"
-            text = local(source.text, broker)
-            (folder / f"{name}.py").write_text(before + text, encoding="utf-8")
-            command = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if source.is_test else ["-W", "error"]
+            (folder / files[source.line]).write_text(before + local(source.text, broker), encoding="utf-8")
+        # The tests of a page run in one pytest: its start costs more than they do.
+        if tests := [files[source.line] for source in found if source.is_test]:
+            program = start("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, name="tests")
+            assert program.ends(LIMIT) == 0, program.output
+        for source in found:
+            if source.is_test:
+                continue
             clients = _clients(broker)
-            program = stack.enter_context(running([*command, f"{name}.py"], folder, env=env, name=name))
+            program = start("-W", "error", files[source.line], name=files[source.line])
             if source.serves:
-                wait_for(partial(_is_up, program, broker, clients), LIMIT, f"{name} has no connection")
+                wait_for(partial(_is_up, program, broker, clients), LIMIT, f"{program.log} shows no connection")
                 serving.append(program)
             else:
                 assert program.ends(LIMIT) == 0, program.output
