@@ -157,6 +157,14 @@ def command(bundle: Sequence[Path], run: Run, arguments: Sequence[str]) -> tuple
     return (sys.executable, "-m", *module, "-q", *without, "-m", run.marks, *arguments, *paths)
 
 
+def environment(job: Job) -> dict[str, str]:
+    """Return the environment of *job*.
+
+    Without PYTHONDONTWRITEBYTECODE, because each pytest would compile the tests and hypothesis again: 1 s of CPU time.
+    """
+    return {name: value for name, value in {**os.environ, **job.env}.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def jobs(
     names: Sequence[str], paths: Sequence[str], arguments: Sequence[str], processes: int, alone: bool = False
 ) -> list[Job]:
@@ -207,9 +215,7 @@ class Runner:
 
     def _start(self, job: Job) -> None:
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when its process ends
-        process = subprocess.Popen(
-            job.command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **job.env}
-        )
+        process = subprocess.Popen(job.command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=environment(job))
         self.running[process] = job, output, time.monotonic()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:

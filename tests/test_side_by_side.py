@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests import side_by_side
 
 
@@ -18,3 +20,9 @@ def test_the_groups_leave_nothing_out() -> None:
     assert {name: (runs[name].marks, runs[name].paths) for name in marks} == {
         name: (mark, ("tests",)) for name, mark in marks.items()
     }
+
+
+def test_compiled_tests_are_kept_wherever_the_suite_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    found = side_by_side.environment(side_by_side.Job("plain", (), env={"GNSQ_LITE_IMPL": "c"}))
+    assert (found["GNSQ_LITE_IMPL"], "PYTHONDONTWRITEBYTECODE" in found) == ("c", False)
