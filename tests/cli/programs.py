@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -55,9 +56,27 @@ def run_here(*arguments: str, stdin: bytes = b"", **env: str) -> Any:
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
         patch.setattr(lists, "_printed", set())  # a process prints each warning once
-        code = app.run(arguments)
+        with new_logging():
+            code = app.run(arguments)
     out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
     return subprocess.CompletedProcess(arguments, code, out, err)
+
+
+@contextmanager
+def new_logging() -> Iterator[None]:
+    """Give a command the root logger of a new process, and take away the handlers that the command adds.
+
+    A handler that stayed would write the records of later tests to a closed stream.
+    """
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 @contextmanager

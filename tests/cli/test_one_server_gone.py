@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -56,7 +57,9 @@ def test_pub_to_any_nsqd_publishes_every_line(broker: Broker, nsqds: tuple[str, 
 
 def test_tail_prints_the_messages_of_the_other_nsqd(broker: Broker, nsqds: tuple[str, ...]) -> None:
     assert run_here("pub", "--topic", "t", *nsqds[:2], stdin=b"a\nb\n").returncode == 0
+    handlers = logging.getLogger().handlers[:]
     done = run_here("tail", "--topic", "t", "--channel", "c", "-n", "2", *nsqds)
+    assert logging.getLogger().handlers == handlers  # none that writes the records of later tests to a closed stream
     assert (done.returncode, sorted(done.stdout.split())) == (0, [b"a", b"b"])
     assert f"{GONE}: cannot connect".encode() in done.stderr
 
@@ -76,6 +79,7 @@ def test_what_one_nsqlookupd_lists_is_enough(lookupds: tuple[str, ...], words: t
     done = run_here(*words, *lookupds, stdin=b"x\n")
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout
+    assert GONE.encode() in done.stderr
 
 
 def test_stat_prints_the_figures_of_the_other_nsqd(broker: Broker) -> None:
@@ -195,6 +199,7 @@ def test_letters_of_the_nsqds_that_one_nsqlookupd_lists_are_found(
     done = run_here("dead", act, "bodies:letters", *(("--to", "t") if act == "retry" else ()), *lookupds)
     assert done.returncode == 0, done.stderr
     assert (done.stdout.count(b"\n"), depths(broker)) == ((2, [0]) if act == "list" else (1, [1])), done.stdout
+    assert f"nsqlookupd {GONE} fails".encode() in done.stderr
 
 
 # -- the limit and one more
