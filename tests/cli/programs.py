@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,10 +56,15 @@ def run_here(*arguments: str, stdin: bytes = b"", **env: str) -> Any:
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
         patch.setattr(lists, "_printed", set())  # a process prints each warning once
-        with new_logging():
-            code = app.run(arguments)
+        code = exit_code(arguments)
     out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
     return subprocess.CompletedProcess(arguments, code, out, err)
+
+
+def exit_code(arguments: Sequence[str]) -> int:
+    """Run a command in this process with the test's own streams and environment; return its exit code."""
+    with new_logging():
+        return app.run(arguments)
 
 
 @contextmanager

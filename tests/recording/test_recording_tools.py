@@ -22,13 +22,12 @@ import pytest
 from gnsq_lite import Reader
 from gnsq_lite.arrow import to_batch
 from gnsq_lite.cli import replay
-from gnsq_lite.cli.app import run
 from gnsq_lite.cli.replay import MOST_BYTES, State, gather
 from gnsq_lite.errors import NotSent
 from gnsq_lite.recording import Recording, daemon
 from gnsq_lite.units import parse_time
 from tests import docblocks
-from tests.cli.programs import run_here
+from tests.cli.programs import exit_code, run_here
 from tests.programs import ROOT, STARTING, running, wait_for
 from tests.recording.fakes import FakeMessage
 from tests.recording.places import in_folder
@@ -158,30 +157,30 @@ def test_logs_are_listed_verified_trimmed_and_retired(
     place = str(tmp_path / "recording")
     publish(nsqd.tcp_address, topic, 0, 100)
     where = ["--nsqd-tcp-address", nsqd.tcp_address]
-    assert run(["record", topic, "c", place, *where, "--until-empty"]) == 0
-    assert run(["recording", "ls", place, "--json"]) == 0
+    assert exit_code(["record", topic, "c", place, *where, "--until-empty"]) == 0
+    assert exit_code(["recording", "ls", place, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (log,) = found["logs"]
     assert (found["topic"], log["rows"], log["retired"]) == (topic, 100, False)
-    assert run(["recording", "verify", place]) == 0
-    assert run(["recording", "trim", place, "--retain", "1d"]) == 0
-    assert run(["recording", "retire", place, log["log"]]) == 0
-    assert run(["recording", "ls", place]) == 0
+    assert exit_code(["recording", "verify", place]) == 0
+    assert exit_code(["recording", "trim", place, "--retain", "1d"]) == 0
+    assert exit_code(["recording", "retire", place, log["log"]]) == 0
+    assert exit_code(["recording", "ls", place]) == 0
     out = capsys.readouterr().out
     assert "rows 1 to 100\tok" in out
     assert "retired" in out
-    assert run(["replay", place, "--to", topic, *where]) == 2
+    assert exit_code(["replay", place, "--to", topic, *where]) == 2
     assert "--force" in capsys.readouterr().err
-    assert run(["replay", place, "--to", topic, *where, "--force", "--since", "1h"]) == 0
-    assert run(["replay", place, "--to", topic, *where, "--force", "--until", "1h"]) == 0
+    assert exit_code(["replay", place, "--to", topic, *where, "--force", "--since", "1h"]) == 0
+    assert exit_code(["replay", place, "--to", topic, *where, "--force", "--until", "1h"]) == 0
     assert "100 messages replayed" in (told := capsys.readouterr().err)
     assert "\n0 messages replayed" in told
     (pack,) = Path(place).glob("logs/*/pack-*")
     data = pack.read_bytes()
     pack.write_bytes(data[:-100] + bytes(100))
-    assert run(["recording", "verify", place]) == 1
-    assert run(["recording", "ls", place + "x"]) == 2
-    assert run(["recording", "trim", place]) == 2
+    assert exit_code(["recording", "verify", place]) == 1
+    assert exit_code(["recording", "ls", place + "x"]) == 2
+    assert exit_code(["recording", "trim", place]) == 2
 
 
 def test_a_recorder_seldom_collects_garbage_and_restores_the_settings(
@@ -191,7 +190,7 @@ def test_a_recorder_seldom_collects_garbage_and_restores_the_settings(
     monkeypatch.setattr(daemon, "record", lambda *a, **k: (seen.append(gc.get_threshold()[0]), record(*a, **k)))
     where = ["--nsqd-tcp-address", nsqd.tcp_address]
     publish(nsqd.tcp_address, topic, 0, 10)
-    assert run(["record", topic, "c", str(tmp_path / "recording"), *where, "--until-empty"]) == 0
+    assert exit_code(["record", topic, "c", str(tmp_path / "recording"), *where, "--until-empty"]) == 0
     assert seen == [daemon.UNCOLLECTED]
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
 
@@ -219,7 +218,7 @@ def test_a_state_file_of_another_replay_is_refused(
     writer.close()
     Path(state).write_text(json.dumps({"recording": place, "to": "other", "position": {}, "since": None}))
     where = ["--nsqd-tcp-address", nsqd.tcp_address]
-    assert run(["replay", place, "--to", "another", "--state", state, *where]) == 2
+    assert exit_code(["replay", place, "--to", "another", "--state", state, *where]) == 2
     assert "to another replay" in capsys.readouterr().err
 
 
@@ -229,7 +228,7 @@ def test_a_metrics_port_that_is_taken_ends_the_recorder_with_the_reason_and_free
     place = str(tmp_path / "recording")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = ["--nsqd-tcp-address", nsqd.tcp_address, "--metrics", f"127.0.0.1:{taken.getsockname()[1]}"]
-        assert run(["record", topic, "c", place, *where]) == 1
+        assert exit_code(["record", topic, "c", place, *where]) == 1
     assert "cannot serve /metrics: Address already in use" in capsys.readouterr().err
     Recording(place).take().close()
     assert len(Recording(place).names()) == 1, "the log is free for the next recorder"
@@ -303,7 +302,7 @@ def test_a_replay_notes_its_position_after_each_mpub_of_limited_bytes(
     positions = []
     for limit in (1, 2, 3, 4):
         monkeypatch.setattr(MpubRecorder, "limit", limit)
-        run(["replay", place, "--to", "again", "--nsqd-tcp-address", "127.0.0.1:1", "--state", str(state)])
+        exit_code(["replay", place, "--to", "again", "--nsqd-tcp-address", "127.0.0.1:1", "--state", str(state)])
         positions += json.loads(state.read_text())["position"].values()
     assert positions == [2, 3, 4, 6]
     assert [[len(body) for body in bodies] for bodies in MpubRecorder.mpubs] == [
@@ -325,8 +324,8 @@ def test_a_replay_without_until_continues_where_a_replay_with_until_ended(
     monkeypatch.setattr(MpubRecorder, "mpubs", [])
     again = ["replay", place, "--to", "again", "--nsqd-tcp-address", "127.0.0.1:1", "--state", str(tmp_path / "state")]
     until = datetime.fromtimestamp(base + 4, timezone.utc).isoformat()
-    assert run([*again, "--until", until]) == run([*again, "--until", until]) == 0
-    assert run(again) == run([*again, "--until", until]) == run(again) == 0
+    assert exit_code([*again, "--until", until]) == exit_code([*again, "--until", until]) == 0
+    assert exit_code(again) == exit_code([*again, "--until", until]) == exit_code(again) == 0
     assert MpubRecorder.mpubs == [[b"%d" % n for n in range(4)], [b"%d" % n for n in range(4, 10)]]
 
 
@@ -367,10 +366,10 @@ def test_rows_of_a_killed_recorder_become_parquet_files_however_few(
         program.signal(signal.SIGTERM)
         assert program.ends() == 0
     assert sorted(in_folder(place)) == list(range(1010)), "a recorder that stops seals its rows"
-    assert run(["recording", "ls", place]) == 0
+    assert exit_code(["recording", "ls", place]) == 0
     assert f"{dead}\trows 1 to 1000\t" in (out := capsys.readouterr().out)
     assert "sealed up to 1000\tretired" in out
-    assert run(["recording", "verify", place]) == 0
+    assert exit_code(["recording", "verify", place]) == 0
 
 
 def test_a_recording_is_sealed_by_a_command_and_not_while_a_recorder_writes(
@@ -379,18 +378,18 @@ def test_a_recording_is_sealed_by_a_command_and_not_while_a_recorder_writes(
     place = str(tmp_path / "recording")
     publish(nsqd.tcp_address, topic, 0, 100)
     where = ["--nsqd-tcp-address", nsqd.tcp_address]
-    assert run(["record", topic, "c", place, *where, "--until-empty"]) == 0
+    assert exit_code(["record", topic, "c", place, *where, "--until-empty"]) == 0
     (name,) = Recording(place).names()
-    assert run(["recording", "seal", place + "x"]) == 2
+    assert exit_code(["recording", "seal", place + "x"]) == 2
     writer = Recording(place).take()
-    assert run(["recording", "seal", place]) == 1
+    assert exit_code(["recording", "seal", place]) == 1
     assert f"{name}\ta recorder writes it" in capsys.readouterr().out
     writer.close()
-    assert run(["recording", "seal", place]) == 0
+    assert exit_code(["recording", "seal", place]) == 0
     assert f"{name}\tsealed" in capsys.readouterr().out
     assert in_folder(place) == list(range(100))
     publish(nsqd.tcp_address, topic, 100, 100)
-    assert run(["record", topic, "c", place, *where, "--until-empty"]) == 0
+    assert exit_code(["record", topic, "c", place, *where, "--until-empty"]) == 0
     assert in_folder(place) == list(range(200)), "the recorders of a sealed recording seal without --parquet"
-    assert run(["record", topic, "c", place, *where, "--until-empty", "--seal", "0"]) == 2
+    assert exit_code(["record", topic, "c", place, *where, "--until-empty", "--seal", "0"]) == 2
     assert "--seal" in capsys.readouterr().err

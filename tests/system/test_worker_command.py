@@ -13,8 +13,8 @@ import pytest
 
 from gnsq_lite import Worker
 from gnsq_lite.broker import Broker
-from gnsq_lite.cli.app import run
 from gnsq_lite.worker.loading import LoadError, load
+from tests.cli.programs import exit_code
 from tests.programs import running, wait_for
 from tests.servers import ServerHandle, http_call
 from tests.system.worker_programs import APP, channel, get, is_alive, pages_at, pids, publish, worker
@@ -251,7 +251,7 @@ def test_a_wrong_flag_and_an_unknown_topic_are_usage_errors(
         ["--max-messages", "1", "--no-supervise"],
         ["--metrics-depth"],
     ):
-        assert run(["worker", "app", "--nsqd-tcp-address", nsqd.nsqd_tcp_address, *flags]) == 2
+        assert exit_code(["worker", "app", "--nsqd-tcp-address", nsqd.nsqd_tcp_address, *flags]) == 2
         assert flags[0] in capsys.readouterr().err
     with worker(tmp_path, nsqd.nsqd_tcp_address, "--topic", "nope") as program:
         assert program.ends() == 2
