@@ -45,6 +45,8 @@ class RecorderOptions:
     idle_timeout: float = 2.0
     connect_timeout: float = 30.0
     on_missing_nsqd: str = "error"
+    #: Text after "the backlog of the other nsqds was read", such as the option that continues without an nsqd.
+    missing_hint: str = ""
 
     def __post_init__(self) -> None:
         check_topic(self.topic)

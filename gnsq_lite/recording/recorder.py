@@ -306,7 +306,7 @@ class Recorder:
         known = self._receiver.trouble()
         why = f"no nsqd with topic {self._options.topic} within {seconds:g} s" + (f" ({known})" if known else "")
         if self.is_connected():
-            why += "; the backlog of the other nsqds was read (with onMissingNsqd=warn, a Spark query continues)"
+            why += f"; the backlog of the other nsqds was read{self._options.missing_hint}"
         return ConnectError(where, why)
 
     def waiting_bytes(self) -> int:

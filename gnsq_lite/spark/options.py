@@ -204,6 +204,7 @@ class SourceOptions(CommonOptions):
             idle_timeout=self.idle_timeout_ms / 1000,
             connect_timeout=self.connect_timeout_ms / 1000,
             on_missing_nsqd=self.on_missing_nsqd,
+            missing_hint=" (with onMissingNsqd=warn, the query continues)",
         )
 
     @property
