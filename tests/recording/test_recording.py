@@ -159,6 +159,21 @@ def test_a_log_that_vanished_is_data_loss(make: Callable[..., Recording]) -> Non
 # -- a directory
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_pack_with_its_last_byte_is_full_and_one_byte_less_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    assert local.PACK_BYTES == 64 * 2**20
+    log = local.LocalLog(tmp_path / "log")
+    log.open()
+    log.append([batch(0)])
+    (pack,) = (tmp_path / "log").glob("pack-*")
+    monkeypatch.setattr(local, "PACK_BYTES", pack.stat().st_size + missing)
+    log.append([batch(1)])
+    assert len(list((tmp_path / "log").glob("pack-*"))) == 2 - missing
+    log.close()
+
+
 @pytest.mark.rule("PIPE-2")
 def test_a_crash_at_any_call_loses_no_row_that_was_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "PACK_BYTES", 2500)
@@ -367,6 +382,20 @@ def test_flushes_are_merged_without_a_change_of_their_numbers(
     again.open()
     assert again.last == 6
     again.close()
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_writes_are_merged_at_their_last_byte_and_not_one_byte_before(
+    store: Callable[[], FolderStore], monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    assert objects.MERGED_BYTES == 64 * 2**20
+    log = objects.ObjectLog(store(), "a")
+    log.open()
+    sizes = [log.append([batch(0)]) for _ in range(3)]
+    monkeypatch.setattr(objects, "MERGED_BYTES", sum(sizes) + sizes[0] + missing)
+    log.append([batch(0)])
+    assert len([name for name in store().below("logs/a/").names() if name.startswith("merged/")]) == 1 - missing
+    log.close()
 
 
 def test_an_object_that_is_damaged_is_reported(store: Callable[[], FolderStore]) -> None:

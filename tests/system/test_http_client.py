@@ -229,6 +229,16 @@ def test_an_idle_connection_that_the_server_closed_is_replaced_without_an_error(
             threading.Event().wait(0.05)
 
 
+def test_an_answer_of_http_max_body_is_read_and_one_byte_more_is_refused() -> None:
+    assert HTTPOptions().http_max_body == 64 * 1024 * 1024
+    with stub() as server, NsqdClient(server.address, http_max_body=4096) as client:
+        server.answers["/ping"] = (200, b"x" * 4096)
+        assert client.ping() == "x" * 4096
+        server.answers["/ping"] = (200, b"x" * 4097)
+        with pytest.raises(errors.HTTPResponseError, match="4097 bytes; at most 4096"):
+            client.ping()
+
+
 def test_the_rest_of_a_cut_answer_is_not_read_as_the_next_answer() -> None:
     with stub() as server:
         server.answers["/info"] = (200, b"x" * 5000)

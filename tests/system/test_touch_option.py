@@ -115,6 +115,12 @@ def test_touch_is_sent_at_half_of_msg_timeout_until_the_deadline_is_5_s_after_ti
     assert [(second, round(deadline, 3)) for second, deadline in found] == touches
 
 
+def test_touch_keeps_a_message_for_nsqds_900_s_and_is_not_sent_later() -> None:
+    touches = Job(60.0).run(1000, 2000.0)
+    assert max(deadline for _, deadline in touches) == touches[-1][1] == 900.0
+    assert touches[-1][0] < 900
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

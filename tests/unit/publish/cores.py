@@ -41,7 +41,13 @@ def publish_of(core: Any, body: bytes, timeout: float) -> Publish:
     return publish_in_loop(core.loop, "t", (body,), timeout, deadline, retries=core.settings.retries)
 
 
-def core_with(clock: FakeClock, coalesce: bool = False, max_body_size: int = 5_000_000, retries: int = 0) -> Any:
+def core_with(
+    clock: FakeClock,
+    coalesce: bool = False,
+    max_body_size: int = 5_000_000,
+    retries: int = 0,
+    max_pending: int = 1_000_000,
+) -> Any:
     """Return a core without nodes in the loop of this thread."""
     settings = ProducerSettings(
         dialect=Dialect(),
@@ -51,7 +57,7 @@ def core_with(clock: FakeClock, coalesce: bool = False, max_body_size: int = 5_0
         reconnect=WriterReconnectOptions(),
         lookup=LookupOptions(),
         max_body_size=max_body_size,
-        max_pending=1_000_000,
+        max_pending=max_pending,
         coalesce=coalesce,
         retries=retries,
     )

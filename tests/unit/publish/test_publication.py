@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from gnsq_lite import Reader, Writer
+from gnsq_lite import Reader, Writer, errors
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.net.loop import loop_here
 from gnsq_lite.publish.publication import Publication, Publish
+from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
+from tests.fakes import FakeClock
 from tests.unit.publish.conftest import publish_in_loop
+from tests.unit.publish.cores import core_with, publish_of
 
 
 def publication(bodies: Sequence[bytes], batch: bool = False) -> Publish:
@@ -70,3 +74,17 @@ def test_what_a_callback_raises_is_logged_and_hurts_nobody(caplog: pytest.LogCap
     publish.settle()
     assert told == [handle]
     assert "a callback of a publish to t failed" in caplog.text
+
+
+def test_publishes_in_the_background_may_have_64_mib_and_not_one_byte_more() -> None:
+    (most,) = (each.default for each in fields(ProducerSettings) if each.name == "max_pending")
+    assert most == 64 * 1024 * 1024
+    core = core_with(FakeClock(), max_pending=most)
+    one, another = (publish_of(core, b"x", 1.0) for _ in range(2))
+    core.outcomes.reserve(one, most - 1)
+    core.outcomes.reserve(another, 1)
+    with pytest.raises(errors.BacklogFull, match=str(most)):
+        core.outcomes.reserve(publish_of(core, b"x", 1.0), 1)
+    assert core.outcomes.backlog == most
+    core.outcomes.release(another)
+    core.outcomes.reserve(publish_of(core, b"x", 1.0), 1)
