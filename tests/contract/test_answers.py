@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Connect, MakeBroker
 from tests.programs import wait_for
-from tests.rawclient import OK, RawClient, mpub, pub
+from tests.rawclient import OK, RawClient, RawMessage, mpub, pub
 from tests.servers import ServerHandle
 
 NOBODY = "0123456789abcdef"
@@ -18,6 +18,13 @@ def _consumer(connect: Connect, broker: ServerHandle, topic: str, ready: int = 1
     client = connect(broker)
     client.subscribe(topic, "c", ready=ready)
     return client
+
+
+def are_refused(client: RawClient, message: RawMessage, why: str) -> None:
+    """Answer *message* with each command, and check nsqd's error."""
+    for command, answer in (("FIN", client.finish), ("REQ", client.requeue), ("TOUCH", client.touch)):
+        answer(message)
+        assert client.error() == f"E_{command}_FAILED {command} {message.id.decode()} failed {why}"
 
 
 @pytest.mark.rule("MSG-1")
@@ -96,13 +103,7 @@ def test_an_answer_after_the_time_is_over_fails_and_harms_nothing(
     late = client.message()
     client.send(b"RDY 0\n")
     wait_for(lambda: server.stats(topic, "c")["timeout_count"])
-    text = late.id.decode()
-    client.finish(late)
-    assert client.error() == f"E_FIN_FAILED FIN {text} failed ID not in flight"
-    client.requeue(late)
-    assert client.error() == f"E_REQ_FAILED REQ {text} failed ID not in flight"
-    client.touch(late)
-    assert client.error() == f"E_TOUCH_FAILED TOUCH {text} failed ID not in flight"
+    are_refused(client, late, "ID not in flight")
     client.send(b"RDY 1\n")
     assert client.message().attempts == 2
 
@@ -131,13 +132,7 @@ def test_a_message_belongs_to_the_client_it_was_sent_to(broker: ServerHandle, co
     other.subscribe(topic, "c")
     broker.publish(topic, b"x")
     message = owner.message()
-    text = message.id.decode()
-    other.finish(message)
-    assert other.error() == f"E_FIN_FAILED FIN {text} failed client does not own message"
-    other.requeue(message)
-    assert other.error() == f"E_REQ_FAILED REQ {text} failed client does not own message"
-    other.touch(message)
-    assert other.error() == f"E_TOUCH_FAILED TOUCH {text} failed client does not own message"
+    are_refused(other, message, "client does not own message")
     owner.finish(message)
     owner.sync()
     assert broker.stats(topic, "c")["in_flight_count"] == 0

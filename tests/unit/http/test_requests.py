@@ -113,22 +113,15 @@ LOOKUPD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str, dict[s
 ]
 
 
-@pytest.mark.parametrize(("name", "args", "options", "method", "path", "params"), NSQD_CALLS)
-def test_each_method_of_the_nsqd_client_sends_its_request(
-    name: str, args: Any, options: Any, method: str, path: str, params: dict[str, str]
+@pytest.mark.parametrize(
+    ("client", "name", "args", "options", "method", "path", "params"),
+    [*((NsqdClient, *call) for call in NSQD_CALLS), *((LookupdClient, *call) for call in LOOKUPD_CALLS)],
+)
+def test_each_method_of_a_client_sends_its_request(
+    client: Any, name: str, args: Any, options: Any, method: str, path: str, params: dict[str, str]
 ) -> None:
     recorder = Recorder(b"{}")
-    getattr(recorder.on(NsqdClient(URL)), name)(*args, **options)
-    (request,) = recorder.requests
-    assert (request.method, request.path, request.params) == (method, path, params)
-
-
-@pytest.mark.parametrize(("name", "args", "options", "method", "path", "params"), LOOKUPD_CALLS)
-def test_each_method_of_the_lookupd_client_sends_its_request(
-    name: str, args: Any, options: Any, method: str, path: str, params: dict[str, str]
-) -> None:
-    recorder = Recorder(b"{}")
-    getattr(recorder.on(LookupdClient(URL)), name)(*args, **options)
+    getattr(recorder.on(client(URL)), name)(*args, **options)
     (request,) = recorder.requests
     assert (request.method, request.path, request.params) == (method, path, params)
 
