@@ -271,7 +271,7 @@ def test_backoff_can_be_turned_off(broker: ServerHandle, topic: str) -> None:
 def test_handlers_in_threads_answer_each_message_once_however_they_answer(
     broker: ServerHandle, topic: str, max_in_flight: int
 ) -> None:
-    numbers = range(1, 12001)
+    numbers = range(1, 5001)
     handled, later = Counter[bytes](), list[Message]()
 
     def handler(message: Message) -> None:
@@ -292,12 +292,12 @@ def test_handlers_in_threads_answer_each_message_once_however_they_answer(
     bodies = b"\n".join(b"%d" % number for number in numbers)
     with reader_on(broker, topic, handler, handler_pool="thread", max_in_flight=max_in_flight) as reader:
         assert broker.http("POST", f"/mpub?topic={topic}", bodies).body == b"OK"
-        wait_for(lambda: sum(handled.values()) == len(numbers), 60.0)  # 12,000 messages, one by one
+        wait_for(lambda: sum(handled.values()) == len(numbers), 60.0)  # 5,000 messages, one by one
         while later:
             later.pop().finish()
         wait_for(lambda: reader.stats().finished == len(numbers))
         assert set(handled.values()) == {1}
-        assert (reader.stats().in_flight, reader.stats().requeued) == (0, 11)
+        assert (reader.stats().in_flight, reader.stats().requeued) == (0, 5000 // 1001)
     assert (channel(broker, topic)["in_flight_count"], broker.stats(topic)["depth"]) == (0, 0)
 
 
@@ -333,7 +333,7 @@ def test_heartbeats_of_other_nsqds_are_answered_while_one_stops_reading_and_tls_
             for _ in range(20000):  # far more than the buffers of both sockets hold
                 message.touch()
             touches.append(20000)
-            time.sleep(0.01)
+            time.sleep(0.2)
 
     lost = list[str]()
     with Proxy(stuck.tcp_address) as proxy:

@@ -215,23 +215,23 @@ def test_each_blocking_handler_gets_a_thread(make: Made, at_once: bool) -> None:
 
     def run(_job: Any) -> None:
         begun.add()
-        begun.wait_for(60)
+        begun.wait_for(30)
         done.add()
 
-    pool = make(run, 60)
+    pool = make(run, 30)
     loop: Any = pool._loop
 
     def are_done() -> bool:
         # If a woken thread finds the queue empty, the pool takes handlers for short.  Then a timer wakes the next one.
         loop.fire_timers()
-        return done.count >= 60
+        return done.count >= 30
 
     for _ in range(3):
         begun.count = done.count = 0
         if at_once:
-            pool.submit([None] * 60)
+            pool.submit([None] * 30)
         else:
-            for _ in range(60):
+            for _ in range(30):
                 pool.submit([None])
         until(are_done)
 
