@@ -29,7 +29,8 @@ def raise_in(idents: list[int]) -> None:
 
 
 @pytest.mark.rule("MSG-1")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the exception may meet a destructor
+# The exception may meet a destructor, or logging, which opens source files.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("answers", ["returns", "finishes", "requeues", "value"])
 @pytest.mark.parametrize("concurrency", [1, 8])
 def test_exceptions_at_random_moments_lose_no_message_and_no_thread(
