@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -264,6 +263,13 @@ class Publish(Completion):
         return True
 
 
+class _Cells(dict[Any, list[int]]):
+    """The cells of each owner.  While it makes a list, the garbage collector may publish and count: that list stays."""
+
+    def __missing__(self, owner: Any) -> list[int]:
+        return self.setdefault(owner, [0, 0, 0, 0])
+
+
 class Counts:
     """Counts messages by outcome, and reconnects of threads.
 
@@ -272,7 +278,7 @@ class Counts:
 
     def __init__(self) -> None:
         #: For each owner its cells, at the positions PUBLISHED, FAILED, UNKNOWN and RECONNECTS.
-        self.cells: defaultdict[Any, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        self.cells = _Cells()
 
     def totals(self) -> list[int]:
         """Return the numbers of published, failed and unknown messages, and of reconnects."""

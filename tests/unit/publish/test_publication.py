@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Sequence
 from dataclasses import fields
@@ -12,7 +13,7 @@ import pytest
 from gnsq_lite import Reader, Writer, errors
 from gnsq_lite.dialect import PublishRequest
 from gnsq_lite.net.loop import loop_here
-from gnsq_lite.publish.publication import Publication, Publish
+from gnsq_lite.publish.publication import PUBLISHED, Counts, Publication, Publish
 from gnsq_lite.publish.settings import ProducerSettings
 from gnsq_lite.wire import commands
 from tests.fakes import FakeClock
@@ -88,3 +89,27 @@ def test_publishes_in_the_background_may_have_64_mib_and_not_one_byte_more() -> 
     assert core.outcomes.backlog == most
     core.outcomes.release(another)
     core.outcomes.reserve(publish_of(core, b"x", 1.0), 1)
+
+
+def test_what_the_garbage_collector_counts_while_a_thread_begins_to_count_is_not_lost() -> None:
+    counts = Counts()
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            counts.cells["thread"][PUBLISHED] += 1
+
+    threshold = gc.get_threshold()
+    gc.disable()
+    try:
+        Cycle()
+        gc.set_threshold(1)
+        gc.enable()
+        counts.cells["thread"][PUBLISHED] += 1
+    finally:
+        gc.set_threshold(*threshold)
+        gc.enable()
+    gc.collect()
+    assert counts.totals()[PUBLISHED] == 2
