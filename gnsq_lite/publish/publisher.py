@@ -185,16 +185,13 @@ class WriterCore:
         if leader is not None:
             is_settled = threads.publish(publish, leader)
             if not is_settled or isinstance(publish._error, OutcomeUnknown):
-                self.loop.call_soon(partial(self._look_again, leader))
+                self.loop.call_soon(partial(self.router.look_again, leader))
             if is_settled:
                 return True
         publish.data = b""
         return False
 
     # -- publishing, in the loop
-
-    def _look_again(self, leader: Endpoint) -> None:
-        self.router.look_again(leader)
 
     def submit(self, publish: Publish) -> None:
         """Send a publish, or hold it until a node accepts it."""

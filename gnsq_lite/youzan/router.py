@@ -37,7 +37,7 @@ _ANY, _UNKNOWN = -1, -2
 
 #: Publishes as a heap of (number, publish).
 _Heap: TypeAlias = list[tuple[int, RoutedPublish]]
-#: The key of publishes, or their partition if they have no key.
+#: The key of publishes, their partition if they have no key, or None if they may go to any partition.
 _Name: TypeAlias = bytes | int | None
 
 _NO_LEADER = "no leader is known that accepts writes, that allowed_addresses permits, and that was not just lost"
@@ -178,15 +178,17 @@ class LeaderRouter:
     def _start(self, topic: _Topic, name: _Name) -> None:
         """Send or hold the first publish of a queue."""
         publish = topic.queues[name][0][1]
-        publish.on_outcome(partial(self._on_started, topic, name))
+        publish.on_outcome(partial(self._on_queue_outcome, topic, name))
         self._place(topic, publish)
 
-    def _on_started(self, topic: _Topic, name: _Name) -> None:
-        if not self._due:  # in the next turn of the loop, because this one handles answers
+    def _on_queue_outcome(self, topic: _Topic, name: _Name) -> None:
+        """Start the next publish of a queue, whose first publish has its outcome, in the next turn of the loop."""
+        if not self._due:  # not in this turn, which handles answers
             self._host.call_later(0.0, self._start_due)
         self._due.append((topic, name))
 
     def _start_due(self) -> None:
+        """Start the next publish of each due queue, and drop the queues without one."""
         due, self._due = self._due, []
         for topic, name in () if self._closed else due:
             if _drop_done(topic.queues[name]):
