@@ -94,6 +94,13 @@ class Task(gevent.Greenlet):  # type: ignore[type-arg]
     """A greenlet that the library started."""
 
 
+class WriterTask(Task):
+    """A greenlet that connects a Writer to an nsqd, or finds nsqds.  A blocking publish here could wait for itself.
+
+    The garbage collector may run a finalizer here.  A Writer's ``address_map`` runs here.
+    """
+
+
 def in_task() -> bool:
     """Return whether the current greenlet is a :class:`Task`."""
     return isinstance(getcurrent(), Task)
@@ -278,9 +285,9 @@ class Loop:
             if greenlet in ready:  # a greenlet that was resumed is the first of the queue
                 ready.remove(greenlet)
 
-    def spawn(self, name: str, run: Callable[..., Any], *args: Any) -> Task:
+    def spawn(self, name: str, run: Callable[..., Any], *args: Any, kind: type[Task] = Task) -> Task:
         """Call *run* in a new greenlet, and return the greenlet.  Call this method in the loop's thread."""
-        task = Task(run, *args)
+        task = kind(run, *args)
         task.name = f"gnsq_lite-{name}"
         task.start()
         return task

@@ -85,6 +85,28 @@ def test_what_nsqd_would_refuse_is_refused_before_anything_is_sent(
     assert [t["topic_name"] for t in embedded.node.stats()["topics"]] == ["good"]
 
 
+@pytest.mark.rule("PUB-1")
+@pytest.mark.parametrize("timeout", [None, 20.0])
+def test_a_publish_that_would_wait_for_its_own_greenlet_is_refused(
+    broker: ServerHandle, topic: str, timeout: float | None
+) -> None:
+    """A finalizer, or as here a function of the user, may publish in the greenlet that connects."""
+    refused: list[str] = []
+
+    def publishes(host: str, port: int) -> str:
+        try:
+            writer.publish(topic, b"inside", timeout=timeout)
+        except errors.NotSent as error:
+            refused.append(str(error))
+        return f"{host}:{port}"
+
+    with Writer(broker.tcp_address, address_map=publishes) as writer:
+        publication = writer.publish_nowait(topic, b"x", timeout=20.0)
+        publication.result(20.0)
+    assert refused == ["a publish would wait in gevent's hub, or for itself: use publish_nowait()"]
+    assert broker.stats(topic)["message_count"] == 1
+
+
 @pytest.mark.rule("WIRE-8")
 def test_a_defer_beyond_max_defer_is_refused_and_one_within_it_reaches_an_nsqd_that_allows_it(
     make_broker: MakeBroker, topic: str
