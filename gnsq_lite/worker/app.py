@@ -380,15 +380,13 @@ class Worker:
         self._not_started()
         self.check()
         self._process = process
-        readers = [self._reader(handler) for handler in self._handlers]
-        self._readers = []
+        self._readers = [self._reader(handler) for handler in self._handlers]
         for each in self.middleware:
             each.started(self)
-        for handler, reader in zip(self._handlers, readers, strict=True):
+        for handler, reader in zip(self._handlers, self._readers, strict=True):
             if process is not None and process.is_paused:
                 reader.pause()
             reader.start(block=False)
-            self._readers.append(reader)
             extra = {"topic": handler.topic, "channel": handler.channel, "handler": handler.name}
             log.info("%s handles %s/%s", handler.name, handler.topic, handler.channel, extra=extra)
 
@@ -415,7 +413,8 @@ class Worker:
     @property
     def readers(self) -> Sequence[Reader]:
         """Return the started Readers."""
-        return tuple(self._readers or ())
+        # Also a Reader whose start() has not returned, because its handlers may run.
+        return tuple(reader for reader in self._readers or () if reader._core is not None)
 
     @property
     def writers(self) -> Sequence[Writer]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gnsq_lite import BackoffOptions, Message, Requeue, Worker, Writer, errors
+from gnsq_lite import BackoffOptions, Message, Reader, Requeue, Worker, Writer, errors
 from gnsq_lite.contrib import give_up
 from gnsq_lite.worker import Handler, Middleware
 from tests.programs import wait_for
@@ -80,6 +80,22 @@ def test_the_default_failure_ratio_of_a_worker_is_a_half(
     assert worker.run() == 0
     assert worker.readers[0]._settings.backoff.failure_ratio == ratio
     assert states == ["backoff" if ratio == 0.0 else "connected"]
+
+
+def test_handlers_that_run_at_once_find_the_started_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, seen = Worker(nsqd_tcp_addresses="127.0.0.1:1"), list[list[str]]()
+    start = Reader.start
+
+    def start_and_look(reader: Reader, *, block: bool) -> None:
+        start(reader, block=block)
+        seen.append([each.channel for each in worker.stats()])
+
+    monkeypatch.setattr(Reader, "start", start_and_look)
+    worker.add(Handler("t", "one", print))
+    worker.add(Handler("t", "two", print))
+    worker.start()
+    worker.close()
+    assert seen == [["one"], ["one", "two"]]
 
 
 def test_options_of_a_handler_override_options_of_the_worker() -> None:
