@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is there by now, 60,000 objects, out of the collector's sight: tests look through all that it sees."""
+    """Leave what is there by now, 60,000 objects, out of the collector's sight: some tests collect garbage."""
     gc.collect()
     gc.freeze()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import gevent
 import pytest
@@ -23,11 +23,18 @@ from tests.system.lookupd_stubs import Found
 GRACE = 5.0
 
 
+#: Each greenlet that was started in this process, in whatever thread.
+_started: list[ref[Greenlet[..., Any]]] = []
+Greenlet.add_spawn_callback(lambda greenlet: _started.append(ref(greenlet)))
+
+
 def living() -> list[str]:
     """Return the names of the library's greenlets that have not ended, in whatever thread."""
-    # An exact type first: isinstance would wake lazy proxies that happen to be alive.
-    found = [each for each in gc.get_objects() if type(each) is Greenlet]
-    return sorted(each.name for each in found if each.name.startswith("gnsq_lite-") and not each.ready())
+    seen = len(_started)  # other threads may append meanwhile
+    kept = [each for each in _started[:seen] if (greenlet := each()) is not None and not greenlet.ready()]
+    _started[:seen] = kept
+    names = [greenlet.name for each in kept if (greenlet := each()) is not None]
+    return sorted(name for name in names if name.startswith("gnsq_lite-"))
 
 
 @pytest.fixture(autouse=True)
