@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import Any
 
@@ -66,16 +67,20 @@ def test_a_writer_publishes_to_what_nsqlookupd_lists_beside_a_silent_one(broker:
 @pytest.mark.rule("PUB-4")
 def test_an_nsqlookupd_that_is_missing_at_the_start_is_queried_again_soon(broker: ServerHandle, topic: str) -> None:
     """With the default poll interval of a minute."""
-    with stub() as reserved:
-        address, port = reserved.address, int(reserved.address.rpartition(":")[2])
+    held = socket.socket()  # or another process might listen there meanwhile
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
+    address = f"127.0.0.1:{port}"
     seen: list[bytes] = []
     began = time.monotonic()
     with (
+        held,
         Reader(topic, "c", lambda message: seen.append(message.body), lookupd_http_addresses=address),
         Writer(lookupd_http_addresses=address, publish_timeout=20.0) as writer,
     ):
         publication = writer.publish_nowait(topic, b"x")
         time.sleep(2.0)
+        held.close()
         with stub(port=port) as server:
             lists(server, broker.host, broker.tcp_port)
             publication.result(20.0)
