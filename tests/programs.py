@@ -25,23 +25,24 @@ STARTING = 40.0
 def wait_for(
     condition: Callable[[], T], timeout: float = PATIENCE, what: str = "", sleep: Callable[[float], object] = time.sleep
 ) -> T:
-    """Call *condition* every 10 ms until its result is true and return that result.
+    """Call *condition* until its result is true and return that result.
 
+    It is called after 5 ms, and then after a tenth of the time that has passed, but at least every 50 ms.
     After *timeout* seconds the test fails and shows the last result and the variables that *condition* uses.
     On a machine whose load is above its cores, *timeout* grows with the load.
     *sleep* is ``gevent.sleep`` where the greenlets of the test's own thread must run meanwhile.
     """
     timeout *= max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while not (result := condition()):
-        if time.monotonic() > deadline:
+        if (waited := time.monotonic() - began) > timeout:
             used = inspect.getclosurevars(condition).nonlocals if inspect.isfunction(condition) else {}
             seen = {
                 name: value.stats() if type(value).__name__ in ("Reader", "Writer") else value
                 for name, value in used.items()
             }
             raise AssertionError(f"{what or 'not true'} after {timeout:g} s: {result!r}; {repr(seen)[:2000]}")
-        sleep(0.01)
+        sleep(min(0.05, 0.005 + waited / 10))
     return result
 
 

@@ -1,4 +1,4 @@
-"""Runs the suite in several processes: three for each core, because most tests wait and use little CPU time.
+"""Runs the suite in several processes: five for each core, because most tests wait and use little CPU time.
 
 ::
 
@@ -35,13 +35,13 @@ SECONDS = ROOT / "tests/seconds.txt"
 #: Directories whose conftest excludes files: pytest calls its hook for files that it finds, not for files by name.
 WHOLE = (Path("tests/recording"), Path("tests/spark"))
 #: Duration of a bundle: this part of the remaining seconds of a process, but at least LEAST.  So the last are short.
-#: Each bundle costs 1.3 s of CPU time for the start of pytest.
+#: Each bundle costs 1 s of CPU time for the start of pytest.
 PART = 2 / 3
-LEAST = 60.0
+LEAST = 120.0
 #: Bytes of a test file per second of its duration, if tests/seconds.txt does not have the file.
 BYTES_PER_SECOND = 8000.0
 #: Seconds; tests/seconds.txt does not have files that take less.
-NOTED = 2.0
+NOTED = 4.0
 #: Seconds between two checks of the processes.
 LOOK = 0.1
 #: pytest's exit code if it ran no test, for example because all tests of a bundle are deselected.
@@ -245,7 +245,7 @@ def main(argv: Sequence[str]) -> int:
     """Run what *argv* names; return the exit code."""
     own, rest = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     parser = argparse.ArgumentParser(prog="tests.side_by_side", description=__doc__)
-    parser.add_argument("--processes", type=int, default=3 * (os.cpu_count() or 1))
+    parser.add_argument("--processes", type=int, default=5 * (os.cpu_count() or 1))
     parser.add_argument("--record", action="store_true")
     parser.add_argument("what", nargs="*", default=["plain"])
     options = parser.parse_args(own)

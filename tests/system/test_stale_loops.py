@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import gevent
-import gevent.monkey
 
 from gnsq_lite import Writer
+from tests.native import native_sleep
 from tests.servers import ServerHandle, refusing_port
 
 #: Seconds for which the hub of this thread does not run, longer than the waits that follow.
@@ -17,14 +17,7 @@ STALE = 0.8
 def doze() -> None:
     """Make a hub in this thread, and do not run it for STALE seconds."""
     gevent.sleep(0.01)
-    time.sleep(STALE) if not gevent.monkey.is_module_patched("time") else burn()
-
-
-def burn() -> None:
-    """Compute: in a patched process nothing else keeps the hub from running."""
-    ends = time.monotonic() + STALE
-    while time.monotonic() < ends:
-        pass
+    native_sleep(STALE)
 
 
 def test_a_wait_for_a_publication_lasts_for_its_whole_timeout(topic: str) -> None:
