@@ -37,7 +37,7 @@ WHOLE = (Path("tests/recording"), Path("tests/spark"))
 #: Duration of a bundle: this part of the remaining seconds of a process, but at least LEAST.  So the last are short.
 #: Each bundle costs 1 s of CPU time for the start of pytest.
 PART = 2 / 3
-LEAST = 120.0
+LEAST = 150.0
 #: Bytes of a test file per second of its duration, if tests/seconds.txt does not have the file.
 BYTES_PER_SECOND = 8000.0
 #: Seconds; tests/seconds.txt does not have files that take less.
