@@ -304,7 +304,7 @@ class Loop:
     def _on_error(self, context: Any, kind: Any, error: Any, traceback: Any) -> None:
         """Handle an error of a callback or greenlet of the library.  Pass all other errors on to gevent."""
         arguments = getattr(context, "args", None)  # of a watcher or a callback
-        if isinstance(context, Task) or (arguments and arguments[0] is self):
+        if context is self or isinstance(context, Task) or (arguments and arguments[0] is self):
             self.fail(error)
         else:
             self._report_other_error(context, kind, error, traceback)
@@ -334,8 +334,13 @@ class Loop:
 
 
 def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:
-    """Call *act*.  :meth:`Loop._on_error` recognizes callbacks of the library by the argument *loop*."""
-    act(*args)
+    """Call *act* in the hub.  :meth:`Loop._on_error` recognizes the library's callbacks by the argument *loop*."""
+    try:
+        act(*args)
+    except Killed:  # the hub is destroyed
+        raise
+    except BaseException as error:  # here, because a timer that has closed itself has no arguments any more
+        loop.hub.handle_error(loop, type(error), error, error.__traceback__)
 
 
 _loops: weakref.WeakKeyDictionary[Hub, Loop] = weakref.WeakKeyDictionary()
