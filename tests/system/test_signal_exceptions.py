@@ -78,16 +78,17 @@ def catching(act):  # what is raised in the hub reaches the main greenlet a mome
             return act()
         except (error, *uncertain):
             pass
+def use_until(struck):  # a function: CPython 3.13's "except" misses what is raised as a loop in its "try" goes back
+    while strikes < struck:
+        use()
 signal.signal(signal.SIGALRM, strike)
 chance = random.Random(int(count))
 before = len(os.listdir("/proc/self/fd"))
 while strikes < int(count):
-    at = strikes
     signal.setitimer(signal.ITIMER_REAL, 0.0001 + chance.random() * 0.004, 0.0013)
     try:
         is_armed = True
-        while strikes == at:
-            use()
+        use_until(strikes + 1)
     except (error, *uncertain):
         pass
     is_armed = False
