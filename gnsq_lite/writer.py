@@ -13,7 +13,7 @@ from gnsq_lite.dialects import make_dialect
 from gnsq_lite.errors import ClosedError, NotSent, NSQError, OptionError
 from gnsq_lite.keywords import DEFAULT_TCP_PORT, Addresses, address_list, key_bytes, split, url_list, with_environment
 from gnsq_lite.net.io_thread import forget_on_fork, io_loop, own_process, reset_after_fork
-from gnsq_lite.net.loop import WriterTask, current_greenlet
+from gnsq_lite.net.loop import NoPublishTask, current_greenlet
 from gnsq_lite.net.os_threads import in_event_loop, is_plain_thread
 from gnsq_lite.net.settings import check_connection, without_credentials
 from gnsq_lite.net.waiting import in_hub, run_in_loop, run_or_leave
@@ -129,7 +129,7 @@ class Writer:
             if not is_routed and core is not None and not core.closing:
                 greenlet, hub = current_greenlet(), core.hub
                 # Is the caller a greenlet of the loop's thread: a child of the hub, or the thread's main greenlet?
-                if (greenlet.parent is hub or greenlet is hub.parent) and type(greenlet) is not WriterTask:
+                if (greenlet.parent is hub or greenlet is hub.parent) and type(greenlet) is not NoPublishTask:
                     return core.publish(topic, body, self._settings.publish_timeout)  # type: ignore[no-any-return]
             if self._uses_threads(core):
                 settings = self._settings

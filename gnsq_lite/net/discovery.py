@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 from gnsq_lite.clock import Clock
 from gnsq_lite.dialect import Endpoint, Lookup, Role
 from gnsq_lite.errors import HTTPResponseError, HTTPStatusError, NSQError
-from gnsq_lite.net.loop import WriterTask, current_greenlet
+from gnsq_lite.net.loop import NoPublishTask, current_greenlet
 from gnsq_lite.net.settings import CoreSettings, mapped, without_credentials
 from gnsq_lite.net.user_hooks import log_safely
 from gnsq_lite.net.waiting import Event
@@ -70,7 +70,7 @@ class _Lookupd:
     """One nsqlookupd: its client, the running query, and its last answers."""
 
     client: LookupdClient | None = None
-    task: WriterTask | None = None
+    task: NoPublishTask | None = None
     ok: bool | None = None
     error: str | None = None
     since: float | None = None
@@ -159,7 +159,7 @@ class Discovery:
         """Start a query of each nsqlookupd, except those whose last query still runs."""
         for address, lookupd in list(self._lookupds.items()):
             if lookupd.task is None:
-                lookupd.task = WriterTask(self._query, address, lookupd)
+                lookupd.task = NoPublishTask(self._query, address, lookupd)
                 lookupd.task.name = f"gnsq_lite-lookupd {address}"
                 lookupd.task.start()
 

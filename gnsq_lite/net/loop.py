@@ -94,10 +94,11 @@ class Task(gevent.Greenlet):  # type: ignore[type-arg]
     """A greenlet that the library started."""
 
 
-class WriterTask(Task):
-    """A greenlet that connects a Writer to an nsqd, or finds nsqds.  A blocking publish here could wait for itself.
+class NoPublishTask(Task):
+    """A greenlet that connects a Writer to an nsqd, or finds nsqds.  A blocking publish here raises NotSent.
 
-    The garbage collector may run a finalizer here.  A Writer's ``address_map`` runs here.
+    The publish could wait for this greenlet.  The garbage collector may run a finalizer that publishes here, and a
+    Writer's ``address_map`` runs here.
     """
 
 
@@ -303,7 +304,7 @@ class Loop:
 
     def _on_error(self, context: Any, kind: Any, error: Any, traceback: Any) -> None:
         """Handle an error of a callback or greenlet of the library.  Pass all other errors on to gevent."""
-        arguments = getattr(context, "args", None)  # of a watcher or a callback
+        arguments = getattr(context, "args", None)  # of a watcher or a callback, whose _call() has not begun to catch
         if context is self or isinstance(context, Task) or (arguments and arguments[0] is self):
             self.fail(error)
         else:
@@ -334,7 +335,7 @@ class Loop:
 
 
 def _call(loop: Loop, act: Callable[..., Any], *args: Any) -> None:
-    """Call *act* in the hub.  :meth:`Loop._on_error` recognizes the library's callbacks by the argument *loop*."""
+    """Call *act* in the hub.  Pass an error to :meth:`Loop._on_error`, which knows it by *loop* as the library's."""
     try:
         act(*args)
     except Killed:  # the hub is destroyed

@@ -33,7 +33,7 @@ from gnsq_lite.errors import (
 from gnsq_lite.net.at_exit import close_at_exit
 from gnsq_lite.net.connection import connection_stats
 from gnsq_lite.net.discovery import Discovery
-from gnsq_lite.net.loop import Loop, WriterTask, current_greenlet, sleep
+from gnsq_lite.net.loop import Loop, NoPublishTask, current_greenlet, sleep
 from gnsq_lite.net.user_hooks import ErrorLog
 from gnsq_lite.net.waiting import in_hub
 from gnsq_lite.policy.reconnect import why_hopeless
@@ -109,7 +109,7 @@ class WriterCore:
         self._set_up()
         self.outcomes.reset(_RESET)
         if self._started:
-            self._greenlets.append(self.loop.spawn("begin again", self._begin_again, kind=WriterTask))
+            self._greenlets.append(self.loop.spawn("begin again", self._begin_again, kind=NoPublishTask))
 
     def _begin_again(self) -> None:
         self.loop.wait_after_reset()
@@ -127,7 +127,7 @@ class WriterCore:
             if self.settings.lookupds:
                 waits = {"publish_waits": lambda: bool(self.router.waiting())}
                 self._discover("", on_found=self._connect, on_forget=self._forget, **waits)
-        self._greenlets.append(self.loop.spawn("writer-ticker", self._tick, kind=WriterTask))
+        self._greenlets.append(self.loop.spawn("writer-ticker", self._tick, kind=NoPublishTask))
 
     def _tick(self) -> None:
         while True:
@@ -138,7 +138,7 @@ class WriterCore:
         """Start discovery of the nsqds of *topic*, or of all nsqds if *topic* is empty."""
         discovery = Discovery(self.settings, topic, "write", self.rng, self.clock, **called)
         self._discoveries.append(discovery)
-        self._greenlets.append(self.loop.spawn(f"discovery {topic}", discovery.run, kind=WriterTask))
+        self._greenlets.append(self.loop.spawn(f"discovery {topic}", discovery.run, kind=NoPublishTask))
         return discovery
 
     # -- publishing, from any thread
@@ -146,10 +146,10 @@ class WriterCore:
     def carry_and_wait(self, publish: Publish) -> Any:
         """Publish, wait, and return the receipt.
 
-        Raises ClosedError, the publish's error, and NotSent in the hub and in a WriterTask.
+        Raises ClosedError, the publish's error, and NotSent in the hub and in a NoPublishTask.
         """
-        if in_hub() or isinstance(current_greenlet(), WriterTask):
-            raise NotSent("a publish would wait in gevent's hub, or for itself: use publish_nowait()")
+        if in_hub() or isinstance(current_greenlet(), NoPublishTask):
+            raise NotSent("a publish would block gevent's hub, or a greenlet that connects: use publish_nowait()")
         self.carry(publish)
         return publish.result()
 
@@ -269,7 +269,7 @@ class WriterCore:
         node = self.nodes.get(endpoint)
         if node is None:
             node = self.nodes[endpoint] = Node(self, endpoint)
-            node.task = self.loop.spawn(f"writer {endpoint}", node.link.run, kind=WriterTask)
+            node.task = self.loop.spawn(f"writer {endpoint}", node.link.run, kind=NoPublishTask)
         return node
 
     def on_connected(self, node: Node) -> None:

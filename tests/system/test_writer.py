@@ -87,7 +87,7 @@ def test_what_nsqd_would_refuse_is_refused_before_anything_is_sent(
 
 @pytest.mark.rule("PUB-1")
 @pytest.mark.parametrize("timeout", [None, 20.0])
-def test_a_publish_that_would_wait_for_its_own_greenlet_is_refused(
+def test_a_blocking_publish_in_the_greenlet_that_connects_is_refused(
     broker: ServerHandle, topic: str, timeout: float | None
 ) -> None:
     """A finalizer, or as here a function of the user, may publish in the greenlet that connects."""
@@ -103,7 +103,7 @@ def test_a_publish_that_would_wait_for_its_own_greenlet_is_refused(
     with Writer(broker.tcp_address, address_map=publishes) as writer:
         publication = writer.publish_nowait(topic, b"x", timeout=20.0)
         publication.result(20.0)
-    assert refused == ["a publish would wait in gevent's hub, or for itself: use publish_nowait()"]
+    assert refused == ["a publish would block gevent's hub, or a greenlet that connects: use publish_nowait()"]
     assert broker.stats(topic)["message_count"] == 1
 
 
